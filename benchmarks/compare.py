@@ -1,4 +1,4 @@
-"""What other frameworks cost for the same jobs, side by side.
+"""CPU time of other frameworks for the same jobs.
 
     python benchmarks/compare.py [--only langchain] [--repeat 7]
 
@@ -30,13 +30,13 @@ FRAMEWORKS = {
 
 
 def python_of(name: str) -> Path:
-    """Return the interpreter of a framework's environment, made if there is none."""
+    """Return the interpreter of a framework's environment, which is created if missing."""
     home = CACHE / name
     python = home / "bin" / "python"
     if not (home / "complete").exists():
         print(f"installing {', '.join(FRAMEWORKS[name])} ...", file=sys.stderr)
         venv.create(home, with_pip=True, clear=True)
-        # A new pip first: an old one may build what there is a wheel for.
+        # An old pip may build packages for which wheels exist.
         for packages in (["--upgrade", "pip"], [*FRAMEWORKS[name], "httpx"]):
             install = [str(python), "-m", "pip", "install", "--quiet", *packages]
             subprocess.run(install, check=True)

@@ -1,4 +1,4 @@
-"""What a turn costs in memory, for conversations of 10, 1,000 and 10,000 messages.
+"""Time and traffic of memory per turn, for conversations of 10, 1,000 and 10,000 messages.
 
     python benchmarks/memory.py [--repeat 200] [--sizes 10 1000 10000] [--only memory sqlite]
 
@@ -24,9 +24,9 @@ from chatclient.memory import (
     ChatMemoryRepository,
     InMemoryChatMemoryRepository,
     MessageWindowChatMemory,
+    RedisChatMemoryRepository,
+    SqlChatMemoryRepository,
 )
-from chatclient.memory.redis import RedisChatMemoryRepository
-from chatclient.memory.sql import SqlChatMemoryRepository
 
 POSTGRESQL = os.environ.get(
     "CHATCLIENT_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/test"
@@ -36,7 +36,7 @@ REDIS = os.environ.get("CHATCLIENT_TEST_REDIS", "redis://127.0.0.1:6379/0")
 
 
 def turns(count: int) -> list[Message]:
-    """Return so many turns of a question and an answer."""
+    """Return *count* turns of a question and an answer."""
     return [
         message
         for number in range(count)
@@ -48,7 +48,7 @@ def turns(count: int) -> list[Message]:
 
 
 def repositories(folder: str) -> dict[str, Callable[[], ChatMemoryRepository]]:
-    """Return what makes each repository."""
+    """Return a factory for each repository."""
     return {
         "memory": InMemoryChatMemoryRepository,
         "sqlite": lambda: SqlChatMemoryRepository(f"sqlite:///{Path(folder, 'memory.db')}"),
@@ -59,7 +59,7 @@ def repositories(folder: str) -> dict[str, Callable[[], ChatMemoryRepository]]:
 
 
 def seconds(function: Callable[[], object], repeat: int) -> float:
-    """Return the seconds that *function* takes when it is let run."""
+    """Return the seconds that a call of *function* takes."""
     taken = []
     for _ in range(repeat):
         started = time.perf_counter()
@@ -70,7 +70,7 @@ def seconds(function: Callable[[], object], repeat: int) -> float:
 
 @contextmanager
 def conversation(repository: ChatMemoryRepository, size: int) -> Iterator[str]:
-    """Give a conversation of *size* messages, gone afterwards."""
+    """Create a conversation of *size* messages and delete it afterwards."""
     name = f"benchmark-{uuid4()}"
     repository.save_all(name, turns(size // 2))
     try:

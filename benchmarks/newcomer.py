@@ -1,4 +1,4 @@
-"""How long a newcomer waits: from a clone to an own tool that the local model has called.
+"""Time from a clone to the first call of a custom tool by the local model.
 
     python benchmarks/newcomer.py [--fresh-cache]
 
@@ -29,7 +29,7 @@ def count_stock(article: str) -> int:
 
 
 def main() -> None:
-    """Walk the path and print when each step was done."""
+    """Carry out each step and print its time."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--fresh-cache", action="store_true")
     arguments = parser.parse_args()

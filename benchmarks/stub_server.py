@@ -16,7 +16,7 @@ from typing import Any
 
 
 def completion(message: dict[str, Any], reason: str) -> bytes:
-    """Return a whole answer."""
+    """Return a complete answer."""
     return json.dumps(
         {
             "id": "chatcmpl-1",
@@ -37,7 +37,7 @@ def completion(message: dict[str, Any], reason: str) -> bytes:
 
 
 def calls(count: int, start: int = 0) -> bytes:
-    """Return an answer that asks for *count* tools, with arguments from *start* on."""
+    """Return an answer with *count* tool calls, whose arguments start at *start*."""
     asked = [
         {
             "id": f"call_{n}",
@@ -114,7 +114,7 @@ async def main() -> None:
 
 @contextmanager
 def running() -> Iterator[str]:
-    """Run the server in a process of its own and give its base URL."""
+    """Run the server in a subprocess and yield its base URL."""
     with Popen([sys.executable, __file__], stdin=PIPE, stdout=PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""How many requests one process carries when each takes the server 100 ms.
+"""Requests per second of one process, if the server needs 100 ms for each.
 
     python benchmarks/throughput.py [--seconds 4] [--concurrency 200]
 
@@ -27,7 +27,7 @@ WAYS = {
 
 
 def by_hand(library: str, url: str) -> Callable[[], Awaitable[object]]:
-    """Return one request over a plain client."""
+    """Return a function that sends a request with a plain client."""
     import importlib
 
     httpx = importlib.import_module(library)
@@ -43,9 +43,9 @@ def by_hand(library: str, url: str) -> Callable[[], Awaitable[object]]:
 
 
 def by_us(url: str) -> Callable[[], Awaitable[object]]:
-    """Return one request through a `ChatClient`."""
+    """Return a function that sends a request with a `ChatClient`."""
     from chatclient import ChatClient
-    from chatclient.providers.openai import OpenAIChatModel
+    from chatclient.providers import OpenAIChatModel
 
     client = ChatClient.create(OpenAIChatModel("stub", api_key="test", base_url=url))
     return lambda: client.prompt("What is 1 + 2?").acall().content()
@@ -70,7 +70,7 @@ async def load(ask: Callable[[], Awaitable[object]], seconds: float, tasks: int)
 
 
 def main() -> None:
-    """Print a row for each way."""
+    """Print a row for each client."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--concurrency", type=int, default=200)

@@ -1,4 +1,4 @@
-"""How well tools are found, how fast, and what it takes: next to what others ship.
+"""Quality, speed and memory of tool search, compared with other implementations.
 
     python benchmarks/tool_search.py [quality] [cost] [sessions] [tokens] [--semantic] [--every N]
 
@@ -31,10 +31,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from chatclient.embedding import EmbeddingModel, EmbeddingOptions, Vector
-from chatclient.providers.minilm import MiniLmEmbeddingModel
-from chatclient.runtime import Runtime
-from chatclient.tools.search import (
+from chatclient import EmbeddingModel, EmbeddingOptions, Runtime, Vector
+from chatclient.providers import MiniLmEmbeddingModel
+from chatclient.retrieval import InMemoryVectorStore
+from chatclient.tools import (
     HybridToolIndex,
     KeywordToolIndex,
     ToolIndex,
@@ -42,7 +42,6 @@ from chatclient.tools.search import (
     ToolSearchRequest,
     VectorToolIndex,
 )
-from chatclient.vector_store import InMemoryVectorStore
 
 Json = dict[str, Any]
 Search = Callable[[str, int], Sequence[str]]
@@ -56,7 +55,7 @@ _MEASURED = 10_000  # tools up to which memory is traced, which takes long
 
 
 def read(data: Path) -> tuple[list[Json], list[Json]]:
-    """Return the tools and the queries, or say that they are not there."""
+    """Return the tools and the queries; exit if the data is missing."""
     if not (data / "catalog.jsonl").exists():
         raise SystemExit(f"no data in {data}; --data names the folder of catalog.jsonl")
     return tuple(  # type: ignore[return-value]
@@ -66,15 +65,15 @@ def read(data: Path) -> tuple[list[Json], list[Json]]:
 
 
 def reference(tool: Json) -> ToolReference:
-    """Return a tool as an index knows it."""
+    """Return a reference to a tool."""
     return ToolReference(tool["id"], tool["description"], tool["parameters"])
 
 
-# --- what is compared ---
+# --- implementations ---
 
 
 def indexed(make: Callable[[], ToolIndex]) -> Method:
-    """Return how to search with an index of ours."""
+    """Return a search function over a tool index."""
 
     def build(references: Sequence[ToolReference]) -> Search:
         index = make()
@@ -85,7 +84,7 @@ def indexed(make: Callable[[], ToolIndex]) -> Method:
 
 
 def shared_words(references: Sequence[ToolReference]) -> Search:
-    """Rank by the number of words that query and tool share, as several agent frameworks do."""
+    """Rank by the number of shared words, as several agent frameworks do."""
     word = re.compile(r"[a-z0-9]+")
     bags = [
         (r.tool_name, set(word.findall(f"{r.tool_name} {r.summary}".lower()))) for r in references
@@ -100,7 +99,7 @@ def shared_words(references: Sequence[ToolReference]) -> Search:
 
 
 def full_text(references: Sequence[ToolReference]) -> Search:
-    """SQLite's FTS5 as it comes: unicode61, name and description, terms joined by OR."""
+    """SQLite's FTS5 with default settings: unicode61, name and description, terms joined by OR."""
     base = sqlite3.connect(":memory:")
     base.execute("CREATE VIRTUAL TABLE tools USING fts5(name, summary)")
     base.executemany(
@@ -120,7 +119,7 @@ def full_text(references: Sequence[ToolReference]) -> Search:
 
 
 def bm25s(references: Sequence[ToolReference]) -> Search:
-    """bm25s as it comes, over name and description."""
+    """bm25s with default settings, over name and description."""
     import bm25s as library  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
     names = [r.tool_name for r in references]
@@ -137,7 +136,7 @@ def bm25s(references: Sequence[ToolReference]) -> Search:
 
 
 class Remembered(EmbeddingModel):
-    """An embedding model whose vectors are kept in a file, for benchmarks that are repeated."""
+    """An embedding model that caches vectors in a file."""
 
     def __init__(self, model: EmbeddingModel, path: Path) -> None:
         self._model = model
@@ -151,11 +150,11 @@ class Remembered(EmbeddingModel):
 
     @property
     def options(self) -> EmbeddingOptions:
-        """Those of the model."""
+        """The dimensions of the model."""
         return self._model.options
 
     async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
-        """Return the vectors, from the file where they are known."""
+        """Return the vectors of *texts*, from the file if possible."""
         keys = [hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts]
         new = {k: t for k, t in zip(keys, texts, strict=True) if k not in self._known}
         if new:
@@ -168,7 +167,7 @@ class Remembered(EmbeddingModel):
 
 
 def methods(*, semantic: bool) -> dict[str, Method]:
-    """Return what is compared, by name."""
+    """Return the implementations by name."""
     found: dict[str, Method] = {"shared words": shared_words, "SQLite FTS5": full_text}
     if importlib.util.find_spec("bm25s") is None:
         print("(bm25s is not installed and left out)")
@@ -191,12 +190,12 @@ def methods(*, semantic: bool) -> dict[str, Method]:
 
 
 def is_in_first_half(query: Json) -> bool:
-    """Return which half a query belongs to."""
+    """Return the half of the data set that contains a query."""
     return hashlib.blake2b(query["id"].encode(), digest_size=8).digest()[0] % 2 == 0
 
 
 def ranks(found: Sequence[str], query: Json) -> list[int]:
-    """Return the rank of each tool that is needed, 99 where it was not found."""
+    """Return the rank of each expected tool, 99 if it was not found."""
     others = query.get("alts", {})
     return [
         next(
@@ -219,7 +218,7 @@ def figures(results: Sequence[Sequence[int]]) -> str:
 
 
 def quality(tools: list[Json], queries: list[Json], named: dict[str, Method], every: int) -> None:
-    """Print how well the tools that are needed are found."""
+    """Print recall and rank of the expected tools."""
     print("\n## Quality: recall@1 | @3 | @5 | @10 | MRR\n")
     for scope in ("own", "full"):
         for name, method in named.items():
@@ -227,7 +226,7 @@ def quality(tools: list[Json], queries: list[Json], named: dict[str, Method], ev
             catalogs: defaultdict[str, list[ToolReference]] = defaultdict(list)
             for tool in tools:
                 catalogs["full" if scope == "full" else tool["source"]].append(reference(tool))
-            # Where a search takes long, every tenth query will do.
+            # Slow searches use every tenth query.
             step = 1 if scope == "own" else _STEPS.get(name, 1)
             asked = queries[:: step * every]
             results: dict[bool, list[list[int]]] = {True: [], False: []}
@@ -248,7 +247,7 @@ def quality(tools: list[Json], queries: list[Json], named: dict[str, Method], ev
 
 
 def catalog_of(tools: list[Json], size: int) -> list[ToolReference]:
-    """Return *size* tools: real ones, and beyond those copies with other numbers in their names."""
+    """Return *size* tools: real ones, then copies with numbers in their names."""
     chosen = random.Random(7).sample(tools, min(size, len(tools)))
     copies = (
         {**tool, "id": f"{tool['id']}_{round_}"}
@@ -275,7 +274,7 @@ def percentiles(search: Search, queries: Sequence[Json]) -> tuple[float, float]:
 
 
 def cost(tools: list[Json], queries: list[Json], named: dict[str, Method]) -> None:
-    """Print what building, holding and searching take."""
+    """Print the time of building and searching, and the memory of the index."""
     print("\n## Cost: tools | method | µs to build a tool | KB a tool | CPU ms p50 | p95\n")
     for size in (100, 1_000, 10_000, 100_000):
         references = catalog_of(tools, size)
@@ -297,7 +296,7 @@ def cost(tools: list[Json], queries: list[Json], named: dict[str, Method]) -> No
 
 
 def kilobytes(method: Method, references: Sequence[ToolReference]) -> float:
-    """Return what an index of *references* holds."""
+    """Return the memory of an index of *references*."""
     gc.collect()
     tracemalloc.start()
     search = method(references)
@@ -312,7 +311,7 @@ def kilobytes(method: Method, references: Sequence[ToolReference]) -> float:
 
 
 def at_random(index: ToolIndex, count: int) -> Search:
-    """Return a search in one of *count* sessions, another each time."""
+    """Return a function that searches each of *count* sessions in turn."""
     chosen = random.Random(3)
 
     def search(query: str, k: int) -> Sequence[str]:
@@ -323,7 +322,7 @@ def at_random(index: ToolIndex, count: int) -> Search:
 
 
 def sessions(tools: list[Json], queries: list[Json]) -> None:
-    """Print what many sessions with the same tools take beside one."""
+    """Print the memory of many sessions with the same tools, compared with one."""
     print("\n## 10,000 sessions over one catalog of 1,000 tools\n")
     references = tuple(catalog_of(tools, 1_000))
     for count in (1, 10_000):
@@ -331,7 +330,7 @@ def sessions(tools: list[Json], queries: list[Json]) -> None:
         tracemalloc.start()
         index = KeywordToolIndex()
         for number in range(count):
-            # Equal references, but not the same objects: as if each session had made its own.
+            # Equal but not identical references, as separate sessions create them.
             given = references if number % 100 else tuple(copy.copy(r) for r in references)
             index.index_tools(f"session-{number}", given)
         gc.collect()
@@ -352,7 +351,7 @@ def sessions(tools: list[Json], queries: list[Json]) -> None:
 
 
 def tokens(tools: list[Json], queries: list[Json]) -> None:
-    """Print what is sent with and without a search."""
+    """Print the tokens that are sent with and without tool search."""
     print("\n## Tool definitions per request, in characters / 4 (a token of English JSON)\n")
     search_tool = 430 // 4
     for size in (10, 50, 200, 1_000, 5_000):
@@ -372,12 +371,12 @@ def tokens(tools: list[Json], queries: list[Json]) -> None:
 
 
 def chosen_parts(names: Sequence[str]) -> Iterator[str]:
-    """Yield the parts to run, in their order."""
+    """Yield the selected parts in order."""
     return (part for part in PARTS if not names or part in names)
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Run the parts that the command line selects."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure")
     parser.add_argument("--semantic", action="store_true", help="with the local embedding model")

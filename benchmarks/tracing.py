@@ -1,4 +1,4 @@
-"""What watching costs: the plain job with tracing off, with it on, and with nothing watched at all.
+"""Cost of observation: the plain job without observers, with tracing off and with tracing on.
 
     python benchmarks/tracing.py [--repeat 300]
 
@@ -23,22 +23,22 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from stub_server import running
 
-import chatclient.observers
-import chatclient.pipeline
-from chatclient import ChatClient
-from chatclient.chain import ChatClientRequest, ChatClientResponse
-from chatclient.operations import NOTHING_YET, ClientCall
-from chatclient.providers.openai import OpenAIChatModel
-from chatclient.runtime import Runtime
-from chatclient.telemetry import Telemetry
-from chatclient.watching import Prepare
+import chatclient.client.pipeline
+import chatclient.observability.observers
+from chatclient import ChatClient, ChatClientResponse, Runtime
+from chatclient.client.pipeline import Pipeline
+from chatclient.client.request_settings import RequestSettings
+from chatclient.observability import ClientCall, Telemetry
+from chatclient.observability.operations import EMPTY_PROMPT
+from chatclient.providers import OpenAIChatModel
+from chatclient.structured import StructuredOutput
 
 AIM = 1.03
 _NOWHERE = SimpleNamespace(result=None, note=lambda *_: None)
 
 
 class _Unwatched:
-    """Stands for an operation that nobody watches."""
+    """Replaces an operation that has no observers."""
 
     def __enter__(self) -> Any:
         return _NOWHERE
@@ -49,7 +49,7 @@ class _Unwatched:
 _UNWATCHED = _Unwatched()
 
 
-# A Mock in their place would cost more than what it replaces.
+# A Mock would cost more than the code that it replaces.
 def _unobserved(*_: object) -> _Unwatched:
     return _UNWATCHED
 
@@ -58,19 +58,22 @@ def _no_observers(_: object) -> tuple[()]:
     return ()
 
 
-async def _passed(
-    prepare: Prepare, context: Any, runtime: Runtime, *_others: Any
+async def _unwatched(
+    self: Pipeline,
+    settings: RequestSettings,
+    output: StructuredOutput[Any] | None,
+    runtime: Runtime,
 ) -> ChatClientResponse:
-    call = ClientCall(NOTHING_YET, (), runtime.streaming, None)
-    chain, prompt, context = await prepare(call, runtime)
-    return await chain(ChatClientRequest(prompt, context, runtime))
+    call = ClientCall(EMPTY_PROMPT, (), runtime.streaming, None)
+    chain, request = await self._prepare(settings, output, call, runtime)
+    return await chain(request)
 
 
 @contextmanager
 def no_trail() -> Generator[None, None, None]:
-    """Take everything that watches out of the library."""
+    """Remove all observation from the library."""
     with (
-        mock.patch.object(chatclient.pipeline, "run_observed", _passed),
+        mock.patch.object(Pipeline, "_run_observed", _unwatched),
         mock.patch.object(Runtime, "observe", _unobserved),
     ):
         yield
@@ -78,8 +81,10 @@ def no_trail() -> Generator[None, None, None]:
 
 @contextmanager
 def no_tracing() -> Generator[None, None, None]:
-    """Take tracing out of the library."""
-    with mock.patch.object(chatclient.observers, "_telemetry_observers", _no_observers):
+    """Remove tracing from the library."""
+    with mock.patch.object(
+        chatclient.observability.observers, "_telemetry_observers", _no_observers
+    ):
         yield
 
 
@@ -92,7 +97,7 @@ def measure(one: Callable[[], Any], repeat: int = 10) -> float:
 
 
 def main() -> None:
-    """Print a row for each way."""
+    """Print a row for each variant."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--repeat", type=int, default=300)
     arguments = parser.parse_args()
@@ -119,7 +124,7 @@ def main() -> None:
         }
         rows: list[dict[str, float]] = []
         for _ in range(arguments.repeat):
-            # In another order each time: who comes first finds the caches as somebody left them.
+            # The order changes each time, because the first one finds cold caches.
             rows.append({name: ways[name]() for name in random.sample(sorted(ways), len(ways))})
             exporter.clear()
     print(f"{'tracing':10} {'plain job':>12} {'ratio':>7} {'aim':>6}")

@@ -1,4 +1,4 @@
-"""What a turn costs with a memory by meaning, in stores of 100, 1,000 and 10,000 entries.
+"""Time of a turn with vector-store memory, in stores of 100, 1,000 and 10,000 entries.
 
     python benchmarks/vector_memory.py [--repeat 200] [--sizes 100 1000 10000]
 
@@ -19,18 +19,16 @@ from zlib import crc32
 
 import numpy as np
 
-from chatclient import ChatClient
-from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
-from chatclient.embedding import EmbeddingModel, Vector
-from chatclient.runtime import Runtime
+from chatclient import ChatClient, EmbeddingModel, Runtime, Vector
+from chatclient.advisors import VectorStoreChatMemoryAdvisor
+from chatclient.retrieval import Document, InMemoryVectorStore, SqliteVectorStore, VectorStore
 from chatclient.testing import ScriptedModel
-from chatclient.vector_store import Document, InMemoryVectorStore, SqliteVectorStore, VectorStore
 
 CONVERSATIONS = 10
 
 
 class Instant(EmbeddingModel):
-    """Has a vector for each text at hand."""
+    """Returns precomputed random vectors."""
 
     def __init__(self) -> None:
         self._vectors: list[Vector] = np.random.default_rng(7).standard_normal((997, 384)).tolist()
@@ -45,7 +43,7 @@ class Instant(EmbeddingModel):
 
 
 def stores(folder: str) -> dict[str, Callable[[], VectorStore]]:
-    """Return what makes each store."""
+    """Return a factory for each store."""
     names = count()
     return {
         "memory": lambda: InMemoryVectorStore(Instant()),
@@ -54,7 +52,7 @@ def stores(folder: str) -> dict[str, Callable[[], VectorStore]]:
 
 
 def filled(store: VectorStore, size: int) -> VectorStore:
-    """Return *store* with so many entries."""
+    """Add *size* entries to *store* and return it."""
     store.add(
         Document(
             f"Entry number {number} is about something else than all the others.",
@@ -70,7 +68,7 @@ def filled(store: VectorStore, size: int) -> VectorStore:
 
 
 def turn(client: ChatClient, repeat: int) -> float:
-    """Return the seconds that a turn takes when it is let run."""
+    """Return the seconds that a turn takes."""
     taken = []
     for number in range(repeat):
         request = client.prompt(f"What was number {number} about?").conversation("c0")

@@ -1,6 +1,249 @@
-"""`python -m chatclient`: chat in the terminal."""
+"""Chat in the terminal, with any model, tools and memory.
 
-from chatclient.cli import main
+python -m chatclient                                  # the local model, no key
+python -m chatclient --model openai:gpt-5-mini --tools myapp.tools:WeatherTools --trace
+echo "Say hello" | python -m chatclient --model ollama:qwen3
+"""
+
+import argparse
+import importlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, TextIO
+
+from chatclient._internal.text import on_one_line, printable, printable_line
+from chatclient._internal.version import __version__
+from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
+from chatclient.chat.events import ReasoningDelta, TextDelta, ToolCallFinished
+from chatclient.client.client import ChatClient
+from chatclient.client.stream_response import StreamResponse
+from chatclient.errors import ChatClientError, UsageError
+from chatclient.memory.chat_memory import MessageWindowChatMemory
+from chatclient.observability.operations import ModelCall
+from chatclient.observability.trail import Trail
+from chatclient.runtime.observation import Operation
+
+_RESULT_LENGTH = 200  # maximum number of characters shown of a tool's result
+_PROMPT = "> "
+_HELP = "Write a message. An empty line or Ctrl-D ends the chat, Ctrl-C stops an answer."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status: 0, 1 if a request failed, 2 for wrong usage."""
+    arguments = _parser().parse_args(argv)
+    with ExitStack() as resources:
+        try:
+            client = _client(arguments, resources)
+        except (ChatClientError, ImportError, AttributeError) as error:
+            print(printable(f"chatclient: {error}"), file=sys.stderr)
+            return 2
+        chat = Chat(client, arguments.conversation, sys.stdout, trace=arguments.trace)
+        if arguments.text:
+            return chat.send(" ".join(arguments.text))
+        if not sys.stdin.isatty():
+            return chat.send(sys.stdin.read())
+        return chat.run(input)  # pragma: no cover - needs a terminal
+
+
+class Chat:
+    """A conversation in a terminal.
+
+    Args:
+        client: The client.
+        conversation: The id of the conversation.
+        out: The output stream.
+        trace: Whether to print the operations of each turn after it.
+    """
+
+    def __init__(
+        self, client: ChatClient, conversation: str, out: TextIO, *, trace: bool = False
+    ) -> None:
+        self._client = client
+        self._conversation = conversation
+        self._out = out
+        self._trace = trace
+
+    def run(self, read: Callable[[str], str]) -> int:
+        """Send each line from *read* until an empty line or the end of input; return 0."""
+        self._write(f"{self._client}\n\n{_HELP}\n")
+        while True:
+            try:
+                text = read(_PROMPT)
+            except (EOFError, KeyboardInterrupt):
+                text = ""
+            if not text.strip():
+                return 0
+            self.send(text)
+
+    def send(self, text: str) -> int:
+        """Send *text*, print the answer and the tool calls, and return the exit status."""
+        try:
+            stream = self._client.prompt(text).conversation(self._conversation).stream()
+            self._show(stream)
+        except KeyboardInterrupt:
+            self._write("\n(interrupted)\n")
+            return 1
+        except ChatClientError as error:
+            self._write(f"\n{type(error).__name__}: {error}\n")
+            if self._trace and error.trail is not None:
+                self._write_trace(error.trail)
+            return 1
+        if self._trace:
+            self._write_trace(stream.trail())
+        return 0
+
+    def _show(self, stream: StreamResponse) -> None:
+        at_line_start = after_tool = True
+        for event in stream.events():
+            match event:
+                case TextDelta(text=text):
+                    self._write(text.lstrip("\n") if after_tool else text)
+                    at_line_start, after_tool = text.endswith("\n"), False
+                case ReasoningDelta(text=text) if self._trace:
+                    self._write(text)
+                    at_line_start = text.endswith("\n")
+                case ToolCallFinished(tool_call=call, response=response):
+                    mark = "failed" if response.is_error else "->"
+                    result = on_one_line(response.data, _RESULT_LENGTH)
+                    line = printable_line(f"[{call.name}({call.arguments}) {mark} {result}]") + "\n"
+                    self._write(line if at_line_start else f"\n{line}")
+                    at_line_start = after_tool = True
+                case _:
+                    pass
+        self._write("" if at_line_start else "\n")
+
+    def _write_trace(self, trail: Trail) -> None:
+        self._write("".join(f"{printable_line(line)}\n" for line in _tree(trail)))
+
+    def _write(self, text: str) -> None:
+        self._out.write(printable(text))
+        self._out.flush()
+
+
+# --- trace ----------------------------------------------------------------------------------
+
+
+def _tree(trail: Trail) -> Iterator[str]:
+    for depth, step in trail.tree():
+        duration = "" if step.seconds is None else f" {step.seconds * 1000:.1f} ms"
+        tokens = _tokens(step.operation, step.result)
+        error = "" if step.error is None else f" !{type(step.error).__name__}"
+        yield f"  {'  ' * depth}{step.operation.name}{duration}{tokens}{error}"
+
+
+def _tokens(operation: Operation, result: Any) -> str:
+    if not isinstance(operation, ModelCall) or result is None:
+        return ""
+    return f", {result.usage.input_tokens} + {result.usage.output_tokens} tokens"
+
+
+# --- the client -----------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("chatclient", description="Chat in the terminal.")
+    parser.add_argument("text", nargs="*", help="the message; without it, a chat starts")
+    parser.add_argument(
+        "--model",
+        default=os.environ.get("CHATCLIENT_MODEL", "local"),
+        help="such as openai:gpt-5-mini or ollama:qwen3 (default: %(default)s)",
+    )
+    parser.add_argument("--system", help="the system text")
+    parser.add_argument(
+        "--tools",
+        action="append",
+        default=[],
+        metavar="MODULE:OBJECT",
+        help="a function, an object, or a class to instantiate; repeatable",
+    )
+    parser.add_argument(
+        "--mcp",
+        action="append",
+        default=[],
+        metavar="COMMAND|URL",
+        help="an MCP server whose tools are offered; repeatable",
+    )
+    parser.add_argument(
+        "--memory",
+        metavar="URL",
+        help="where the conversation is stored, such as sqlite:///chat.db or redis://localhost; "
+        "without it, in this process only",
+    )
+    parser.add_argument("--conversation", default="terminal", help="its id (default: %(default)s)")
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--trace", action="store_true", help="show the operations of each turn")
+    return parser
+
+
+def _client(arguments: argparse.Namespace, resources: ExitStack) -> ChatClient:
+    builder = ChatClient.builder(arguments.model)
+    if arguments.system:
+        builder = builder.default_system(arguments.system)
+    memory = _memory(arguments.memory, resources)
+    tools = [_load_tool(name) for name in arguments.tools]
+    if arguments.mcp:
+        tools.append(_mcp_tools(arguments.mcp, resources))
+    client = (
+        builder.default_tools(*tools).default_advisors(MessageChatMemoryAdvisor(memory)).build()
+    )
+    resources.callback(client.close)
+    return client
+
+
+def _load_tool(name: str) -> Any:
+    """Return the object *name*, such as `myapp.tools:WeatherTools`, or an instance of a class."""
+    module, _, path = name.partition(":")
+    if not path:
+        msg = f"--tools needs MODULE:OBJECT, not {name!r}"
+        raise UsageError(msg)
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # modules in the current directory, as with `python -m`
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    if not isinstance(found, type):
+        return found
+    try:
+        return found()
+    except TypeError as error:
+        msg = f"cannot instantiate {path} ({error}); create one in {module}, and pass its name"
+        raise UsageError(msg) from error
+
+
+def _memory(url: str | None, resources: ExitStack) -> MessageWindowChatMemory:
+    if url is None:
+        return MessageWindowChatMemory()
+    # Imported here, because these drivers are rarely needed.
+    from chatclient.memory.redis import RedisChatMemoryRepository  # noqa: PLC0415
+    from chatclient.memory.sql.repository import SqlChatMemoryRepository  # noqa: PLC0415
+
+    kind = RedisChatMemoryRepository if url.startswith("redis") else SqlChatMemoryRepository
+    repository = kind(url)
+    resources.callback(repository.close)
+    return MessageWindowChatMemory(repository)
+
+
+def _mcp_tools(servers: Sequence[str], resources: ExitStack) -> Any:
+    # Imported here, because MCP is an optional dependency.
+    from chatclient.tools.mcp.provider import McpToolCallbackProvider  # noqa: PLC0415
+    from chatclient.tools.mcp.server import McpServer  # noqa: PLC0415
+
+    def server(number: int, target: str) -> McpServer:
+        if target.startswith(("http://", "https://")):
+            return McpServer.http(f"mcp{number}", target)
+        try:
+            command, *arguments = shlex.split(target)
+        except ValueError as error:
+            msg = f"--mcp needs a URL, or a command as in a shell, not {target!r}"
+            raise UsageError(msg) from error
+        return McpServer.stdio(f"mcp{number}", command, *arguments)
+
+    found = [server(number, target) for number, target in enumerate(servers, 1)]
+    return resources.enter_context(McpToolCallbackProvider(*found))
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

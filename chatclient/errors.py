@@ -5,34 +5,32 @@ ChatClientError
 ├── UsageError (also a ValueError)        fix your code; nothing was sent
 │   ├── WrongTypeError (also a TypeError)
 │   ├── TemplateError                     .missing
-│   ├── ToolDefinitionError               a tool cannot be made of this
+│   ├── ToolDefinitionError               not a valid tool
 │   ├── DuplicateToolError                .tool_names
 │   └── ToolUsageError                    raised while a tool was running
 │       ├── ToolResultError (also a TypeError)
 │       └── MissingContextError (also a KeyError)
-├── ProviderError                         .provider .status .request_id .body
-│   │                                     .retry_after .retryable
+├── ProviderError                         .provider .status .request_id .body .retry_after
 │   ├── ConnectionFailedError             unreachable, refused, reset
 │   │   └── RequestTimeoutError (also a TimeoutError)
 │   ├── RateLimitedError                  429
 │   ├── OverloadedError                   5xx
 │   ├── AuthenticationError               401, 403
-│   ├── InvalidRequestError               any other 4xx
-│   │   ├── NotFoundError                 404: no such model or address
+│   ├── InvalidRequestError               other 4xx
+│   │   ├── NotFoundError                 404: no such model or URL
 │   │   ├── ContextLengthExceededError    the prompt is too long
-│   │   │   └── ContextWindowError        known before sending; .tokens .limit
-│   │   ├── ToolCallRefusedError          the model wrote a wrong tool call; .tool_call
+│   │   │   └── ContextWindowError        detected before sending; .tokens .limit
+│   │   ├── ToolCallRefusedError          the model wrote an invalid tool call; .tool_call
 │   │   └── ContentFilterError            refused by the provider's policy
-│   └── InvalidResponseError              the answer cannot be read
+│   └── InvalidResponseError              the response cannot be decoded
+│       ├── ResponseLimitError            the response is too large; .limit .maximum
 │       └── StreamInterruptedError        .partial
-├── ToolError                             raise it in a tool: the model reads it;
-│   │                                     .media .metadata .value
+├── ToolError                             for your tools; .media .metadata .value
 │   └── McpServerError                    .server
-├── ToolExecutionError                    a tool failed and your policy says to
-│   │                                     raise; .tool_name
+├── ToolExecutionError                    a tool failed and the policy is to raise; .tool_name
 │   ├── UnknownToolError
 │   ├── ToolArgumentError                 .details .malformed
-│   ├── ToolDeniedError                   its text goes to the model
+│   ├── ToolDeniedError                   the message is sent to the model
 │   └── ToolTimeoutError (also a TimeoutError)
 ├── ToolLoopError                         a limit, and on_exceeded="raise"; .result
 ├── ChatMemoryError                       .conversation_id
@@ -52,40 +50,35 @@ from typing import Any
 
 
 class ChatClientError(Exception):
-    """Anything this library raises on purpose.
+    """Base class of the errors that this library raises.
 
     Attributes:
-        trail: What had happened until then, if a client's request raised it: a `Trail`, whose text
-            tells the story. It is not pickled.
+        trail: The `Trail` of the client's request that raised the error, else None; not pickled.
     """
 
     trail: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are unpickled by calling the class with `args`; ours take keywords beside.
+        # By default, exceptions are unpickled with their positional arguments only.
         state = {**self.__dict__, "args": self.args}
         state.pop("trail", None)
-        return _bare, (type(self),), state
+        return _new, (type(self),), state
 
 
-def _bare(kind: type[ChatClientError]) -> ChatClientError:
+def _new(kind: type[ChatClientError]) -> ChatClientError:
     return kind.__new__(kind)
 
 
 class UsageError(ChatClientError, ValueError):
-    """The call is wrong in itself; nothing was sent."""
+    """An argument or a call is invalid; nothing was sent."""
 
 
 class WrongTypeError(UsageError, TypeError):
-    """An argument is of the wrong kind; the message says what would be right."""
+    """An argument has the wrong type; the message names the expected one."""
 
 
 class TemplateError(UsageError):
-    """A template cannot be rendered.
-
-    Attributes:
-        missing: The names the template needs and was not given, sorted.
-    """
+    """A template cannot be rendered; `missing` has the names without a value, sorted."""
 
     def __init__(self, message: str, *, missing: Iterable[str] = ()) -> None:
         super().__init__(message)
@@ -93,15 +86,11 @@ class TemplateError(UsageError):
 
 
 class ToolDefinitionError(UsageError):
-    """A tool cannot be built from what was given."""
+    """A tool cannot be built from the given function or data."""
 
 
 class DuplicateToolError(UsageError):
-    """Two tools of one name would be offered to the model.
-
-    Attributes:
-        tool_names: The names that occur more than once.
-    """
+    """Several tools of a request have the same name; `tool_names` has these names."""
 
     def __init__(self, message: str, *, tool_names: Iterable[str]) -> None:
         super().__init__(message)
@@ -109,35 +98,34 @@ class DuplicateToolError(UsageError):
 
 
 class ToolUsageError(UsageError):
-    """The application uses a tool wrongly, which shows when the tool runs.
+    """The application uses a tool wrongly, which was detected while the tool ran.
 
-    The model cannot mend that, so the application gets the error, whatever the policy says.
+    The model cannot correct that, so the error is raised to the application under every policy.
     """
 
 
 class ToolResultError(ToolUsageError, TypeError):
-    """Something that must return a tool's result returned something else; the message names it."""
+    """A function that must return a tool's result returned a value of another type."""
 
 
 class MissingContextError(ToolUsageError, KeyError):
-    """A tool needs a value from the tool context that the application has not passed."""
+    """A tool needs a value of the tool context that the application has not passed."""
 
     def __str__(self) -> str:
-        return str(self.args[0])  # a KeyError quotes it
+        return str(self.args[0])  # KeyError returns the repr of the message
 
 
 class ProviderError(ChatClientError):
-    """The model's side failed.
+    """The provider of a model failed, or refused the request.
 
     Attributes:
-        provider: Which provider, such as `openai`.
-        status: The HTTP status, or None when there was no answer.
+        provider: The name of the provider, such as `openai`.
+        status: The HTTP status, or None without a response.
         request_id: The provider's id of the request, to quote in a support ticket.
-        body: The decoded answer (JSON or text), as far as there was one.
-        retry_after: Seconds to wait as the provider says, or None.
-        retryable: Whether asking again may help. Models have already done so as often as their
-            `RetryPolicy` allows, except after the first word of a stream: its reader has seen a
-            part, which a new answer replaces.
+        body: The decoded body of the response (JSON or text), or None.
+        retry_after: Seconds to wait, as requested by the provider, or None.
+        retryable: Whether a retry may succeed. Models have already retried as often as their
+            `RetryPolicy` allows, except after the first chunk of a stream.
     """
 
     retryable = False
@@ -161,17 +149,17 @@ class ProviderError(ChatClientError):
 
 
 class ConnectionFailedError(ProviderError):
-    """No answer came: the server is unreachable or hung up."""
+    """There was no response: the server is unreachable or closed the connection."""
 
     retryable = True
 
 
 class RequestTimeoutError(ConnectionFailedError, TimeoutError):
-    """No answer came in time."""
+    """There was no response in time."""
 
 
 class RateLimitedError(ProviderError):
-    """The provider asks to slow down (429)."""
+    """The provider's rate limit is reached (429)."""
 
     retryable = True
 
@@ -183,15 +171,15 @@ class OverloadedError(ProviderError):
 
 
 class AuthenticationError(ProviderError):
-    """The key is missing, wrong, or lacks a permission (401, 403)."""
+    """The API key is missing, invalid, or lacks a permission (401, 403)."""
 
 
 class InvalidRequestError(ProviderError):
-    """The provider refuses the request as it stands (4xx)."""
+    """The provider refuses the request (4xx)."""
 
 
 class NotFoundError(InvalidRequestError):
-    """The model or the address does not exist (404)."""
+    """The model or the URL does not exist (404)."""
 
 
 class ContextLengthExceededError(InvalidRequestError):
@@ -199,12 +187,9 @@ class ContextLengthExceededError(InvalidRequestError):
 
 
 class ToolCallRefusedError(InvalidRequestError):
-    """The provider refuses a tool call that its own model has just written, as Groq does.
+    """The provider refuses `tool_call`, a `ToolCall` that its own model wrote (Groq does this).
 
-    Users of a client never see it: the turn goes on, and the model is told what is wrong.
-
-    Attributes:
-        tool_call: The call (a `ToolCall`).
+    The tool loop of a client catches it and sends the problem to the model.
     """
 
     def __init__(self, message: str, *, tool_call: Any = None, **context: Any) -> None:
@@ -213,15 +198,10 @@ class ToolCallRefusedError(InvalidRequestError):
 
 
 class ContextWindowError(ContextLengthExceededError):
-    """The prompt does not fit the context window, as estimated; nothing was sent.
+    """The smallest prompt has an estimated `tokens`, more than the `limit`; nothing was sent."""
 
-    Attributes:
-        tokens: How many tokens the smallest prompt that makes sense comes to.
-        limit: How many tokens there is room for.
-    """
-
-    def __init__(self, message: str, *, tokens: int = 0, limit: int = 0, **provided: Any) -> None:
-        super().__init__(message, **provided)
+    def __init__(self, message: str, *, tokens: int = 0, limit: int = 0, **context: Any) -> None:
+        super().__init__(message, **context)
         self.tokens = tokens
         self.limit = limit
 
@@ -231,15 +211,20 @@ class ContentFilterError(InvalidRequestError):
 
 
 class InvalidResponseError(ProviderError):
-    """The provider's answer cannot be read."""
+    """The provider's response cannot be decoded."""
+
+
+class ResponseLimitError(InvalidResponseError):
+    """The response exceeds the `ResponseLimits`: the field `limit`, whose value is `maximum`."""
+
+    def __init__(self, message: str, *, limit: str, maximum: int, **context: Any) -> None:
+        super().__init__(message, **context)
+        self.limit = limit
+        self.maximum = maximum
 
 
 class StreamInterruptedError(InvalidResponseError):
-    """The stream ended before its answer did.
-
-    Attributes:
-        partial: The response as far as it had arrived (a `ChatResponse`), or None.
-    """
+    """The stream ended early; `partial` is the response until then (a `ChatResponse`), or None."""
 
     def __init__(self, message: str, *, partial: Any = None, **context: Any) -> None:
         super().__init__(message, **context)
@@ -247,15 +232,15 @@ class StreamInterruptedError(InvalidResponseError):
 
 
 class ToolError(ChatClientError):
-    """Raised by a tool to speak to the model: its text is the tool's answer, marked as an error.
+    """Raised by a tool to report an error to the model: the message becomes the tool's result.
 
     Attributes:
-        media: What the model is shown beside the text, such as a picture of what went wrong.
-        metadata: For the application, as in a `ToolResult`.
-        value: For the application, as in a `ToolResult`.
+        media: Media for the model, such as a screenshot of the failure.
+        metadata: Values for the application, as in a `ToolResult`.
+        value: A value for the application, as in a `ToolResult`.
     """
 
-    # On the class too, for subclasses whose `__init__` does not call this one.
+    # Defaults for subclasses whose `__init__` does not call this one.
     media: tuple[Any, ...] = ()
     metadata: Mapping[str, Any] = MappingProxyType({})
     value: object = None
@@ -274,25 +259,18 @@ class ToolError(ChatClientError):
 
 
 class McpServerError(ToolError):
-    """An MCP server cannot be reached, or went away, or does not follow the protocol.
+    """The MCP server `server` is unreachable, disconnected, or violated the protocol.
 
-    Raised while a tool runs, its text goes to the model like that of any `ToolError`.
-
-    Attributes:
-        server: The name the application gave the server.
+    Raised while a tool runs, its message is sent to the model like that of any `ToolError`.
     """
 
-    def __init__(self, message: str, *, server: str, **shown: Any) -> None:
-        super().__init__(message, **shown)
+    def __init__(self, message: str, *, server: str, **content: Any) -> None:
+        super().__init__(message, **content)
         self.server = server
 
 
 class ToolExecutionError(ChatClientError):
-    """A tool call failed and the policy in force says to raise.
-
-    Attributes:
-        tool_name: The tool that was called.
-    """
+    """A call of the tool `tool_name` failed, and the failure policy is to raise."""
 
     def __init__(self, message: str, *, tool_name: str) -> None:
         super().__init__(message)
@@ -304,20 +282,15 @@ class UnknownToolError(ToolExecutionError):
 
 
 class ToolArgumentError(ToolExecutionError):
-    """The model's arguments do not fit the tool.
+    """The model's arguments do not match the tool's parameters.
 
     Attributes:
-        details: One line for each thing that is wrong, fit to be shown to the model.
-        malformed: Whether they are not even JSON.
+        details: One line for each problem, suitable for the model.
+        malformed: Whether the arguments are not valid JSON.
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        tool_name: str,
-        details: Iterable[str] = (),
-        malformed: bool = False,
+        self, message: str, *, tool_name: str, details: Iterable[str] = (), malformed: bool = False
     ) -> None:
         super().__init__(message, tool_name=tool_name)
         self.details = tuple(details)
@@ -325,19 +298,15 @@ class ToolArgumentError(ToolExecutionError):
 
 
 class ToolDeniedError(ToolExecutionError):
-    """The call was not allowed; the message says why, and is sent to the model."""
+    """The call was not allowed; the message with the reason is sent to the model."""
 
 
 class ToolTimeoutError(ToolExecutionError, TimeoutError):
-    """A tool did not answer within its timeout."""
+    """A tool did not return within its timeout."""
 
 
 class ToolLoopError(ChatClientError):
-    """A limit of the tool loop was reached and the policy says to raise.
-
-    Attributes:
-        result: The last round's `ToolExecutionResult`: a history that can be sent as it is.
-    """
+    """The `ToolLimits` were reached; `result` is the last round's `ToolExecutionResult`, if any."""
 
     def __init__(self, message: str, *, result: Any = None) -> None:
         super().__init__(message)
@@ -345,11 +314,7 @@ class ToolLoopError(ChatClientError):
 
 
 class ChatMemoryError(ChatClientError):
-    """A conversation cannot be read, or cannot be kept.
-
-    Attributes:
-        conversation_id: Which conversation, or None when it is not about a single one.
-    """
+    """A conversation cannot be loaded or stored; `conversation_id` is None if several are meant."""
 
     def __init__(self, message: str, *, conversation_id: str | None = None) -> None:
         super().__init__(message)
@@ -357,18 +322,18 @@ class ChatMemoryError(ChatClientError):
 
 
 class ChatMemoryUnavailableError(ChatMemoryError):
-    """The store of conversations cannot be reached, or is too busy; the cause says more."""
+    """The store of conversations is unreachable or overloaded; see the error's cause."""
 
 
 class EntityError(ChatClientError):
-    """The model's answer is not the value that was asked for.
+    """The model's answer cannot be converted to the requested type.
 
     Attributes:
-        text: What the model answered, exactly.
-        errors: One line for each thing that is wrong, fit to be shown to the model.
-        response: The whole response (a `ChatResponse`), or None when only a text was converted.
-        pending_turn: The turn, if it waits for approval and there is no answer yet: a `PendingTurn`
-            for `client.resume`. Else None.
+        text: The answer as the model wrote it.
+        errors: One line for each problem, suitable for the model.
+        response: The `ChatResponse`, or None if only a text was converted.
+        pending_turn: The `PendingTurn` for `client.resume`, if the turn waits for approval and
+            there is no answer yet; else None.
     """
 
     def __init__(
@@ -388,12 +353,12 @@ class EntityError(ChatClientError):
 
 
 class GuardrailError(ChatClientError):
-    """A guardrail did not let something pass.
+    """A guardrail refused the input or the output of a request.
 
     Attributes:
-        guardrail: The name of the one that had the last word.
-        messages: What each guardrail that failed has to say.
-        response: The refused response (a `ChatResponse`), or None when it was the input.
+        guardrail: The name of the guardrail that decided.
+        messages: The message of each guardrail that failed.
+        response: The refused `ChatResponse`, or None if the input was refused.
     """
 
     def __init__(
@@ -406,11 +371,7 @@ class GuardrailError(ChatClientError):
 
 
 class RateLimitExceededError(ChatClientError):
-    """The application's own limit is reached, and its policy is not to wait.
-
-    Attributes:
-        retry_after: Seconds until there is room again.
-    """
+    """The limit of a `RateLimitAdvisor` is reached; `retry_after` are the seconds until reset."""
 
     def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message)
@@ -418,13 +379,7 @@ class RateLimitExceededError(ChatClientError):
 
 
 class BudgetExceededError(ChatClientError):
-    """A turn has spent what it was allowed to.
-
-    Attributes:
-        spent: What it has spent, in the unit of the limit.
-        limit: What it was allowed to spend.
-        unit: Such as `total_tokens`, or a currency.
-    """
+    """A turn has `spent` more than the `limit` of its `Budget`; `unit` is a currency or tokens."""
 
     def __init__(self, message: str, *, spent: float, limit: float, unit: str) -> None:
         super().__init__(message)
@@ -434,8 +389,10 @@ class BudgetExceededError(ChatClientError):
 
 
 class DeadlineExceededError(ChatClientError, TimeoutError):
-    """The deadline of the whole call has passed."""
+    """The deadline has passed; `partial` is the response of an interrupted stream, or None."""
+
+    partial: Any = None
 
 
 class BlockingCallError(ChatClientError):
-    """A blocking call reached code that can only run on an event loop."""
+    """A blocking call reached code that needs an event loop."""

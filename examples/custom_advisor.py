@@ -1,8 +1,8 @@
-"""An advisor of one's own: e-mail addresses never reach the model, and the user never notices.
+"""A custom advisor that hides e-mail addresses from the model.
 
-On the way in each address of the user's becomes a placeholder, which is all that the model and its
-tools see; on the way out placeholders become addresses again, also in a stream, where one may come
-in pieces.
+Addresses in user messages are replaced by placeholders before the model and its tools see them.
+Placeholders in the answer are replaced by the addresses, also in streams, where a placeholder may
+be split between chunks.
 
     python examples/custom_advisor.py
 """
@@ -16,9 +16,10 @@ from chatclient import (
     ChatClientResponse,
     Message,
     Next,
+    RoundEnded,
+    TextDelta,
     UserMessage,
 )
-from chatclient.events import RoundEnded, TextDelta
 
 ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 PLACEHOLDER = re.compile(r"<email-(\d+)>")
@@ -26,13 +27,13 @@ UNFINISHED = re.compile(r"<(?:e(?:m(?:a(?:i(?:l(?:-\d*)?)?)?)?)?)?$")
 
 
 class HideAddresses:
-    """Stands outside the tool loop; once per turn."""
+    """Runs once per turn, outside the tool loop."""
 
     order = -1000
     name = "hide addresses"
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        """Hide addresses, ask, and put them back."""
+        """Hide addresses in the request and restore them in the response."""
         known: dict[str, str] = {}
 
         def hidden(message: Message) -> Message:
@@ -62,7 +63,7 @@ class HideAddresses:
 
 
 def hide(text: str, known: dict[str, str]) -> str:
-    """Return *text* with placeholders; *known* learns which stands for what."""
+    """Return *text* with placeholders, which are added to *known*."""
 
     def placeholder(match: re.Match[str]) -> str:
         return known.setdefault(match[0], f"<email-{len(known) + 1}>")
@@ -71,7 +72,7 @@ def hide(text: str, known: dict[str, str]) -> str:
 
 
 def show(text: str, known: dict[str, str]) -> str:
-    """Return *text* with the addresses that its placeholders stand for."""
+    """Return *text* with placeholders replaced by their addresses."""
     addresses = {placeholder: address for address, placeholder in known.items()}
     return PLACEHOLDER.sub(lambda match: addresses.get(match[0], match[0]), text)
 

@@ -1,9 +1,9 @@
-"""A provider of one's own: a model behind an API that nobody else speaks.
+"""A custom provider: a chat model behind a proprietary HTTP API.
 
 The service takes `{"model": ..., "lines": ["user: ..."]}` at `/v0/speak` and answers with
 `{"said": ..., "stopped": ...}`, or, for `"stream": true`, with lines of JSON: `{"piece": ...}`, and
-`{"stopped": ...}` at last. That is all there is to write; `HttpClient` does the rest for the four
-ways of calling: connections, retries, time-outs, and errors that tell what happened.
+finally `{"stopped": ...}`. The provider converts requests and answers; `HttpClient` adds
+connections, retries, timeouts and errors for all four modes.
 
     python examples/custom_provider.py http://127.0.0.1:9000
 """
@@ -13,30 +13,38 @@ import sys
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
-from chatclient import AssistantMessage, ChatClient, ChatModel, ChatOptions, ChatResponse, Prompt
+from chatclient import (
+    AssistantMessage,
+    ChatClient,
+    ChatModel,
+    ChatOptions,
+    ChatResponse,
+    FinishReason,
+    Generation,
+    Prompt,
+    Runtime,
+)
 from chatclient.errors import InvalidResponseError, StreamInterruptedError
-from chatclient.providers.http import Headers, HttpAnswer, HttpClient, OverHttp
-from chatclient.response import FinishReason, Generation
-from chatclient.runtime import Runtime
+from chatclient.providers import Headers, HttpAnswer, HttpClient, HttpModel
 
 PROVIDER = "speak"
 
 
-class SpeakModel(OverHttp, ChatModel):
+class SpeakModel(HttpModel, ChatModel):
     """A model of the service.
 
     Args:
-        base_url: Where the service is.
-        model: Which of its models.
+        base_url: The URL of the service.
+        model: The name of a model.
     """
 
     def __init__(self, base_url: str, model: str = "parrot") -> None:
         self._options = ChatOptions(model=model)
-        self._http = HttpClient(PROVIDER, base_url, {})  # no headers of its own
+        self._http = HttpClient(PROVIDER, base_url, {})  # no additional headers
 
     @property
     def options(self) -> ChatOptions:
-        """The options that hold where a prompt sets none."""
+        """The default options of the model."""
         return self._options
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
@@ -47,32 +55,32 @@ class SpeakModel(OverHttp, ChatModel):
     def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Return the chunks of the model's response to *prompt*, as they come."""
+        """Yield the chunks of the model's response to *prompt*."""
         body = body_of(prompt, stream=True)
         return self._http.stream(runtime, "/v0/speak", body, Lines)
 
 
 def body_of(prompt: Prompt, *, stream: bool) -> bytes:
-    """Return what the service is sent."""
+    """Return the JSON body of a request."""
     lines = [f"{message.role}: {message.text}" for message in prompt.messages]
     return json.dumps({"model": prompt.options.model, "lines": lines, "stream": stream}).encode()
 
 
 def response_of(answer: HttpAnswer) -> ChatResponse:
-    """Return the response that a whole answer spells."""
+    """Return the response in a complete answer."""
     said = decoded(answer.body)
     return ChatResponse((Generation(AssistantMessage(said["said"]), said["stopped"]),))
 
 
 class Lines:
-    """Reads a streamed answer, a JSON object a line."""
+    """Decodes a streamed answer: one JSON object per line."""
 
     def __init__(self, _headers: Headers) -> None:
         self._rest = b""
         self._stopped: FinishReason | None = None
 
     def feed(self, piece: bytes) -> Iterator[str]:
-        """Yield the texts that *piece* completes."""
+        """Yield the text of the lines that *piece* completes."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in map(decoded, lines):
             self._stopped = line.get("stopped", self._stopped)
@@ -80,14 +88,14 @@ class Lines:
                 yield line["piece"]
 
     def finish(self) -> Iterator[ChatResponse]:
-        """Yield what only the end of the stream says."""
+        """Yield the finish reason."""
         if self._stopped is None:
             raise StreamInterruptedError("the stream ended before its answer", provider=PROVIDER)
         yield ChatResponse((Generation(AssistantMessage(), self._stopped),))
 
 
 def decoded(line: bytes) -> Any:
-    """Return what the service said."""
+    """Return the JSON value of *line*."""
     try:
         return json.loads(line)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A repository of one's own: each conversation is a JSON file.
+"""A custom repository that stores each conversation in a JSON file.
 
 python examples/custom_repository.py
 """
@@ -11,34 +11,31 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from chatclient import ChatClient, Message
-from chatclient.advisors.memory import MessageChatMemoryAdvisor
-from chatclient.memory import ChatMemoryRepository, Conversation, MessageWindowChatMemory
-from chatclient.memory.repository import newest
-from chatclient.runtime import Runtime
-from chatclient.serialization import message_from_dict, message_to_dict
+from chatclient import ChatClient, Message, Runtime, message_from_dict, message_to_dict
+from chatclient.advisors import MessageChatMemoryAdvisor
+from chatclient.memory import ChatMemoryRepository, Conversation, MessageWindowChatMemory, newest
 
 
 @dataclass(frozen=True)
 class Log:
-    """What a file holds; a conversation without messages has none, and version 0."""
+    """The content of a file. An empty conversation has no file and version 0."""
 
     messages: tuple[Message, ...] = ()
     version: int = 0
     keys: tuple[str, ...] = ()
 
     def changed(self, messages: Sequence[Message], *keys: str) -> "Log":
-        """Return the log with these messages, under a version that was never used before."""
+        """Return a log with *messages* and a new version."""
         return Log(tuple(messages), secrets.randbits(62) + 1, (*self.keys, *keys))
 
 
 class JsonChatMemoryRepository(ChatMemoryRepository):
-    """Keeps conversations in a folder, for the threads and tasks of one process.
+    """Stores conversations in a folder that one process uses.
 
-    A file is read and written as a whole, so this is for conversations of some hundred messages.
+    Each change rewrites the file, so conversations should not exceed a few hundred messages.
 
     Args:
-        folder: Where the files are; it is made if need be.
+        folder: The folder of the files; created if it does not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -62,7 +59,7 @@ class JsonChatMemoryRepository(ChatMemoryRepository):
         *,
         key: str | None = None,
     ) -> bool:
-        """Add *messages* at the end of a conversation, unless the key is known."""
+        """Append *messages* to a conversation, unless *key* was used before."""
 
         def with_more(log: Log) -> Log | None:
             if key is not None and key in log.keys:
@@ -79,7 +76,7 @@ class JsonChatMemoryRepository(ChatMemoryRepository):
         *,
         expected: int | None = None,
     ) -> bool:
-        """Put *messages* in the place of all others, unless the version is another one by now."""
+        """Replace all messages, unless the version has changed."""
 
         def with_these(log: Log) -> Log | None:
             return log.changed(messages) if expected in (None, log.version) else None
@@ -87,15 +84,15 @@ class JsonChatMemoryRepository(ChatMemoryRepository):
         return await runtime.finish(self._change, conversation_id, with_these)
 
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
-        """Forget a conversation."""
+        """Delete a conversation."""
         await runtime.finish(self._change, conversation_id, lambda _: Log())
 
     async def conversation_ids(self, runtime: Runtime) -> list[str]:
         """Return the ids of all conversations."""
         return await runtime.finish(self._ids)
 
-    # What follows blocks; `runtime.finish` calls it in a worker thread if need be, and sees that a
-    # change that was begun is made, also when the request is cancelled.
+    # The methods below block. In asynchronous modes, `runtime.finish` calls them in a worker thread
+    # and completes a change that has started even if the request is cancelled.
 
     def _read(self, conversation_id: str) -> Log:
         try:
@@ -120,7 +117,7 @@ class JsonChatMemoryRepository(ChatMemoryRepository):
                 "keys": log.keys,
                 "messages": [message_to_dict(message) for message in log.messages],
             }
-            # Whoever reads meanwhile finds the old file or the new one, and never half of one.
+            # Renaming is atomic, so concurrent readers see the old or the new file.
             written = path.with_suffix(".new")
             written.write_text(json.dumps(data))
             written.replace(path)
@@ -131,7 +128,7 @@ class JsonChatMemoryRepository(ChatMemoryRepository):
             return [json.loads(path.read_bytes())["id"] for path in self._folder.glob("*.json")]
 
     def _path(self, conversation_id: str) -> Path:
-        # Ids may be long, and hold what a file's name cannot.
+        # Ids may be long and contain characters that file names must not.
         name = sha256(conversation_id.encode("utf-8", "surrogatepass")).hexdigest()
         return self._folder / f"{name}.json"
 

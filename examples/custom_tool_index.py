@@ -1,4 +1,4 @@
-"""A tool index of one's own: SQLite's full-text search, in a file that outlives the process.
+"""A custom tool index: full-text search in an SQLite file.
 
 python examples/custom_tool_index.py
 """
@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
-from chatclient import ChatClient, ToolCall
-from chatclient.advisors.tool_search import ToolSearchToolCallingAdvisor
-from chatclient.runtime import Runtime
-from chatclient.tools import DataToolCallback, ToolContext, ToolDefinition
-from chatclient.tools.search import (
+from chatclient import ChatClient, Runtime, ToolCall
+from chatclient.advisors import ToolSearchToolCallingAdvisor
+from chatclient.tools import (
+    DataToolCallback,
+    ToolContext,
+    ToolDefinition,
     ToolIndex,
     ToolReference,
     ToolSearchRequest,
@@ -27,7 +28,7 @@ class SqliteToolIndex(ToolIndex):
     """Finds tools by the words of their names and descriptions.
 
     Args:
-        path: The file.
+        path: The path of the file.
     """
 
     def __init__(self, path: str) -> None:
@@ -42,7 +43,7 @@ class SqliteToolIndex(ToolIndex):
     async def put(
         self, session_id: str, references: Sequence[ToolReference], runtime: Runtime
     ) -> None:
-        """Make *references* the tools of a session; the same ones again cost nothing."""
+        """Replace the tools of a session; does nothing if they are unchanged."""
         if self._known.get(session_id) is references:
             return
         rows = [(session_id, r.tool_name, _words(r)) for r in references]
@@ -64,7 +65,7 @@ class SqliteToolIndex(ToolIndex):
         return ToolSearchResponse(best, len(found), "sqlite", request.query, seconds)
 
     async def drop(self, session_id: str, runtime: Runtime) -> None:
-        """Forget the tools of a session."""
+        """Delete the tools of a session."""
         self._known.pop(session_id, None)
         await runtime.finish(self._replace, session_id, [])
 

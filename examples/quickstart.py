@@ -10,13 +10,12 @@ import os
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from chatclient import ChatClient
-from chatclient.events import TextDelta, ToolCallFinished
+from chatclient import ChatClient, TextDelta, ToolCallFinished
 from chatclient.tools import ToolCallingManager, ToolExecution, ToolLimits, ToolParam, tool
 
 
 class DateTimeTools:
-    """What the model cannot know or do by itself.
+    """Tools that a model needs to handle dates and alarms.
 
     The arguments are what is said ("tomorrow", "in 10 minutes"), and the arithmetic is Python's:
     a small model adds to a date or a time of day wrongly, and says so as if it were right.
@@ -53,7 +52,7 @@ def get_current_weather(city: str) -> dict[str, str | int]:
 
 
 def choose_model() -> str:
-    """Return the name of a model that works on this machine."""
+    """Return the name of a model that is available on this machine."""
     return "openai:gpt-5-mini" if os.environ.get("OPENAI_API_KEY") else "local"
 
 
@@ -65,7 +64,7 @@ def show(executions: tuple[ToolExecution, ...]) -> None:
 
 
 def blocking(client: ChatClient) -> None:
-    """Ask, and wait for the answer."""
+    """Send a blocking request."""
     question = "What day is tomorrow?"
     print(f"\n[blocking] {question}")
     answer = client.prompt(question).call()
@@ -74,7 +73,7 @@ def blocking(client: ChatClient) -> None:
 
 
 async def asynchronous(client: ChatClient) -> None:
-    """Ask without blocking the event loop."""
+    """Send an asynchronous request."""
     question = "Set an alarm 10 minutes from now"
     print(f"\n[async] {question}")
     answer = await client.prompt(question).acall()
@@ -83,7 +82,7 @@ async def asynchronous(client: ChatClient) -> None:
 
 
 def streamed(client: ChatClient) -> None:
-    """Watch the answer come, with the tool calls as they happen."""
+    """Stream an answer and its tool calls."""
     question = "What is the weather in Amsterdam and in Paris?"
     print(f"\n[streamed] {question}")
     spoken = False
@@ -92,7 +91,7 @@ def streamed(client: ChatClient) -> None:
             case ToolCallFinished(tool_call=call, response=response):
                 print(f"    called {call.name}({call.arguments}) -> {response.data}")
             case TextDelta(text=text):
-                print(text if spoken else f"    {text}", end="", flush=True)
+                print(text if spoken else f"    {text.lstrip()}", end="", flush=True)
                 spoken = True
             case _:
                 pass
@@ -100,10 +99,10 @@ def streamed(client: ChatClient) -> None:
 
 
 def main() -> None:
-    """Ask three questions in three ways."""
+    """Send three questions in three modes."""
     tools = DateTimeTools()
-    # A small model may repeat a call instead of answering: then it is asked once more, without
-    # tools, to answer from what it has found out.
+    # A small model may repeat a call instead of answering; the request is then sent once more
+    # without tools.
     limits = ToolLimits(max_repeats=1, on_exceeded="final_answer")
     builder = (
         ChatClient.builder(choose_model())

@@ -22,12 +22,12 @@ def agent_of(url: str, tools: bool) -> Any:
 
 
 def asked(history: bool) -> list[Message]:
-    """Return what the agent is given."""
+    """Return the input of the agent."""
     return [*(MESSAGES if history else []), Message("user", ["What is 1 + 2?"])]
 
 
 def ask(url: str, tools: bool, history: bool) -> Job:
-    """Return what asks."""
+    """Return a function that sends a request."""
     agent = agent_of(url, tools)
 
     async def answered() -> str:
@@ -37,7 +37,7 @@ def ask(url: str, tools: bool, history: bool) -> Job:
 
 
 def stream(url: str, tools: bool, history: bool) -> Job:
-    """Return what streams."""
+    """Return a function that streams an answer."""
     agent = agent_of(url, tools)
 
     async def streamed() -> str:

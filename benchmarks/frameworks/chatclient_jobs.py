@@ -3,7 +3,7 @@
 from jobs import HISTORY, Job, compare
 
 from chatclient import AssistantMessage, ChatClient, UserMessage
-from chatclient.providers.openai import OpenAIChatModel
+from chatclient.providers import OpenAIChatModel
 from chatclient.tools import tool
 
 MESSAGES = [
@@ -25,13 +25,13 @@ def client_of(url: str, tools: bool, history: bool) -> ChatClient:
 
 
 def ask(url: str, tools: bool, history: bool) -> Job:
-    """Return what asks."""
+    """Return a function that sends a request."""
     client = client_of(url, tools, history)
     return lambda: client.prompt("What is 1 + 2?").acall().content()
 
 
 def stream(url: str, tools: bool, history: bool) -> Job:
-    """Return what streams."""
+    """Return a function that streams an answer."""
     client = client_of(url, tools, history)
 
     async def streamed() -> str:

@@ -1,4 +1,4 @@
-"""What all frameworks have in common: the jobs, and how they are measured."""
+"""The jobs that all frameworks run, and their measurement."""
 
 import asyncio
 import importlib.metadata

@@ -15,7 +15,7 @@ async def add(a: int, b: int) -> int:
 
 
 def asked(history: bool) -> dict[str, Any]:
-    """Return what the agent is given."""
+    """Return the input of the agent."""
     messages = [*(HISTORY if history else []), {"role": "user", "content": "What is 1 + 2?"}]
     return {"messages": messages}
 
@@ -26,7 +26,7 @@ def model_of(url: str) -> Any:
 
 
 def ask(url: str, tools: bool, history: bool) -> Job:
-    """Return what asks."""
+    """Return a function that sends a request."""
     agent = create_agent(model_of(url), tools=[add] if tools else [])
 
     async def answered() -> str:
@@ -37,7 +37,7 @@ def ask(url: str, tools: bool, history: bool) -> Job:
 
 
 def stream(url: str, tools: bool, history: bool) -> Job:
-    """Return what streams; the model alone, which is the cheaper way."""
+    """Return a function that streams from the model alone, which is cheaper."""
     model = model_of(url)
 
     async def streamed() -> str:

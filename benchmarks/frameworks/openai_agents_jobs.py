@@ -31,12 +31,12 @@ def agent_of(url: str, tools: bool) -> Any:
 
 
 def asked(history: bool) -> list[Any]:
-    """Return what the agent is given."""
+    """Return the input of the agent."""
     return [*(HISTORY if history else []), {"role": "user", "content": "What is 1 + 2?"}]
 
 
 def ask(url: str, tools: bool, history: bool) -> Job:
-    """Return what asks."""
+    """Return a function that sends a request."""
     agent = agent_of(url, tools)
 
     async def answered() -> str:
@@ -46,7 +46,7 @@ def ask(url: str, tools: bool, history: bool) -> Job:
 
 
 def stream(url: str, tools: bool, history: bool) -> Job:
-    """Return what streams."""
+    """Return a function that streams an answer."""
     agent = agent_of(url, tools)
 
     async def streamed() -> str:

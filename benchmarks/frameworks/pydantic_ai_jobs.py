@@ -29,7 +29,7 @@ def agent_of(url: str, tools: bool) -> Any:
 
 
 def ask(url: str, tools: bool, history: bool) -> Job:
-    """Return what asks."""
+    """Return a function that sends a request."""
     agent = agent_of(url, tools)
 
     async def answered() -> str:
@@ -42,7 +42,7 @@ def ask(url: str, tools: bool, history: bool) -> Job:
 
 
 def stream(url: str, tools: bool, history: bool) -> Job:
-    """Return what streams."""
+    """Return a function that streams an answer."""
     agent = agent_of(url, tools)
 
     async def streamed() -> str:

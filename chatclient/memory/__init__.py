@@ -1,32 +1,82 @@
-"""Chat memory: what a conversation consists of, from one request to the next."""
+"""Chat memories, sessions, and the repositories that store them."""
 
-from chatclient.memory.chat_memory import (
-    ChatMemory,
-    MessageWindowChatMemory,
-    TokenWindowChatMemory,
-    WindowChatMemory,
-)
-from chatclient.memory.conversation import conversation_problems, repair_conversation
-from chatclient.memory.in_memory import InMemoryChatMemoryRepository
-from chatclient.memory.redis import RedisChatMemoryRepository
-from chatclient.memory.repository import ChatMemoryRepository, Conversation
-from chatclient.memory.sql import SqlChatMemoryRepository
-from chatclient.memory.summary import SummarizingChatMemory
-from chatclient.memory.window import Window, estimated_tokens
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ChatMemory",
-    "ChatMemoryRepository",
-    "Conversation",
-    "InMemoryChatMemoryRepository",
-    "MessageWindowChatMemory",
-    "RedisChatMemoryRepository",
-    "SqlChatMemoryRepository",
-    "SummarizingChatMemory",
-    "TokenWindowChatMemory",
-    "Window",
-    "WindowChatMemory",
-    "conversation_problems",
-    "estimated_tokens",
-    "repair_conversation",
-]
+from chatclient._internal.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from chatclient.memory.chat_memory import (
+        ChatMemory as ChatMemory,
+        MessageWindowChatMemory as MessageWindowChatMemory,
+        TokenWindowChatMemory as TokenWindowChatMemory,
+        WindowChatMemory as WindowChatMemory,
+    )
+    from chatclient.memory.conversation import (
+        conversation_problems as conversation_problems,
+        repair_conversation as repair_conversation,
+    )
+    from chatclient.memory.in_memory import (
+        InMemoryChatMemoryRepository as InMemoryChatMemoryRepository,
+    )
+    from chatclient.memory.redis import (
+        RedisChatMemoryRepository as RedisChatMemoryRepository,
+    )
+    from chatclient.memory.repository import (
+        ChatMemoryRepository as ChatMemoryRepository,
+        Conversation as Conversation,
+        newest as newest,
+    )
+    from chatclient.memory.sessions.chat_memory import (
+        SessionChatMemory as SessionChatMemory,
+    )
+    from chatclient.memory.sessions.compaction import (
+        AnyTrigger as AnyTrigger,
+        Compaction as Compaction,
+        CompactionStrategy as CompactionStrategy,
+        CompactionTrigger as CompactionTrigger,
+        SlidingWindow as SlidingWindow,
+        TokenCountTrigger as TokenCountTrigger,
+        TokenWindow as TokenWindow,
+        TurnCountTrigger as TurnCountTrigger,
+        TurnWindow as TurnWindow,
+    )
+    from chatclient.memory.sessions.event import (
+        COMPACTION_SOURCE as COMPACTION_SOURCE,
+        Session as Session,
+        SessionEvent as SessionEvent,
+    )
+    from chatclient.memory.sessions.filter import (
+        EVERYTHING as EVERYTHING,
+        EventFilter as EventFilter,
+        Match as Match,
+    )
+    from chatclient.memory.sessions.in_memory import (
+        InMemorySessionRepository as InMemorySessionRepository,
+    )
+    from chatclient.memory.sessions.repository import (
+        SessionLog as SessionLog,
+        SessionRepository as SessionRepository,
+    )
+    from chatclient.memory.sessions.service import (
+        SessionService as SessionService,
+    )
+    from chatclient.memory.sessions.sql import (
+        SqlSessionRepository as SqlSessionRepository,
+    )
+    from chatclient.memory.sessions.summary import (
+        RecursiveSummary as RecursiveSummary,
+    )
+    from chatclient.memory.sql.repository import (
+        SqlChatMemoryRepository as SqlChatMemoryRepository,
+    )
+    from chatclient.memory.summary import (
+        SUMMARY as SUMMARY,
+        SummarizingChatMemory as SummarizingChatMemory,
+    )
+    from chatclient.memory.window import (
+        TokenEstimator as TokenEstimator,
+        Window as Window,
+        estimated_tokens as estimated_tokens,
+    )
+else:  # not seen by type checkers, which would take any name for one that exists
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -1,38 +1,36 @@
-"""Chat memory: what of a conversation is shown to the model, over what is kept of it."""
+"""`ChatMemory`, which selects the messages that a model sees, and the memories with a window."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Sequence
 
-from chatclient.checks import check_kind
-from chatclient.driving import drive
-from chatclient.errors import WrongTypeError
-from chatclient.logs import described, get_logger
-from chatclient.memory.in_memory import InMemoryChatMemoryRepository
-from chatclient.memory.repository import ChatMemoryRepository, Conversation, checked_id
-from chatclient.memory.window import TokenEstimator, Window, estimated_tokens, kept_from
-from chatclient.messages import (
+from chatclient._internal.checks import check_type
+from chatclient._internal.logging import described, get_logger
+from chatclient.chat.messages import (
     Message,
-    SystemMessage,
     as_messages,
     system_messages,
     without_system,
 )
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.errors import WrongTypeError
+from chatclient.memory.in_memory import InMemoryChatMemoryRepository
+from chatclient.memory.repository import ChatMemoryRepository, Conversation, checked_id
+from chatclient.memory.window import TokenEstimator, Window, estimated_tokens, messages_from
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 
 log = get_logger(__name__)
 
 
 class ChatMemory(ABC):
-    """Remembers conversations: stores messages, and returns those that the model is shown.
+    """Stores the messages of conversations and returns those that the model should see.
 
-    An implementor writes the three coroutines `load`, `append` and `delete`, which serve blocking
-    and asynchronous callers alike and do all waiting through the runtime they are given. The
-    other methods are the face for applications.
+    Implement the three coroutines `load`, `append` and `delete`. They serve blocking and async
+    callers and wait only through the given runtime. The other methods are for applications.
     """
 
     @abstractmethod
     async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
-        """Return the messages of a conversation that the model is shown, in order."""
+        """Return the messages of a conversation that the model should see, in order."""
 
     @abstractmethod
     async def append(
@@ -43,22 +41,22 @@ class ChatMemory(ABC):
         *,
         key: str | None = None,
     ) -> None:
-        """Remember *messages*, a turn as a rule, as a unit.
+        """Store *messages*, usually one turn, atomically.
 
-        What has been begun must be finished although the request is being cancelled, by way of
-        `runtime.shielded`: unless the cancellation has an error as its cause, the turn then counts
-        as stored, and what its tools have done is not undone.
+        Run the write with `runtime.shielded`, so that it completes although the request is
+        cancelled. Unless the cancellation has an error as its cause, the turn then counts as
+        stored and its tool calls are not undone.
 
         Args:
-            conversation_id: Which conversation.
-            messages: What was said.
-            runtime: How the request runs.
-            key: Names this addition: made again with the same key, it changes nothing.
+            conversation_id: The conversation.
+            messages: The messages to append.
+            runtime: The runtime of the request.
+            key: Idempotency key: a second call with the same key has no effect.
         """
 
     @abstractmethod
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
-        """Forget a conversation, if there is one."""
+        """Delete a conversation if it exists."""
 
     def add(
         self,
@@ -67,19 +65,20 @@ class ChatMemory(ABC):
         *,
         key: str | None = None,
     ) -> None:
-        """Remember *messages*, all of them or none.
+        """Store all of *messages*, or none if that fails.
 
         Args:
-            conversation_id: Which conversation; it begins with the first messages added.
-            messages: One, or several in their order.
-            key: Names this addition: made again with the same key, it changes nothing.
+            conversation_id: The conversation; created if it does not exist.
+            messages: One message, or several in order.
+            key: Idempotency key: a second call with the same key has no effect.
 
         Raises:
             UsageError: The id is blank.
-            TypeError: One of *messages* is something else.
-            ChatMemoryError: They could not be kept.
+            TypeError: One of *messages* is not a message.
+            ChatMemoryError: The repository failed.
         """
-        drive(self._add(conversation_id, messages, key, BLOCKING))
+        several = as_messages(messages)
+        drive(self.append(checked_id(conversation_id), several, BLOCKING, key=key))
 
     async def aadd(
         self,
@@ -88,24 +87,25 @@ class ChatMemory(ABC):
         *,
         key: str | None = None,
     ) -> None:
-        """Remember *messages*; see `add`."""
-        await self._add(conversation_id, messages, key, ON_LOOP)
+        """Store *messages*; see `add`."""
+        several = as_messages(messages)
+        await self.append(checked_id(conversation_id), several, ON_LOOP, key=key)
 
     def get(self, conversation_id: str) -> list[Message]:
-        """Return what the model is shown of a conversation; nothing if it does not exist.
+        """Return the messages that the model should see; empty if there is no conversation.
 
         Raises:
             UsageError: The id is blank.
-            ChatMemoryError: It could not be read.
+            ChatMemoryError: The repository failed.
         """
         return list(drive(self.load(checked_id(conversation_id), BLOCKING)))
 
     async def aget(self, conversation_id: str) -> list[Message]:
-        """Return what the model is shown of a conversation; see `get`."""
+        """Return the messages that the model should see; see `get`."""
         return list(await self.load(checked_id(conversation_id), ON_LOOP))
 
     def clear(self, conversation_id: str) -> None:
-        """Forget a conversation, if it exists.
+        """Delete a conversation if it exists.
 
         Raises:
             UsageError: The id is blank.
@@ -113,36 +113,25 @@ class ChatMemory(ABC):
         drive(self.delete(checked_id(conversation_id), BLOCKING))
 
     async def aclear(self, conversation_id: str) -> None:
-        """Forget a conversation; see `clear`."""
+        """Delete a conversation; see `clear`."""
         await self.delete(checked_id(conversation_id), ON_LOOP)
-
-    async def _add(
-        self,
-        conversation_id: str,
-        messages: Message | Iterable[Message],
-        key: str | None,
-        runtime: Runtime,
-    ) -> None:
-        several = as_messages(messages)
-        await self.append(checked_id(conversation_id), several, runtime, key=key)
 
 
 class WindowChatMemory(ChatMemory):
-    """Shows the newest turns of a conversation, as many as a window allows.
+    """Returns the newest turns of a conversation that fit into a window.
 
-    The repository keeps the whole conversation. Messages outside the window are not read.
+    The repository keeps the complete conversation; messages outside the window are not read.
 
-    Only the latest system messages count: adding other ones replaces them, and adding the same ones
-    again changes nothing.
+    New system messages replace earlier ones. Adding equal system messages again has no effect.
 
     Args:
-        window: How much is shown.
-        repository: Where conversations are kept; default: in the memory of this process.
-        prune: Whether what has long left the window is deleted from the repository, so that it
-            holds about twice the window at most.
+        window: The limits on the returned messages.
+        repository: The store; default: an `InMemoryChatMemoryRepository`.
+        prune: Whether old messages are deleted, so that the repository holds at most about
+            twice the window.
 
     Raises:
-        WrongTypeError: *window* is not a `Window`, or *repository* not a repository.
+        WrongTypeError: *window* or *repository* has the wrong type.
     """
 
     def __init__(
@@ -153,22 +142,22 @@ class WindowChatMemory(ChatMemory):
         prune: bool = False,
     ) -> None:
         self.window = window
-        check_kind("a window", window, Window, "write Window.messages(20)")
+        check_type("a window", window, Window, "write Window.messages(20)")
         self.repository = checked_repository(repository)
         self.prune = prune
 
     async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
-        """Return the window."""
-        last = self.window.first_look
+        """Return the messages in the window."""
+        last = self.window.initial_count
         while True:
             found = await self.repository.load(conversation_id, runtime, last=last)
-            what = f"what load() of {type(self.repository).__name__} returns"
-            check_kind(what, found, Conversation, "of a list, make one: Conversation(messages)")
+            what = f"the result of {type(self.repository).__name__}.load()"
+            check_type(what, found, Conversation, "wrap a list: Conversation(messages)")
             start = self.window.start(found.messages)
-            # Fewer than asked for are all, also where somebody has deleted some by hand.
+            # A store from which rows were deleted by hand may return fewer, and not be complete.
             everything = found.complete or len(without_system(found.messages)) < last
-            if everything or _leaves_out(found.messages, start):
-                return kept_from(found.messages, start)
+            if everything or without_system(found.messages[:start]):
+                return messages_from(found.messages, start)
             last *= 4
 
     async def append(
@@ -179,11 +168,11 @@ class WindowChatMemory(ChatMemory):
         *,
         key: str | None = None,
     ) -> None:
-        """Keep *messages*."""
+        """Store *messages*, and prune the conversation if `prune` is set."""
         await append_messages(self.repository, conversation_id, messages, runtime, key=key)
         if self.prune:
             work = self._prune(conversation_id, runtime)
-            await afterwards(work, runtime, "pruning failed", conversation_id=conversation_id)
+            await run_maintenance(work, runtime, "pruning failed", conversation_id=conversation_id)
 
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete a conversation from the repository."""
@@ -193,15 +182,15 @@ class WindowChatMemory(ChatMemory):
         return f"{type(self).__name__}({type(self.repository).__name__})"
 
     async def _prune(self, conversation_id: str, runtime: Runtime) -> None:
-        """Delete what is outside the window, if that is as much as the window itself."""
-        little = 2 * self.window.first_look
-        last = little + 1
+        """Delete the messages outside the window if they are at least as many as those inside."""
+        minimum = 2 * self.window.initial_count
+        last = minimum + 1
         while True:
             found = await self.repository.load(conversation_id, runtime, last=last)
             outside = len(without_system(found.messages[: self.window.start(found.messages)]))
             inside = len(without_system(found.messages)) - outside
-            if outside + inside > little and outside >= inside:
-                await self.repository.rewrite(conversation_id, self.window.kept, runtime)
+            if outside + inside > minimum and outside >= inside:
+                await self.repository.rewrite(conversation_id, self.window.select, runtime)
                 return
             if found.complete or outside + inside < last:
                 return
@@ -209,13 +198,13 @@ class WindowChatMemory(ChatMemory):
 
 
 class MessageWindowChatMemory(WindowChatMemory):
-    """Shows the newest turns of a conversation, up to a number of messages.
+    """Returns the newest turns of a conversation, limited by the number of messages.
 
     Args:
-        repository: Where conversations are kept; default: in the memory of this process.
-        max_messages: How many messages are shown at most, system messages included. The newest
-            turn is shown whole in any case.
-        prune: Whether what has long left the window is deleted from the repository.
+        repository: The store; default: an `InMemoryChatMemoryRepository`.
+        max_messages: The maximum number of messages, system messages included. The newest turn
+            is always returned complete.
+        prune: Whether old messages are deleted; see `WindowChatMemory`.
 
     Raises:
         UsageError: *max_messages* is less than one, or *repository* is not a repository.
@@ -232,14 +221,14 @@ class MessageWindowChatMemory(WindowChatMemory):
 
 
 class TokenWindowChatMemory(WindowChatMemory):
-    """Shows the newest turns of a conversation, up to a number of tokens.
+    """Returns the newest turns of a conversation, limited by the number of tokens.
 
     Args:
-        repository: Where conversations are kept; default: in the memory of this process.
-        max_tokens: How many tokens are shown at most, system messages included. The newest turn
-            is shown whole in any case.
+        repository: The store; default: an `InMemoryChatMemoryRepository`.
+        max_tokens: The maximum number of tokens, system messages included. The newest turn is
+            always returned complete.
         estimator: Counts the tokens of a message.
-        prune: Whether what has long left the window is deleted from the repository.
+        prune: Whether old messages are deleted; see `WindowChatMemory`.
 
     Raises:
         UsageError: *max_tokens* is less than one, or *repository* is not a repository.
@@ -257,10 +246,10 @@ class TokenWindowChatMemory(WindowChatMemory):
 
 
 def checked_repository(repository: ChatMemoryRepository | None) -> ChatMemoryRepository:
-    """Return *repository*, or a new one in the memory of this process.
+    """Return *repository*, or a new in-memory repository if it is None.
 
     Raises:
-        UsageError: It is not a repository.
+        WrongTypeError: It is not a repository.
     """
     if repository is None:
         return InMemoryChatMemoryRepository()
@@ -274,11 +263,6 @@ def checked_repository(repository: ChatMemoryRepository | None) -> ChatMemoryRep
     return repository
 
 
-def _leaves_out(messages: Sequence[Message], start: int) -> bool:
-    """Return whether messages other than system messages stand before index *start*."""
-    return any(not isinstance(m, SystemMessage) for m in messages[:start])
-
-
 async def append_messages(
     repository: ChatMemoryRepository,
     conversation_id: str,
@@ -287,11 +271,11 @@ async def append_messages(
     *,
     key: str | None,
 ) -> None:
-    """Add *messages* to a conversation; system messages among them replace those before.
+    """Append *messages* to a conversation; new system messages replace earlier ones.
 
-    They are added as a unit, together with new system messages. Old ones are taken away
-    afterwards: whoever looks in between sees both. Whoever cancels waits for all of it, and knows
-    by the cause of the cancellation if they could not be added.
+    The messages are appended atomically. Earlier system messages are removed in a second step,
+    so a concurrent reader may see both. A cancelled caller waits for both steps, and a failed
+    write becomes the cause of the cancellation.
     """
     work = _append_messages(repository, conversation_id, messages, runtime, key=key)
     await runtime.shielded(work)
@@ -317,25 +301,29 @@ async def _append_messages(
     added = await repository.append(conversation_id, messages, runtime, key=key)
     if added and before:
 
-        def without_old(present: Sequence[Message]) -> tuple[Message, ...]:
+        def replace_systems(present: Sequence[Message]) -> tuple[Message, ...]:
             return (*systems, *without_system(present))
 
-        await repository.rewrite(conversation_id, without_old, runtime)
+        await repository.rewrite(conversation_id, replace_systems, runtime)
 
 
-async def afterwards(work: Awaitable[object], runtime: Runtime, failure: str, **about: str) -> None:
-    """Await *work* that comes after a turn was kept, which neither fails of it nor is undone.
+async def run_maintenance(
+    work: Awaitable[object], runtime: Runtime, failure: str, **fields: str
+) -> None:
+    """Await *work* that follows the storage of a turn, and log its failure instead of raising.
+
+    If *work* is interrupted, the turn stays stored and its tool calls are not undone.
 
     Args:
-        work: It may take long, and be interrupted.
-        runtime: That of the request that the turn belongs to.
-        failure: What the log says when it fails.
-        **about: What it says beside that.
+        work: For example pruning or compaction.
+        runtime: The runtime of the request that stored the turn.
+        failure: The log event when *work* fails.
+        **fields: Further fields of the log event.
     """
     try:
         await work
     except Exception as error:  # noqa: BLE001 - the next turn tries again
-        log.warning(failure, **about, error=described(error))
+        log.warning(failure, **fields, error=described(error))
     except BaseException:
         runtime.settle()
         raise

@@ -1,10 +1,11 @@
-"""What makes a conversation one that every provider accepts, and how one becomes such."""
+"""Validates and repairs conversations, so that every provider accepts them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from chatclient.messages import (
+from chatclient.chat.message_merging import has_content
+from chatclient.chat.messages import (
     AssistantMessage,
     Message,
     Part,
@@ -18,101 +19,99 @@ from chatclient.messages import (
     system_messages,
     without_system,
 )
-from chatclient.parts import invented_call_id
-from chatclient.turn_taking import says_something
+from chatclient.chat.parts import generate_call_id
 
 _INTERRUPTED = "There is no result: the call was interrupted."
 
 Ending = Literal["answer", "question"]
-"""How a conversation ends: with the model's answer, or with what the model is to answer."""
+"""How a conversation ends: with an answer of the model, or with a message to be answered."""
 
 
 def conversation_problems(
     messages: Sequence[Message], *, ending: Ending | None = None
 ) -> tuple[str, ...]:
-    """Return why a provider might refuse *messages*, a line for each reason; empty when fine.
+    """Return the reasons why a provider might reject *messages*, one line each; empty if valid.
 
-    The rules are those of all providers together: what satisfies the strictest (Anthropic's and
-    Gemini's roles, OpenAI's tool call ids, the chat templates of local models) satisfies all.
+    The rules are the union of all providers' rules, for example the roles of Anthropic and
+    Gemini, the tool call ids of OpenAI, and the chat templates of local models:
 
-    - System messages stand before all others.
-    - After them the user begins, and user and assistant take turns.
-    - Each tool call has an id of its own in its message; the very next message has one response
-      for each of them and no other; then the assistant goes on, or the user says
-      more.
+    - System messages come first.
+    - Then user and assistant messages alternate, beginning with a user message.
+    - The tool calls of a message have unique ids. The next message has exactly one response for
+      each call. An assistant message or a user message follows.
     - No message is empty.
 
     Args:
         messages: The conversation.
-        ending: What it has to end with, or None if that is all the same. The answers of tools that
-            end a turn (`ENDS_TURN`) are an answer.
+        ending: What the last message must be; None permits both. Responses of tools that end a
+            turn (`ENDS_TURN`) count as an answer.
     """
-    spoken = list(messages)
-    while spoken and isinstance(spoken[0], SystemMessage):
-        del spoken[0]
-    first = len(messages) - len(spoken)
+    others = list(messages)
+    while others and isinstance(others[0], SystemMessage):
+        del others[0]
+    system_count = len(messages) - len(others)
     problems = [
         f"message {at}: {problem}"
-        for at in range(len(spoken))
-        for problem in _problems_at(spoken, at)
+        for at in range(len(others))
+        for problem in _problems_at(others, at)
     ]
-    problems += _problems_at_end(spoken, ending)
-    if first:
-        problems = [f"after {first} system messages, {problem}" for problem in problems]
+    problems += _problems_at_end(others, ending)
+    if system_count:
+        problems = [f"after {system_count} system messages, {problem}" for problem in problems]
     return tuple(problems)
 
 
 def repair_conversation(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return *messages* as a conversation that every provider accepts: one without problems.
+    """Return *messages* as a conversation without problems, which every provider accepts.
 
-    For conversations that come from elsewhere, or were cut off. Nothing is made up but that a tool
-    call without a result was interrupted:
+    Use it for conversations that were truncated or come from other systems. The only content
+    that it adds is an error response for each tool call without one:
 
-    - System messages are put before all others.
-    - What stands before the first word of the user is left out, and so are empty messages, results
-      without a call and calls in pieces.
-    - Results go to their calls; a call without one gets an error for a result.
-    - What the user, or the assistant, says in several messages in a row becomes one.
+    - System messages are moved to the front.
+    - Messages before the first user message, empty messages, responses without a call and
+      incomplete calls are dropped.
+    - Responses are moved directly after their calls.
+    - Consecutive messages of the user, or of the assistant, are merged.
 
-    A conversation without problems comes back as it is.
+    A conversation without problems is returned unchanged.
     """
     if not conversation_problems(messages):
         return tuple(messages)
-    spoken = without_system(messages)
+    others = without_system(messages)
     repaired: list[Message] = []
-    for at, message in enumerate(spoken):
-        if isinstance(message, UserMessage) and _has_words(message):
-            _say(repaired, message)
+    for at, message in enumerate(others):
+        if isinstance(message, UserMessage) and _has_content(message):
+            _append_merged(repaired, message)
         if isinstance(message, AssistantMessage) and repaired:
-            whole = _with_ids(message)
-            if says_something(whole):
-                _say(repaired, whole)
+            complete = _with_unique_call_ids(message)
+            if has_content(complete):
+                _append_merged(repaired, complete)
             if message.tool_calls:
-                responses = _responses_behind(spoken, at)
-                repaired.append(_answered(message.tool_calls, whole.tool_calls, responses))
+                responses = _responses_after(others, at)
+                repaired.append(_matched(message.tool_calls, complete.tool_calls, responses))
     return (*system_messages(messages), *repaired)
 
 
-def _say(said: list[Message], message: UserMessage | AssistantMessage) -> None:
-    """Add *message* to what was *said*: to the last message, if that is of the same speaker."""
-    match said[-1] if said else None, message:
+def _append_merged(messages: list[Message], message: UserMessage | AssistantMessage) -> None:
+    """Append *message* to *messages*, or merge it into the last one if that has the same role."""
+    match messages[-1] if messages else None, message:
         case UserMessage() as last, UserMessage():
-            said[-1] = UserMessage((*last.parts, "\n\n", *message.parts), metadata=last.metadata)
+            parts = (*last.parts, "\n\n", *message.parts)
+            messages[-1] = UserMessage(parts, metadata=last.metadata, id=last.id)
         case AssistantMessage() as last, AssistantMessage():
             metadata = {**last.metadata, **message.metadata}
-            apart = isinstance(last.parts[-1], str) and isinstance(message.parts[0], str)
-            between = ("\n\n",) if apart else ()
-            parts = (*last.parts, *between, *message.parts)
-            said[-1] = AssistantMessage(parts, metadata=metadata)
+            both_text = isinstance(last.parts[-1], str) and isinstance(message.parts[0], str)
+            separator = ("\n\n",) if both_text else ()
+            combined = (*last.parts, *separator, *message.parts)
+            messages[-1] = AssistantMessage(combined, metadata=metadata, id=last.id)
         case _:
-            said.append(message)
+            messages.append(message)
 
 
-def _responses_behind(messages: Sequence[Message], at: int) -> list[ToolResponse]:
-    """Return what tools said between the message at index *at* and the assistant's next one."""
+def _responses_after(messages: Sequence[Message], at: int) -> list[ToolResponse]:
+    """Return the tool responses between index *at* and the next assistant message."""
     responses: list[ToolResponse] = []
-    for following in range(at + 1, len(messages)):
-        message = messages[following]
+    for message in messages[at + 1 :]:
         if isinstance(message, AssistantMessage):
             break
         if isinstance(message, ToolResponseMessage):
@@ -120,59 +119,59 @@ def _responses_behind(messages: Sequence[Message], at: int) -> list[ToolResponse
     return responses
 
 
-def _with_ids(message: AssistantMessage) -> AssistantMessage:
-    """Return *message* with an id of its own for each call, and without calls in pieces."""
+def _with_unique_call_ids(message: AssistantMessage) -> AssistantMessage:
+    """Return *message* with new ids for calls without a unique one, and no incomplete calls."""
     taken = {""}
     parts: list[Part] = []
     for part in message.parts:
         if isinstance(part, ToolCall):
-            call = replace(part, id=invented_call_id()) if part.id in taken else part
+            call = replace(part, id=generate_call_id()) if part.id in taken else part
             taken.add(call.id)
             parts.append(call)
         elif not isinstance(part, ToolCallChunk):
             parts.append(part)
-    return AssistantMessage(parts, metadata=message.metadata)
+    return AssistantMessage(parts, metadata=message.metadata, id=message.id)
 
 
-def _answered(
-    calls: Sequence[ToolCall], named: Sequence[ToolCall], responses: list[ToolResponse]
+def _matched(
+    calls: Sequence[ToolCall], renamed: Sequence[ToolCall], responses: list[ToolResponse]
 ) -> ToolResponseMessage:
-    """Return the *responses* that belong to *calls*, by the ids that these have got."""
-    answers: list[ToolResponse] = []
-    for call, own in zip(calls, named, strict=True):
+    """Return one response for each of *calls*, with the ids of the *renamed* calls."""
+    matched: list[ToolResponse] = []
+    for call, new in zip(calls, renamed, strict=True):
         for response in responses:
             if response.id == call.id and (call.id or response.name == call.name):
                 responses.remove(response)
                 break
         else:
-            response = ToolResponse(own.id, own.name, _INTERRUPTED, is_error=True)
-        answers.append(replace(response, id=own.id))
-    return ToolResponseMessage(answers)
+            response = ToolResponse(new.id, new.name, _INTERRUPTED, is_error=True)
+        matched.append(replace(response, id=new.id))
+    return ToolResponseMessage(matched)
 
 
 def _problems_at(messages: Sequence[Message], at: int) -> Iterator[str]:
     before = messages[at - 1] if at else None
     match messages[at]:
         case SystemMessage():
-            yield "a system message stands behind others"
+            yield "a system message follows other messages"
         case UserMessage() as message:
             if not isinstance(before, AssistantMessage | ToolResponseMessage | None):
-                yield f"the user speaks after a message of the {before.role}"
-            if not _has_words(message):
-                yield "the user says nothing"
+                yield f"a user message follows a {before.role} message"
+            if not _has_content(message):
+                yield "the user message is empty"
         case AssistantMessage() as message:
             if not isinstance(before, UserMessage | ToolResponseMessage):
-                yield "the assistant speaks without being asked"
+                yield "an assistant message follows no user message or tool responses"
             yield from _problems_of_answer(message)
             if message.tool_calls:
                 yield from _problems_of_calls(message, messages[at + 1 : at + 2])
         case ToolResponseMessage() if not _has_calls(before):
-            yield "tool responses stand behind no tool call"
+            yield "tool responses follow no tool calls"
         case _:
             return
 
 
-def _has_words(message: UserMessage) -> bool:
+def _has_content(message: UserMessage) -> bool:
     return bool(message.media or message.text.strip())
 
 
@@ -185,27 +184,27 @@ def _has_calls(message: Message | None) -> bool:
 
 
 def _problems_of_answer(message: AssistantMessage) -> Iterator[str]:
-    if not says_something(message):
-        yield "the assistant says nothing"
+    if not has_content(message):
+        yield "the assistant message is empty"
     if any(isinstance(part, ToolCallChunk) for part in message.parts):
-        yield "a tool call is in pieces"
+        yield "a tool call is incomplete"
 
 
 def _problems_of_calls(message: AssistantMessage, following: Sequence[Message]) -> Iterator[str]:
     ids = [call.id for call in message.tool_calls]
     if not all(ids) or len(set(ids)) < len(ids):
-        yield f"the tool calls have no ids of their own: {ids}"
-    answers = following[0] if following else None
-    if not isinstance(answers, ToolResponseMessage):
-        yield f"the tool calls {ids} are not answered by the next message"
-    elif sorted(response.id for response in answers.responses) != sorted(ids):
-        answered = [response.id for response in answers.responses]
-        yield f"the tool calls {ids} have the answers {answered}"
+        yield f"the ids of the tool calls are empty or not unique: {ids}"
+    responses = following[0] if following else None
+    if not isinstance(responses, ToolResponseMessage):
+        yield f"no tool responses follow the tool calls {ids}"
+    elif sorted(response.id for response in responses.responses) != sorted(ids):
+        present = [response.id for response in responses.responses]
+        yield f"the tool calls {ids} have responses with the ids {present}"
 
 
 def _problems_at_end(messages: Sequence[Message], ending: Ending | None) -> Iterator[str]:
     last = messages[-1] if messages else None
     if ending == "answer" and last is not None and not _answers(last):
-        yield f"the last message is of the {last.role}, not an answer"
+        yield f"the last message (role {last.role}) is not an answer"
     if ending == "question" and not isinstance(last, UserMessage | ToolResponseMessage):
         yield "the last message leaves the model nothing to answer"

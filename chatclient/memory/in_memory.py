@@ -1,35 +1,37 @@
-"""Conversations in the memory of this process."""
+"""`InMemoryChatMemoryRepository`: conversations in a dictionary of this process."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from chatclient.forks import ForkSafeLock
-from chatclient.memory.repository import NO_CONVERSATION, ChatMemoryRepository, Conversation
-from chatclient.messages import Message, SystemMessage
-from chatclient.runtime import Runtime
-
-_KEYS = 100  # how many keys of additions a conversation remembers
+from chatclient.chat.messages import Message, SystemMessage
+from chatclient.memory.repository import (
+    NO_CONVERSATION,
+    REMEMBERED_KEYS,
+    ChatMemoryRepository,
+    Conversation,
+)
+from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.runtime.runtime import Runtime
 
 
 class InMemoryChatMemoryRepository(ChatMemoryRepository):
-    """Keeps conversations in a dictionary, for tests and for applications of one process.
+    """Stores conversations in a dictionary, for tests and single-process applications.
 
-    Threads and event loops may share one. Messages are immutable and kept as they are; the lists
-    that hold them are never handed out.
+    Threads and event loops may share an instance. Messages are immutable, so they are not copied.
     """
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
         self._logs: dict[str, _Log] = {}
-        # One count for all, so that no version comes back when a conversation is begun anew.
+        # Shared by all conversations, so that a deleted and recreated one reuses no version.
         self._versions = count(1)
 
     async def load(
         self,
         conversation_id: str,
-        runtime: Runtime,  # noqa: ARG002 - there is nothing to wait for
+        runtime: Runtime,  # noqa: ARG002 - nothing waits
         *,
         last: int | None = None,
     ) -> Conversation:
@@ -46,14 +48,14 @@ class InMemoryChatMemoryRepository(ChatMemoryRepository):
         *,
         key: str | None = None,
     ) -> bool:
-        """Add *messages* at the end of a conversation."""
+        """Append *messages* to a conversation."""
         if not messages:
             return True
         with self._lock:
             log = self._logs.get(conversation_id) or _Log()
             if key is not None and key in log.keys:
                 return False
-            self._logs[conversation_id] = log.plus(messages, next(self._versions), key)
+            self._logs[conversation_id] = log.extended(messages, next(self._versions), key)
             return True
 
     async def replace(
@@ -64,20 +66,20 @@ class InMemoryChatMemoryRepository(ChatMemoryRepository):
         *,
         expected: int | None = None,
     ) -> bool:
-        """Put *messages* in the place of all messages of a conversation."""
+        """Replace all messages of a conversation."""
         with self._lock:
             present = self._logs.get(conversation_id) or _Log()
             if expected is not None and expected != present.version:
                 return False
             if messages:
-                log = _Log(keys=present.keys).plus(messages, next(self._versions))
+                log = _Log(keys=present.keys).extended(messages, next(self._versions))
                 self._logs[conversation_id] = log
             else:
                 self._logs.pop(conversation_id, None)
             return True
 
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:  # noqa: ARG002
-        """Forget a conversation."""
+        """Delete a conversation."""
         with self._lock:
             self._logs.pop(conversation_id, None)
 
@@ -89,29 +91,29 @@ class InMemoryChatMemoryRepository(ChatMemoryRepository):
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """The messages of one conversation, in one state of it.
+    """One state of a conversation.
 
-    The states of a conversation share their lists, which only grow; each knows how much of them is
-    its own. So a change comes about in a single assignment, and an interrupt (Ctrl-C) in the
-    middle of one leaves the state before.
+    Successive states share lists that only grow, and each state records its length. A change
+    therefore takes effect with a single assignment, and an interrupt (Ctrl-C) during a change
+    leaves the previous state intact.
     """
 
     version: int = 0
     keys: tuple[str, ...] = ()
     messages: list[Message] = field(default_factory=list)
     size: int = 0
-    systems: list[int] = field(default_factory=list)  # where the system messages stand
+    systems: list[int] = field(default_factory=list)  # indexes of the system messages
     system_count: int = 0
 
-    def plus(self, messages: Sequence[Message], version: int, key: str | None = None) -> "_Log":
-        """Return the state after *messages* were added."""
+    def extended(self, messages: Sequence[Message], version: int, key: str | None = None) -> "_Log":
+        """Return the state with *messages* appended."""
         size = self.size
         systems = [at for at, m in enumerate(messages, size) if isinstance(m, SystemMessage)]
-        self.messages[size:] = messages  # where an interrupted change may have left something
+        self.messages[size:] = messages  # overwrites the remains of an interrupted change
         self.systems[self.system_count :] = systems
         return _Log(
             version,
-            self.keys if key is None else (*self.keys[1 - _KEYS :], key),
+            self.keys if key is None else (*self.keys[1 - REMEMBERED_KEYS :], key),
             self.messages,
             size + len(messages),
             self.systems,
@@ -119,7 +121,7 @@ class _Log:
         )
 
     def newest(self, last: int | None) -> Conversation:
-        """Return the newest messages, at most *last* that are no system messages."""
+        """Return all system messages and the newest *last* others."""
         if last is None or last >= self.size - self.system_count:
             return Conversation(tuple(self.messages[: self.size]), self.version)
         start = self.size - last

@@ -1,4 +1,4 @@
-"""Conversations in Redis."""
+"""`RedisChatMemoryRepository`: conversations in Redis."""
 
 import random
 import secrets
@@ -7,32 +7,36 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from chatclient.checks import lasting
+from chatclient._internal.checks import duration
+from chatclient.chat.messages import Message, SystemMessage
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
-from chatclient.memory.repository import NO_CONVERSATION, ChatMemoryRepository, Conversation
-from chatclient.memory.stored import digest, message_json, messages_of
-from chatclient.messages import Message, SystemMessage
-from chatclient.runtime import Runtime
+from chatclient.memory.encoding import digest, message_json, messages_of
+from chatclient.memory.repository import (
+    NO_CONVERSATION,
+    REMEMBERED_KEYS,
+    ChatMemoryRepository,
+    Conversation,
+)
+from chatclient.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from redis import Redis
 
 T = TypeVar("T")
 
-_FIRST_VERSIONS = 2**52  # versions pass through Lua, whose numbers are exact up to 2**53
-# Seconds; what the URL says counts.
+_FIRST_VERSIONS = 2**52  # versions are Lua numbers, which are exact up to 2**53
+# In seconds; parameters of the URL take precedence.
 _TIMEOUTS: Mapping[str, Any] = {"socket_timeout": 10, "socket_connect_timeout": 5}
-_KEYS = 100  # how many keys of additions a conversation remembers
 
-# A conversation is one hash, and so in one slot of a cluster, expired and deleted as a whole:
-#   0, 1, 2, …  its messages
-#   length      how many they are
-#   systems     where the system messages stand, separated by blanks
-#   version     changes with every change
-#   additions   the newest keys of additions: 32 digits each, then 16 of the call that used it
-#   replaced    the call that replaced the messages last
-# redis-py repeats a command whose answer it did not get. The digits of the call tell such a
-# repetition from somebody else's command.
+# A conversation is one hash, so that it has one cluster slot and expires as a unit. Its fields:
+#   0, 1, 2, …  the messages
+#   length      the number of messages
+#   systems     the indexes of the system messages, separated by spaces
+#   version     changed by each operation
+#   additions   the newest idempotency keys: 32 hex digits each, followed by 16 of its call id
+#   replaced    the call id of the last replacement
+# redis-py repeats a command when the reply is lost. The call id distinguishes such a repetition
+# from a command of another client.
 
 _LOAD = """
 local key, last = KEYS[1], tonumber(ARGV[1])
@@ -114,25 +118,25 @@ return 1
 
 
 class RedisChatMemoryRepository(ChatMemoryRepository):
-    """Keeps conversations in Redis, each in a hash of its own, through redis-py.
+    """Stores each conversation in a Redis hash, through redis-py.
 
-    Everything about a message is stored. Threads, event loops, processes and machines may share
-    one server: each operation is a script, which Redis runs as a whole and before the next. How
-    durable it is is the server's configuration (`appendonly`, `save`).
+    Messages are stored completely. Threads, event loops, processes and machines may share one
+    server, because each operation is an atomic script. Durability depends on the configuration
+    of the server (`appendonly`, `save`).
 
-    The client is a blocking one. A request on an event loop reaches it in a worker thread.
+    The Redis client is blocking; a request on an event loop calls it in a worker thread. All
+    operations raise `ChatMemoryUnavailableError` if the server cannot be reached.
 
     Args:
-        server: A URL such as `redis://:password@host:6379/0`, or a `redis.Redis` client. What is
-            opened for a URL is closed by `close`; a client stays its owner's.
-        key_prefix: What the keys begin with, before the conversation's id. Repositories with
-            different prefixes share nothing, even where one begins with the other.
-        time_to_live: How long a conversation is kept after its last change, in seconds or as a
-            `timedelta`, or None for ever.
+        server: A URL such as `redis://:password@host:6379/0`, or a `redis.Redis` client. `close`
+            closes the connections for a URL, but not a given client.
+        key_prefix: The prefix of the Redis keys, followed by the conversation id. Repositories
+            with different prefixes are separate, even if one prefix begins with the other.
+        time_to_live: Time until a conversation expires after its last change, in seconds or as
+            a `timedelta`, or None to keep it.
 
     Raises:
-        UsageError: The URL cannot be used, the client is not a blocking one, or redis-py is not
-            installed.
+        UsageError: The URL is invalid, the client is not blocking, or redis-py is not installed.
     """
 
     def __init__(
@@ -142,14 +146,14 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         key_prefix: str = "chatclient:memory:",
         time_to_live: float | timedelta | None = None,
     ) -> None:
-        lasts = lasting("time_to_live", time_to_live)
+        lasts = duration("time_to_live", time_to_live)
         if lasts is not None and lasts < timedelta(milliseconds=1):
             msg = "time_to_live must be longer than a millisecond, or None to keep everything"
             raise UsageError(msg)
         self._owned = isinstance(server, str)
         self._client = _client(server)
         self._prefix = key_prefix.encode("utf-8", "surrogatepass")
-        # Says where the id begins: another prefix may begin with this one, as ids may.
+        # The length of the prefix: another prefix, or an id, may begin with this prefix.
         self._suffix = b":%d" % len(self._prefix)
         self._milliseconds = "" if lasts is None else str(lasts // timedelta(milliseconds=1))
         self._load = self._client.register_script(_LOAD)
@@ -159,11 +163,11 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
     async def load(
         self, conversation_id: str, runtime: Runtime, *, last: int | None = None
     ) -> Conversation:
-        """Return the newest messages of a conversation; nothing else of it is read.
+        """Return the newest messages of a conversation; others are not read.
 
         Raises:
             ChatMemoryUnavailableError: Redis cannot be reached.
-            ChatMemoryError: What is stored cannot be read.
+            ChatMemoryError: A stored message cannot be decoded.
         """
         work = partial(self._loaded, conversation_id, last)
         return await runtime.finish(lambda: self._do(work))
@@ -176,11 +180,11 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         *,
         key: str | None = None,
     ) -> bool:
-        """Add *messages* at the end of a conversation; the newest hundred keys are remembered.
+        """Append *messages* to a conversation; the newest hundred keys are kept.
 
         Raises:
-            ChatMemoryUnavailableError: Redis cannot be reached. When it went away meanwhile, the
-                addition may have been made; with a key, it can be repeated.
+            ChatMemoryUnavailableError: Redis cannot be reached. If the connection was lost
+                during the operation, the messages may be stored; with a key, it can be repeated.
         """
         if not messages:
             return True
@@ -195,32 +199,20 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         *,
         expected: int | None = None,
     ) -> bool:
-        """Put *messages* in the place of all messages of a conversation.
-
-        Raises:
-            ChatMemoryUnavailableError: Redis cannot be reached.
-        """
+        """Replace all messages of a conversation."""
         work = partial(self._replaced, conversation_id, tuple(messages), expected)
         return await runtime.finish(lambda: self._do(work))
 
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
-        """Forget a conversation.
-
-        Raises:
-            ChatMemoryUnavailableError: Redis cannot be reached.
-        """
+        """Delete a conversation."""
         await runtime.finish(self._do, partial(self._client.delete, self._key(conversation_id)))
 
     async def conversation_ids(self, runtime: Runtime) -> list[str]:
-        """Return the ids of all conversations; the server's keys are gone through in steps.
-
-        Raises:
-            ChatMemoryUnavailableError: Redis cannot be reached.
-        """
+        """Return the ids of all conversations, by an incremental scan of all keys."""
         return await runtime.finish(lambda: self._do(self._ids))
 
     def close(self) -> None:
-        """Close the connections, if a URL was given."""
+        """Close the connections if they were opened for a URL."""
         if self._owned:
             self._client.close()
 
@@ -238,7 +230,7 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         call = secrets.token_hex(8)
         addition = secrets.token_hex(16) if key is None else digest(key)[:32]
         stored = _stored(messages, conversation_id)
-        arguments: list[Any] = [*self._common(), addition, call, _KEYS, *stored]
+        arguments: list[Any] = [*self._common(), addition, call, REMEMBERED_KEYS, *stored]
         return bool(self._append([self._key(conversation_id)], arguments))
 
     def _replaced(
@@ -250,11 +242,11 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         return bool(self._replace([self._key(conversation_id)], arguments))
 
     def _common(self) -> tuple[int, str]:
-        # At random, so that no version comes back when a conversation is deleted and begun anew.
+        # Random, so that a deleted and recreated conversation reuses no version.
         return random.randrange(1, _FIRST_VERSIONS), self._milliseconds  # noqa: S311
 
     def _ids(self) -> list[str]:
-        pattern = _literally(self._prefix) + b"*" + self._suffix
+        pattern = _escaped_pattern(self._prefix) + b"*" + self._suffix
         keys = set(self._client.scan_iter(match=pattern, count=1000))
         id = slice(len(self._prefix), -len(self._suffix))
         return [_bytes(key)[id].decode("utf-8", "surrogatepass") for key in keys]
@@ -263,19 +255,19 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         return self._prefix + conversation_id.encode("utf-8", "surrogatepass") + self._suffix
 
     def _do(self, command: Callable[[], T]) -> T:
-        """Return what *command* returns, its errors put in terms of memory."""
+        """Return the result of *command*; its errors are raised as memory errors."""
         from redis import exceptions  # noqa: PLC0415 - an extra
 
         try:
             return command()
         except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
-            msg = f"{self._where()} cannot be reached; see the cause of this error"
+            msg = f"{self._address()} cannot be reached; see the cause of this error"
             raise ChatMemoryUnavailableError(msg) from error
         except exceptions.RedisError as error:
-            msg = f"{self._where()} refused the work; see the cause of this error"
+            msg = f"{self._address()} refused the command; see the cause of this error"
             raise ChatMemoryError(msg) from error
 
-    def _where(self) -> str:
+    def _address(self) -> str:
         settings = self._client.get_connection_kwargs()
         place = settings.get("path") or f"{settings.get('host')}:{settings.get('port')}"
         return f"the Redis server at {place}"
@@ -285,28 +277,28 @@ def _client(server: "str | Redis") -> "Redis":
     try:
         import redis  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        msg = "Redis needs redis-py; pip install 'chatclient[redis]'"
+        msg = "RedisChatMemoryRepository needs redis-py; pip install 'chatclient[redis]'"
         raise UsageError(msg) from error
     if isinstance(server, redis.Redis):
         return server
     try:
         return redis.Redis.from_url(server, **_TIMEOUTS)
     except (ValueError, AttributeError, TypeError):
-        # Neither the URL nor the error's text can be shown: there may be a password in them.
-        msg = "not a URL of Redis or a blocking client; a URL looks like redis://host:6379/0"
+        # The URL and the text of the error may contain a password.
+        msg = "not a URL of Redis or a blocking client; use a URL such as redis://host:6379/0"
         raise UsageError(msg) from None
 
 
 def _stored(messages: Sequence[Message], conversation_id: str) -> list[bytes]:
-    """Return *messages* as JSON, each with a letter before it that tells system messages apart."""
+    """Return *messages* as JSON, prefixed with `s` for a system message and `m` for others."""
     return [
-        (b"s" if isinstance(m, SystemMessage) else b"m") + message_json(m, conversation_id)
+        (b"s" if isinstance(m, SystemMessage) else b"m") + message_json(m, conversation_id).encode()
         for m in messages
     ]
 
 
-def _literally(prefix: bytes) -> bytes:
-    """Return the pattern that only *prefix* itself matches."""
+def _escaped_pattern(prefix: bytes) -> bytes:
+    """Return *prefix* as a Redis pattern that matches only itself."""
     special = b"\\*?[]^-"
     return b"".join(b"\\" + bytes([c]) if c in special else bytes([c]) for c in prefix)
 

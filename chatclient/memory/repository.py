@@ -1,27 +1,27 @@
-"""Where conversations are kept: the contract of a repository."""
+"""`ChatMemoryRepository`: the contract of a store for conversations."""
 
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from chatclient.checks import check_kind
-from chatclient.closing import Closeable
-from chatclient.driving import drive
+from chatclient._internal.checks import check_type
+from chatclient._internal.closeable import Closeable
+from chatclient.chat.messages import Message, SystemMessage, as_messages, system_messages
 from chatclient.errors import ChatMemoryError, UsageError
-from chatclient.messages import Message, SystemMessage, as_messages, system_messages
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation as a repository holds it, or the newest part of it.
+    """The messages of a stored conversation, or the newest of them.
 
     Attributes:
-        messages: In the order in which they were added.
-        version: Changes with every change of the conversation, and no two states of it ever have
-            the same; 0 when there is no such conversation. Otherwise it means nothing.
-        complete: Whether these are all messages there are.
+        messages: The messages in the order in which they were added.
+        version: An opaque number that identifies this state of the conversation and is never
+            reused; 0 if the conversation does not exist.
+        complete: Whether *messages* contains all messages.
     """
 
     messages: tuple[Message, ...] = ()
@@ -30,16 +30,19 @@ class Conversation:
 
 
 NO_CONVERSATION = Conversation()
-"""What is known of a conversation that does not exist."""
+"""The result of loading a conversation that does not exist."""
 
-_ATTEMPTS = 100  # how often a rewrite is tried while others change the conversation
-_PAUSE = 0.05  # seconds between two attempts at most
+REMEMBERED_KEYS = 100
+"""How many idempotency keys the bundled stores keep for a conversation, the newest ones."""
+
+_ATTEMPTS = 100  # of a rewrite while others change the conversation
+_PAUSE = 0.05  # maximum number of seconds between two attempts
 
 
 def newest(messages: Sequence[Message], last: int | None) -> tuple[Message, ...]:
-    """Return the newest of *messages*, as `ChatMemoryRepository.load` does.
+    """Return the newest of *messages* as `ChatMemoryRepository.load` should return them.
 
-    For repositories that have all messages at hand anyway.
+    For repositories that load complete conversations.
     """
     if last is None:
         return tuple(messages)
@@ -50,39 +53,38 @@ def newest(messages: Sequence[Message], last: int | None) -> tuple[Message, ...]
     return (*system_messages(messages[:start]), *messages[start:])
 
 
-def checked_id(conversation_id: object) -> str:
-    """Return *conversation_id* once it is known to be usable.
+def checked_id(given: object, name: str = "a conversation id") -> str:
+    """Return *given* after validation; *name* is for the error.
 
     Raises:
-        UsageError: It is not a text, or a blank one.
+        UsageError: It is not a string, or blank.
     """
-    if not isinstance(conversation_id, str) or not conversation_id.strip():
-        msg = f"a conversation id must be a text that is not blank, not {conversation_id!r}"
+    if not isinstance(given, str) or not given.strip():
+        msg = f"{name} must be a text that is not blank, not {given!r}"
         raise UsageError(msg)
-    return conversation_id
+    return given
 
 
 class ChatMemoryRepository(Closeable, ABC):
-    """Keeps conversations: lists of messages by conversation id.
+    """Stores conversations: lists of messages by conversation id.
 
-    An implementor writes the five coroutines `load`, `append`, `replace`, `delete` and
-    `conversation_ids`, which serve blocking and asynchronous callers alike. They do all waiting
-    through the runtime they are given; a plain driver is reached with
-    `await runtime.invoke(function, ...)`. What they have to keep to:
+    Implement the five coroutines `load`, `append`, `replace`, `delete` and `conversation_ids`.
+    They serve blocking and async callers and wait only through the given runtime; call a
+    blocking driver with `await runtime.invoke(function, ...)`. Requirements:
 
-    - Every message comes back equal to what was given, of whatever kind
-      (`chatclient.serialization` makes JSON values of messages, both ways).
-    - Each operation happens as a whole or not at all, whoever else (threads, tasks, processes)
-      works on the same conversation, and is seen as a whole: nobody loads half of an `append`.
-    - What has returned has happened, and stays, as far as the store is durable.
-    - Cancelling or interrupting an operation leaves it done or not done, never half.
-    - A conversation that holds no messages does not exist.
+    - A loaded message equals the stored one, for each message type. To convert messages to and
+      from JSON values, use `chatclient.chat.serialization`.
+    - Each operation is atomic and isolated from concurrent operations of other threads, tasks
+      and processes: no `load` returns part of an `append`.
+    - When an operation returns, its change is permanent, as far as the store is durable.
+    - A cancelled or interrupted operation takes effect completely or not at all.
+    - A conversation without messages does not exist.
 
-    Ids have any length and may contain anything but are never blank.
-    `chatclient.testing.memory.ChatMemoryRepositoryContract` tests all of it.
+    Conversation ids are strings of any length and content, but never blank.
+    `chatclient.testing.repository_contract.ChatMemoryRepositoryContract` tests these rules.
 
-    The other methods are the face for applications, blocking and asynchronous. They are what
-    Spring AI calls `findConversationIds`, `findByConversationId`, `saveAll` and
+    The other methods are for applications, blocking and async. They correspond to Spring AI's
+    `findConversationIds`, `findByConversationId`, `saveAll` and
     `deleteByConversationId`.
     """
 
@@ -90,14 +92,14 @@ class ChatMemoryRepository(Closeable, ABC):
     async def load(
         self, conversation_id: str, runtime: Runtime, *, last: int | None = None
     ) -> Conversation:
-        """Return the newest messages of a conversation; `NO_CONVERSATION` if there is none.
+        """Return the newest messages of a conversation; `NO_CONVERSATION` if it does not exist.
 
         Args:
-            conversation_id: Which conversation.
-            runtime: How the request runs.
-            last: How many messages to return at most, or None for all. System messages are not
-                counted and always among those returned, however old. What this costs must not
-                grow with the messages that are left out.
+            conversation_id: The conversation.
+            runtime: The runtime of the request.
+            last: The maximum number of messages, or None for all. System messages do not count
+                and are always included, however old. The cost must not depend on the number of
+                messages that are not returned.
         """
 
     @abstractmethod
@@ -109,19 +111,19 @@ class ChatMemoryRepository(Closeable, ABC):
         *,
         key: str | None = None,
     ) -> bool:
-        """Add *messages* at the end of a conversation, as a unit; it begins with the first ones.
+        """Append *messages* to a conversation, which is created if it does not exist.
 
         Args:
-            conversation_id: Which conversation.
-            messages: What to add; nothing happens, whatever the key, when there are none.
-            runtime: How the request runs.
-            key: Names this addition. When the conversation has seen the key before, nothing is
-                added, so that a caller may repeat what it does not know to have happened. Keys
-                are remembered until the conversation is deleted, whatever `replace` does to the
-                messages; a repository may forget all but the newest hundred of a conversation.
+            conversation_id: The conversation.
+            messages: The messages; without any, nothing is changed and *key* is ignored.
+            runtime: The runtime of the request.
+            key: Idempotency key: if the conversation has seen it, nothing is appended, so a
+                caller may repeat an operation with an unknown result. Keys are kept until the
+                conversation is deleted, also by `replace`; a repository may drop all but the
+                newest hundred.
 
         Returns:
-            Whether the messages were added; False when they had been before.
+            Whether the messages were appended; False if *key* was seen before.
         """
 
     @abstractmethod
@@ -133,28 +135,26 @@ class ChatMemoryRepository(Closeable, ABC):
         *,
         expected: int | None = None,
     ) -> bool:
-        """Put *messages* in the place of all messages of a conversation.
+        """Replace all messages of a conversation.
 
         Args:
-            conversation_id: Which conversation.
-            messages: What it is to consist of; with none it is deleted.
-            runtime: How the request runs.
-            expected: The version that the conversation must still have (0: it must not exist),
-                or None to replace whatever there is.
+            conversation_id: The conversation.
+            messages: The new messages; without any, the conversation is deleted.
+            runtime: The runtime of the request.
+            expected: The required version (0: the conversation must not exist), or None to
+                replace any version.
 
         Returns:
-            Whether that was done; False when the conversation has another version by now.
+            Whether the messages were replaced; False if the version is not *expected*.
         """
 
     @abstractmethod
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
-        """Forget a conversation, and the keys of what was added to it, if it exists."""
+        """Delete a conversation and its idempotency keys if it exists."""
 
     @abstractmethod
     async def conversation_ids(self, runtime: Runtime) -> list[str]:
         """Return the ids of all conversations, in any order."""
-
-    # What follows is written in terms of the above.
 
     async def rewrite(
         self,
@@ -162,21 +162,21 @@ class ChatMemoryRepository(Closeable, ABC):
         change: Callable[[tuple[Message, ...]], Sequence[Message] | None],
         runtime: Runtime,
     ) -> bool:
-        """Replace a conversation by what *change* makes of it, so that no addition gets lost.
+        """Replace a conversation by the result of *change*, without losing concurrent changes.
 
-        When somebody else changes the conversation meanwhile, *change* is applied anew.
+        If the conversation was changed concurrently, *change* is called again.
 
         Args:
-            conversation_id: Which conversation.
-            change: From all its messages to what they are to be, or None to leave them.
-            runtime: How the request runs.
+            conversation_id: The conversation.
+            change: Returns the new messages for all current ones, or None for no change.
+            runtime: The runtime of the request.
 
         Returns:
-            Whether it was replaced; False when *change* left it.
+            Whether it was replaced; False if *change* returned None.
 
         Raises:
-            ChatMemoryError: It did not hold still; nothing was changed.
-            WrongTypeError: The repository does not say whether it has replaced anything.
+            ChatMemoryError: Each attempt met a concurrent change; nothing was replaced.
+            WrongTypeError: `replace` did not return a bool.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             found = await self.load(conversation_id, runtime)
@@ -184,16 +184,16 @@ class ChatMemoryRepository(Closeable, ABC):
             if changed is None:
                 return False
             done = await self.replace(conversation_id, changed, runtime, expected=found.version)
-            check_kind(f"what replace() of {type(self).__name__} returns", done, bool)
+            check_type(f"the result of {type(self).__name__}.replace()", done, bool)
             if done:
                 return True
-            # At random, so that two who came into each other's way do not do so again.
+            # Random, so that two competing writers do not collide again.
             await runtime.sleep(random.uniform(0, min(_PAUSE, attempt / 1000)))  # noqa: S311
         msg = f"conversation {conversation_id!r} changed {_ATTEMPTS} times while it was rewritten"
         raise ChatMemoryError(msg, conversation_id=conversation_id)
 
     def find_conversation_ids(self) -> list[str]:
-        """Return the ids of all conversations, in no particular order."""
+        """Return the ids of all conversations, in any order."""
         return drive(self.conversation_ids(BLOCKING))
 
     async def afind_conversation_ids(self) -> list[str]:
@@ -201,32 +201,32 @@ class ChatMemoryRepository(Closeable, ABC):
         return await self.conversation_ids(ON_LOOP)
 
     def find_by_conversation_id(self, conversation_id: str) -> list[Message]:
-        """Return all messages of a conversation in their order; none if it does not exist.
+        """Return all messages of a conversation in order; empty if it does not exist.
 
         Raises:
             UsageError: The id is blank.
         """
-        return drive(self._find(conversation_id, BLOCKING))
+        return list(drive(self.load(checked_id(conversation_id), BLOCKING)).messages)
 
     async def afind_by_conversation_id(self, conversation_id: str) -> list[Message]:
         """Return all messages of a conversation; see `find_by_conversation_id`."""
-        return await self._find(conversation_id, ON_LOOP)
+        return list((await self.load(checked_id(conversation_id), ON_LOOP)).messages)
 
     def save_all(self, conversation_id: str, messages: Message | Iterable[Message]) -> None:
-        """Put *messages* in the place of whatever the conversation consists of.
+        """Replace all messages of a conversation.
 
         Raises:
             UsageError: The id is blank.
-            TypeError: One of the messages is something else.
+            TypeError: One of the messages is not a message.
         """
-        drive(self._save(conversation_id, messages, BLOCKING))
+        drive(self.replace(checked_id(conversation_id), as_messages(messages), BLOCKING))
 
     async def asave_all(self, conversation_id: str, messages: Message | Iterable[Message]) -> None:
-        """Put *messages* in the place of the conversation; see `save_all`."""
-        await self._save(conversation_id, messages, ON_LOOP)
+        """Replace all messages of a conversation; see `save_all`."""
+        await self.replace(checked_id(conversation_id), as_messages(messages), ON_LOOP)
 
     def delete_by_conversation_id(self, conversation_id: str) -> None:
-        """Forget a conversation, if it exists.
+        """Delete a conversation if it exists.
 
         Raises:
             UsageError: The id is blank.
@@ -234,13 +234,5 @@ class ChatMemoryRepository(Closeable, ABC):
         drive(self.delete(checked_id(conversation_id), BLOCKING))
 
     async def adelete_by_conversation_id(self, conversation_id: str) -> None:
-        """Forget a conversation; see `delete_by_conversation_id`."""
+        """Delete a conversation; see `delete_by_conversation_id`."""
         await self.delete(checked_id(conversation_id), ON_LOOP)
-
-    async def _find(self, conversation_id: str, runtime: Runtime) -> list[Message]:
-        return list((await self.load(checked_id(conversation_id), runtime)).messages)
-
-    async def _save(
-        self, conversation_id: str, messages: Message | Iterable[Message], runtime: Runtime
-    ) -> None:
-        await self.replace(checked_id(conversation_id), as_messages(messages), runtime)

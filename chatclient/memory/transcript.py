@@ -1,9 +1,9 @@
-"""A conversation as text: data that a model reads, with nothing in it that looks like markup."""
+"""Formats a conversation as XML text for a model, with all content escaped."""
 
 from collections.abc import Iterable, Iterator
 from html import escape
 
-from chatclient.messages import (
+from chatclient.chat.messages import (
     AssistantMessage,
     Media,
     Message,
@@ -15,32 +15,29 @@ from chatclient.messages import (
 
 
 def transcript(messages: Iterable[Message]) -> str:
-    """Return *messages* as lines of XML, with everything that was said escaped.
+    """Return *messages* as XML, one line for each message, tool call and tool response.
 
-    A speaker cannot break out of the line that holds the words: `<`, `>`, `&` and quotes are
-    written as entities. Reasoning is left out; of media only the type and name are told.
+    `<`, `>`, `&` and quotes are escaped, so that no content can imitate markup. Reasoning is
+    omitted; of media, only type and name are included.
     """
     return "\n".join(line for message in messages for line in _lines(message))
 
 
 def _lines(message: Message) -> Iterator[str]:
     if isinstance(message, ToolResponseMessage):
-        for response in message.responses:
-            yield _result(response)
+        yield from map(_response_line, message.responses)
         return
-    if said := _said(message):
-        yield f'<message from="{message.role}">{said}</message>'
+    if content := _content(getattr(message, "parts", (message.text,))):
+        yield f'<message from="{message.role}">{content}</message>'
     if isinstance(message, AssistantMessage):
-        for call in message.tool_calls:
-            yield _call(call)
+        yield from map(_call_line, message.tool_calls)
 
 
-def _said(message: Message) -> str:
-    parts: tuple[object, ...] = getattr(message, "parts", (message.text,))
-    return " ".join(filter(None, map(_part, parts)))
+def _content(parts: Iterable[object]) -> str:
+    return " ".join(filter(None, map(_part_text, parts)))
 
 
-def _part(part: object) -> str:
+def _part_text(part: object) -> str:
     match part:
         case str():
             return escape(part.strip())
@@ -53,11 +50,11 @@ def _part(part: object) -> str:
             return ""
 
 
-def _call(call: ToolCall) -> str:
+def _call_line(call: ToolCall) -> str:
     return f'<tool-call name="{escape(call.name)}">{escape(call.arguments)}</tool-call>'
 
 
-def _result(response: ToolResponse) -> str:
+def _response_line(response: ToolResponse) -> str:
     failed = ' failed="true"' if response.is_error else ""
-    said = " ".join([escape(response.data), *map(_part, response.media)])
-    return f'<tool-result name="{escape(response.name)}"{failed}>{said}</tool-result>'
+    content = " ".join([escape(response.data), *map(_part_text, response.media)])
+    return f'<tool-result name="{escape(response.name)}"{failed}>{content}</tool-result>'

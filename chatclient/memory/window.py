@@ -1,13 +1,12 @@
-"""How much of a conversation is used: by messages, by tokens, or both."""
+"""`Window`: the newest turns of a conversation, limited by messages, tokens or both."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from chatclient.checks import check_callable, check_kind
-from chatclient.errors import UsageError
-from chatclient.json import dumps
-from chatclient.messages import (
+from chatclient._internal.checks import check_callable, check_type
+from chatclient._internal.json import dumps
+from chatclient.chat.messages import (
     AssistantMessage,
     Media,
     Message,
@@ -21,23 +20,24 @@ from chatclient.messages import (
     system_messages,
     without_system,
 )
+from chatclient.errors import UsageError
 
 TokenEstimator = Callable[[Message], int]
-"""Says how many tokens a message comes to, roughly or exactly."""
+"""Returns the number of tokens of a message, estimated or exact."""
 
-_MESSAGE_TOKENS = 4  # what marks a message's role, begin and end
-_MEDIA_TOKENS = 1000  # about a large image; providers count by size, which we do not know
-_FIRST_LOOK = 32  # messages a window of tokens is looked for in at first
+_MESSAGE_TOKENS = 4  # overhead of a message: its role and delimiters
+_MEDIA_TOKENS = 1000  # about one large image; providers count by dimensions, unknown here
+_INITIAL_COUNT = 32  # messages loaded first for a window limited by tokens only
 
 
 def estimated_tokens(message: Message) -> int:
-    """Return about how many tokens *message* comes to: one for four bytes of UTF-8.
+    """Return the estimated number of tokens of *message*: one for four bytes of UTF-8.
 
-    That fits English and code and is too much rather than too little for most other languages.
-    Images and other media count as a thousand each.
+    The estimate is close for English and code, and usually too high for other languages.
+    Each image or other media item counts as 1,000 tokens.
     """
     if isinstance(message, UserMessage | AssistantMessage):
-        texts, media = _contents(message.parts)
+        texts, media = _texts_and_media_count(message.parts)
     elif isinstance(message, ToolResponseMessage):
         texts = [text for response in message.responses for text in (response.id, response.data)]
         media = sum(len(response.media) for response in message.responses)
@@ -47,8 +47,7 @@ def estimated_tokens(message: Message) -> int:
     return -(-size // 4) + _MESSAGE_TOKENS + media * _MEDIA_TOKENS
 
 
-def _contents(parts: Sequence[object]) -> tuple[list[str], int]:
-    """Return the texts of a message's parts, and how many media are among them."""
+def _texts_and_media_count(parts: Sequence[object]) -> tuple[list[str], int]:
     texts: list[str] = []
     media = 0
     for part in parts:
@@ -70,23 +69,23 @@ def _contents(parts: Sequence[object]) -> tuple[list[str], int]:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """How much all messages of a window may come to, by one measure."""
+    """The maximum size of all messages in a window, by one measure."""
 
     most: int
     measure: TokenEstimator | None  # None counts messages
 
-    def of(self, message: Message) -> int:
+    def size(self, message: Message) -> int:
         return 1 if self.measure is None else self.measure(message)
 
     def start(self, messages: Sequence[Message]) -> int:
-        """Return where the longest end of *messages* begins that fits and consists of turns."""
-        room = self.most - sum(map(self.of, system_messages(messages)))
+        """Return the start index of the longest suffix of complete turns that fits."""
+        room = self.most - sum(map(self.size, system_messages(messages)))
         start = None
         for at in range(len(messages) - 1, -1, -1):
             message = messages[at]
             if isinstance(message, SystemMessage):
                 continue
-            room -= 1 if self.measure is None else self.measure(message)
+            room -= self.size(message)
             if room < 0 and start is not None:
                 return start
             if isinstance(message, UserMessage) and begins_turn(messages, at):
@@ -96,66 +95,65 @@ class _Limit:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The newest part of a conversation: as many whole turns as its limits allow.
+    """The newest part of a conversation: as many complete turns as its limits allow.
 
-    A turn begins with the user's message and ends before the next one's, so tool calls and their
-    responses stay together. System messages are always kept, and count. The newest turn is always
-    kept, even where it alone exceeds a limit: it may be the one that is running.
+    A turn begins with a user message and ends before the next one, so tool calls and their
+    responses are never separated. System messages are always included and count. The newest
+    turn is always included, even if it alone exceeds a limit, because it may be in progress.
 
-    `Window.messages(50) & Window.tokens(4000)` holds both.
+    `Window.messages(50) & Window.tokens(4000)` applies both limits.
     """
 
     limits: tuple[_Limit, ...]
 
     @classmethod
     def messages(cls, most: int = 20) -> Self:
-        """Return the window of at most so many messages.
+        """Return a window of at most *most* messages.
 
         Raises:
-            UsageError: It is less than one.
+            UsageError: *most* is less than one.
         """
-        return cls._of(most, None, "messages")
+        return cls._with_limit(most, None, "messages")
 
     @classmethod
     def tokens(cls, most: int, estimator: TokenEstimator = estimated_tokens) -> Self:
-        """Return the window of at most so many tokens, as *estimator* counts them.
+        """Return a window of at most *most* tokens, counted by *estimator*.
 
         Raises:
-            UsageError: It is less than one, or *estimator* cannot be called.
+            UsageError: *most* is less than one, or *estimator* cannot be called.
         """
-        return cls._of(most, estimator, "tokens")
+        check_callable("a token estimator", estimator, takes=("message",))
+        return cls._with_limit(most, estimator, "tokens")
 
     @classmethod
-    def _of(cls, most: int, measure: TokenEstimator | None, what: str) -> Self:
-        check_kind(f"the number of {what} in a window", most, int)
-        if measure is not None:
-            check_callable("what counts tokens", measure, takes=("message",))
+    def _with_limit(cls, most: int, measure: TokenEstimator | None, unit: str) -> Self:
+        check_type(f"the number of {unit} in a window", most, int)
         if most < 1:
-            msg = f"a window must hold at least one of the {what} it counts, not {most!r}"
+            msg = f"a window must hold at least one of the {unit} it counts, not {most!r}"
             raise UsageError(msg)
         return cls((_Limit(most, measure),))
 
     def __and__(self, other: "Window") -> "Window":
-        """Return the window that both are: what it holds fits into either."""
-        check_kind("a window", other, Window, "write Window.messages(20)")
+        """Return a window with the limits of both."""
+        check_type("a window", other, Window, "write Window.messages(20)")
         return Window((*self.limits, *other.limits))
 
     @property
-    def first_look(self) -> int:
-        """How many messages to load in order to find the window in them, as a rule."""
+    def initial_count(self) -> int:
+        """The number of messages to load first; usually enough to contain the window."""
         counts = [limit.most for limit in self.limits if limit.measure is None]
-        # One more, to see whether a turn begins where the window does.
-        return min(counts) + 1 if counts else _FIRST_LOOK
+        # One more shows whether a turn begins at the start of the window.
+        return min(counts) + 1 if counts else _INITIAL_COUNT
 
     def start(self, messages: Sequence[Message]) -> int:
-        """Return the index of the first of *messages* that is kept; system messages aside."""
-        return max([limit.start(messages) for limit in self.limits])
+        """Return the index of the first message in the window, ignoring system messages."""
+        return max(limit.start(messages) for limit in self.limits)
 
-    def kept(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Return those of *messages* that are in the window, system messages first."""
-        return kept_from(messages, self.start(messages))
+    def select(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Return the messages in the window, system messages first."""
+        return messages_from(messages, self.start(messages))
 
 
-def kept_from(messages: Sequence[Message], start: int) -> tuple[Message, ...]:
-    """Return *messages* from index *start* on, behind all system messages."""
+def messages_from(messages: Sequence[Message], start: int) -> tuple[Message, ...]:
+    """Return all system messages, then the other messages from index *start*."""
     return (*system_messages(messages), *without_system(messages[start:]))

@@ -1,8 +1,20 @@
-"""Declarative services: an interface says what is wanted, a client does it."""
+"""Interfaces that a chat client implements."""
 
-from chatclient.chain import SOURCES
-from chatclient.services.markers import MemoryId, system_message, user_message
-from chatclient.services.results import Result
-from chatclient.services.service import ai_service
+from typing import TYPE_CHECKING
 
-__all__ = ["SOURCES", "MemoryId", "Result", "ai_service", "system_message", "user_message"]
+from chatclient._internal.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from chatclient.services.markers import (
+        MemoryId as MemoryId,
+        system_message as system_message,
+        user_message as user_message,
+    )
+    from chatclient.services.results import (
+        Result as Result,
+    )
+    from chatclient.services.service import (
+        ai_service as ai_service,
+    )
+else:  # not seen by type checkers, which would take any name for one that exists
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -1,45 +1,47 @@
-"""What the methods of a service say about themselves."""
+"""Decorators and annotations for the methods of a service."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chatclient.checks import check_kind
+from chatclient._internal.checks import check_type
 from chatclient.errors import UsageError
+from chatclient.tools.function.parameters import ToolMemoryId
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__chatclient_service__"
 
 
-class MemoryId:
-    """Marks the parameter that says which conversation a call continues.
+class MemoryId(ToolMemoryId):
+    """Marks the parameter that is the conversation id: `Annotated[str, MemoryId]`.
 
-    `Annotated[str, MemoryId]`; numbers will do as well.
+    Numbers are allowed, too. For a tool it is equivalent to `ToolMemoryId`: the library supplies
+    the value, and the model does not see the parameter.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The texts that a method, or a whole interface, was marked with; None without."""
+    """The texts of the decorators of a method or an interface; None without a decorator."""
 
     system: str | Path | None = None
     user: str | Path | None = None
 
 
 def system_message(text: str | Path) -> Callable[[F], F]:
-    """Tell the model about its task, in one method or in all of an interface.
+    """Set the system text of a method, or of all methods of an interface.
 
     Args:
-        text: A template whose placeholders are the method's parameters, or the file it is in
-            (UTF-8, read when the service is made). The method's own goes before the interface's,
-            and that before the client's.
+        text: A template with the method's parameters as placeholders, or the path of a UTF-8 file
+            with it, read by `ai_service`. The text of a method replaces that of the interface, and
+            that of the interface replaces the client's.
 
     Raises:
-        WrongTypeError: *text* is neither; so it is where the parentheses are left out.
+        WrongTypeError: *text* is neither; for example, the parentheses are missing.
     """
-    check_kind("a system message", text, (str, Path), 'write @system_message("...")')
+    check_type("a system message", text, (str, Path), 'write @system_message("...")')
 
     def mark(target: F) -> F:
         setattr(target, _MARK, Texts(text, texts_of(target).user))
@@ -49,21 +51,21 @@ def system_message(text: str | Path) -> Callable[[F], F]:
 
 
 def user_message(text: str | Path) -> Callable[[F], F]:
-    """Say what a method says to the model.
+    """Set the user text of a method.
 
     Args:
-        text: A template whose placeholders are the method's parameters, or the file it is in
-            (UTF-8, read when the service is made).
+        text: A template with the method's parameters as placeholders, or the path of a UTF-8 file
+            with it, read by `ai_service`.
 
     Raises:
-        WrongTypeError: *text* is neither; so it is where the parentheses are left out.
-        UsageError: It is to be said by a whole interface.
+        WrongTypeError: *text* is neither; for example, the parentheses are missing.
+        UsageError: A class is decorated.
     """
-    check_kind("a user message", text, (str, Path), 'write @user_message("...")')
+    check_type("a user message", text, (str, Path), 'write @user_message("...")')
 
     def mark(target: F) -> F:
         if isinstance(target, type):
-            msg = f"@user_message is for methods, not for the whole of {target.__name__}"
+            msg = f"@user_message is for methods, not for the class {target.__name__}"
             raise UsageError(msg)
         setattr(target, _MARK, Texts(texts_of(target).system, text))
         return target
@@ -72,6 +74,6 @@ def user_message(text: str | Path) -> Callable[[F], F]:
 
 
 def texts_of(target: Any) -> Texts:
-    """Return what *target* itself was marked with."""
+    """Return the texts of the decorators of *target*, without those of base classes."""
     own = vars(target).get(_MARK) if hasattr(target, "__dict__") else None
     return own if isinstance(own, Texts) else Texts()

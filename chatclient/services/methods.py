@@ -1,4 +1,4 @@
-"""One method of a service: what its parameters are for, and how it becomes a request."""
+"""A method of a service: the roles of its parameters, and its conversion to a request."""
 
 import inspect
 import types
@@ -10,19 +10,26 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic_core import to_json
 
-from chatclient.client import ChatClient, ChatClientRequestSpec
+from chatclient._internal.type_variables import (
+    TypeArguments,
+    UnknownTypeError,
+    defining_class,
+    resolve_variables,
+    type_arguments,
+)
+from chatclient.chat.messages import Media, UserMessage
+from chatclient.chat.options import ChatOptions
+from chatclient.chat.template import TemplateRenderer
+from chatclient.chat.tool import ToolContext
+from chatclient.client.request import ChatClientRequestSpec
+from chatclient.client.request_settings import RequestSettings
 from chatclient.errors import TemplateError, UsageError
-from chatclient.messages import Media, UserMessage
-from chatclient.options import ChatOptions
 from chatclient.services.markers import MemoryId, Texts
-from chatclient.services.results import Answer, answer_for
-from chatclient.spec import RequestSpec
-from chatclient.template import TemplateRenderer
-from chatclient.tool import ToolContext
-from chatclient.tools.parameters import unannotated
+from chatclient.services.results import Sender, sender_for
+from chatclient.tools.function.parameters import unannotated
 
 Role = Literal["variable", "user", "memory_id", "media", "options", "tool_context"]
-"""What a parameter is for."""
+"""The use of a parameter in the request."""
 
 _ROLE_OF_MARK: Mapping[Any, Role] = {
     MemoryId: "memory_id",
@@ -33,15 +40,15 @@ _ROLE_OF_MARK: Mapping[Any, Role] = {
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method as it is carried out.
+    """The implementation of a method.
 
     Attributes:
-        signature: What it is called with, `self` included.
-        roles: What each parameter is for.
-        system: The template of the system text, or None for the client's own.
+        signature: The signature, including `self`.
+        roles: The roles of the parameters, by name.
+        system: The template of the system text, or None for the client's.
         user: The template of the user text, or None.
-        fills_system: Whether the variables go to the client's own system text.
-        answer: Makes of the request what the method returns.
+        fills_system: Whether the variables are used in the client's system text.
+        send: Sends the request and returns the result of the method.
     """
 
     signature: inspect.Signature
@@ -49,38 +56,35 @@ class Method:
     system: str | None
     user: str | None
     fills_system: bool
-    answer: Answer
+    send: Sender
 
-    def __call__(self, client: ChatClient, /, *args: Any, **kwargs: Any) -> Any:
-        """Carry it out; the arguments begin with `self`.
+    def __call__(self, request: ChatClientRequestSpec, /, *args: Any, **kwargs: Any) -> Any:
+        """Add the arguments, which begin with `self`, to *request*, and send it.
 
         Raises:
-            TypeError: The arguments do not fit the signature.
+            TypeError: The arguments do not match the signature.
         """
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
         params = {name: given[name] for name, role in self.roles.items() if role == "variable"}
-        request = client.prompt()
         if self.system is not None or self.fills_system:
             request = request.system(self.system, params=params)
         if self.user is not None:
             request = request.user(self.user, params=params)
         for name, role in self.roles.items():
             if given[name] is not None:
-                request = _given(client, request, role, given[name])
-        return self.answer(request)
+                request = _with_argument(request, role, given[name])
+        return self.send(request)
 
 
-def _given(
-    client: ChatClient, request: ChatClientRequestSpec, role: Role, value: Any
-) -> ChatClientRequestSpec:
-    """Return *request* with the argument of a parameter."""
+def _with_argument(request: ChatClientRequestSpec, role: Role, value: Any) -> ChatClientRequestSpec:
+    """Return *request* with the argument of a parameter with *role*."""
     match role:
         case "variable":
             return request
         case "user" if isinstance(value, UserMessage):
-            return ChatClientRequestSpec(client, _with_message(request.spec, value))
+            return request.with_settings(_with_message(request.settings, value))
         case "user":
             return request.user(value if isinstance(value, str) else to_json(value).decode())
         case "memory_id":
@@ -95,24 +99,27 @@ def _given(
             typing.assert_never(role)
 
 
-def _with_message(spec: RequestSpec, message: UserMessage) -> RequestSpec:
-    """Return *spec* with *message* as what the user says, its parts in their order."""
+def _with_message(settings: RequestSettings, message: UserMessage) -> RequestSettings:
+    """Return *settings* with *message* as the user message, with the order of its parts."""
     if UserMessage(message.text, message.media).parts == message.parts:
-        return spec.with_user(message.text or None, None, message.media, message.metadata)
-    unsaid = replace(spec.user, text="")  # the client's own text gives way, as to any other
-    return replace(spec, user=unsaid, messages=(*spec.messages, message))
+        return settings.with_user(message.text or None, None, message.media, message.metadata)
+    without_text = replace(settings.user, text="")  # the message replaces the client's user text
+    return replace(settings, user=without_text, messages=(*settings.messages, message))
 
 
-def method_of(function: Callable[..., Any], texts: Texts, defaults: RequestSpec) -> Method:
-    """Return how *function* is carried out.
+def method_of(
+    function: Callable[..., Any], owner: type[Any], texts: Texts, defaults: RequestSettings
+) -> Method:
+    """Return the implementation of *function*.
 
     Args:
         function: A method of an interface, without a body.
-        texts: Its templates.
-        defaults: What the client has already.
+        owner: The interface, or one that inherits the method.
+        texts: The templates of the method.
+        defaults: The default settings of the client.
 
     Raises:
-        UsageError: It cannot be carried out; the message goes on after the method's name.
+        UsageError: It cannot be implemented; the message is the end of a sentence after its name.
     """
     try:
         hints = typing.get_type_hints(function, include_extras=True)
@@ -120,8 +127,10 @@ def method_of(function: Callable[..., Any], texts: Texts, defaults: RequestSpec)
         msg = f"has an annotation that cannot be resolved ({error})"
         raise UsageError(msg) from error
     if "return" not in hints:
-        msg = "does not say what it returns"
+        msg = "has no return annotation"
         raise UsageError(msg)
+    given = type_arguments(owner, defining_class(owner, function))
+    hints = {name: _with_types(hint, given) for name, hint in hints.items()}
     signature = inspect.signature(function)
     roles = dict(_roles(signature, hints))
     fills_system = texts.system is None and bool(defaults.system.params)
@@ -134,9 +143,17 @@ def method_of(function: Callable[..., Any], texts: Texts, defaults: RequestSpec)
         templates.check(defaults.system.text, defaults.system.params)
     if user is not None:
         templates.check(user, defaults.user.params)
-    _settle_user(roles, user, templates, defaults)
-    answer = answer_for(hints["return"], is_async=inspect.iscoroutinefunction(function))
-    return Method(signature, roles, system, user, fills_system, answer)
+    _assign_user_role(roles, user, templates, defaults)
+    send = sender_for(hints["return"], is_async=inspect.iscoroutinefunction(function))
+    return Method(signature, roles, system, user, fills_system, send)
+
+
+def _with_types(hint: Any, given: TypeArguments) -> Any:
+    """Return *hint* with its type variables replaced; unchanged if one is unknown."""
+    try:
+        return resolve_variables(hint, given)
+    except UnknownTypeError:
+        return hint
 
 
 def _text(source: str | Path) -> str:
@@ -151,7 +168,7 @@ def _text(source: str | Path) -> str:
     return text
 
 
-# --- what parameters are for ----------------------------------------------------------------
+# --- roles of parameters --------------------------------------------------------------------
 
 
 def _roles(signature: inspect.Signature, hints: Mapping[str, Any]) -> Iterator[tuple[str, Role]]:
@@ -162,7 +179,7 @@ def _roles(signature: inspect.Signature, hints: Mapping[str, Any]) -> Iterator[t
             raise UsageError(msg)
         role = _role(hints.get(name))
         if role in seen and role not in ("variable", "media"):
-            msg = f"has several parameters for the {role.replace('_', ' ')}; one will do"
+            msg = f"has several parameters for the {role.replace('_', ' ')}; only one is allowed"
             raise UsageError(msg)
         seen.add(role)
         yield name, role
@@ -176,7 +193,7 @@ def _role(annotation: Any) -> Role:
             return _ROLE_OF_MARK[kind]
     is_union = get_origin(plain) in (Union, types.UnionType)
     kinds = [k for k in (get_args(plain) if is_union else (plain,)) if k is not type(None)]
-    if is_union and len(kinds) == 1:  # the mark may be inside: `Annotated[...] | None`
+    if is_union and len(kinds) == 1:  # as in `Annotated[...] | None`
         return _role(kinds[0])
     if MemoryId in kinds:
         msg = "has a parameter of type MemoryId, which marks a type: write Annotated[str, MemoryId]"
@@ -191,29 +208,29 @@ def _role(annotation: Any) -> Role:
     return "media" if kinds and all(is_media) else "variable"
 
 
-def _settle_user(
-    roles: dict[str, Role], user: str | None, templates: "_Templates", defaults: RequestSpec
+def _assign_user_role(
+    roles: dict[str, Role], user: str | None, templates: "_Templates", defaults: RequestSettings
 ) -> None:
-    """Find out what the user says, and make sure that every parameter counts for something."""
+    """Make the only unused parameter the user message, unless there is one, and check the rest."""
     unused = templates.unused
     if "user" in roles.values():
         if user is not None:
-            msg = "has a @user_message and a parameter for the user message; one will do"
+            msg = "has a @user_message and a parameter for the user message; only one is allowed"
             raise UsageError(msg)
     elif user is None and len(unused) == 1:
         roles[unused.pop()] = "user"
-    elif user is None and not unused and not _says_something(roles, defaults):
-        msg = "says nothing to the model; give it a @user_message, or a parameter for one"
+    elif user is None and not unused and not _has_content(roles, defaults):
+        msg = "has no user message; add a @user_message, or a parameter for one"
         raise UsageError(msg)
     if unused:
         msg = (
-            f"does nothing with {', '.join(unused)}; use it in a @user_message or @system_message,"
-            " or mark the one that is the user's text: Annotated[str, UserMessage]"
+            f"does not use {', '.join(unused)}; use it in a @user_message or @system_message,"
+            " or annotate the parameter that is the user's text: Annotated[str, UserMessage]"
         )
         raise UsageError(msg)
 
 
-def _says_something(roles: Mapping[str, Role], defaults: RequestSpec) -> bool:
+def _has_content(roles: Mapping[str, Role], defaults: RequestSettings) -> bool:
     return "media" in roles.values() or bool(defaults.user.text or defaults.messages)
 
 
@@ -221,7 +238,7 @@ def _says_something(roles: Mapping[str, Role], defaults: RequestSpec) -> bool:
 
 
 class _Templates:
-    """Checks templates before there are values, and notes which variables they use."""
+    """Checks templates without values, and records which variables they use."""
 
     def __init__(self, renderer: TemplateRenderer, variables: Iterable[str]) -> None:
         self._renderer = renderer
@@ -229,10 +246,10 @@ class _Templates:
         self.unused = list(self._variables)
 
     def check(self, template: str, known: Mapping[str, Any]) -> None:
-        """Make sure that *template* finds all it needs.
+        """Check that *known* and the variables provide all values of *template*.
 
         Raises:
-            UsageError: It does not.
+            UsageError: A value is missing.
         """
         values = _Values([*known, *self._variables])
         try:
@@ -242,14 +259,14 @@ class _Templates:
             missing = error.missing if isinstance(error, TemplateError) else error.args
             msg = f"has a template that needs {', '.join(missing) or error}; it has {has}"
             raise UsageError(msg) from error
-        except Exception:  # noqa: BLE001 - a renderer of the application's own wants real values
+        except Exception:  # noqa: BLE001 - a renderer of the application may need real values
             self.unused = []
             return
         self.unused = [name for name in self.unused if name not in values.used]
 
 
 class _Values(Mapping[str, Any]):
-    """Stands for the values that a template will get, and notes which it asks for."""
+    """Placeholder values for a template; records which names are used."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = dict.fromkeys(names)
@@ -259,21 +276,21 @@ class _Values(Mapping[str, Any]):
         if name not in self._names:
             raise KeyError(name)
         self.used.add(name)
-        return _ANYTHING
+        return _PLACEHOLDER
 
     def __iter__(self) -> Iterator[str]:
-        self.used.update(self._names)  # whoever takes all of them cannot be watched
+        self.used.update(self._names)  # after iteration, any of them may be used
         return iter(self._names)
 
     def __len__(self) -> int:
         return len(self._names)
 
 
-class _Anything:
-    """Has every attribute."""
+class _Placeholder:
+    """A value with all attributes."""
 
-    def __getattr__(self, _name: str) -> "_Anything":
+    def __getattr__(self, _name: str) -> "_Placeholder":
         return self
 
 
-_ANYTHING = _Anything()
+_PLACEHOLDER = _Placeholder()

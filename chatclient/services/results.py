@@ -1,40 +1,40 @@
-"""What a method of a service returns, and how a request is asked for it."""
+"""The return type of a method of a service: sends the request and returns its result."""
 
 from collections import abc
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
-from chatclient.accessors import executions_in, pending_in, refuse_waiting
-from chatclient.chain import SOURCES, ChatClientResponse
-from chatclient.client import ChatClientRequestSpec
+from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
+from chatclient.chat.events import StreamEvent
+from chatclient.chat.messages import AssistantMessage
+from chatclient.chat.response import ChatResponse, FinishReason, Usage
+from chatclient.client.accessors import executions_in, pending_in, require_answer
+from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import UsageError
-from chatclient.events import StreamEvent
-from chatclient.messages import AssistantMessage
-from chatclient.response import ChatResponse, FinishReason, Usage
-from chatclient.structured import StructuredOutputConverter
-from chatclient.structured.converters import converter_of
-from chatclient.tools import PendingTurn, ToolExecution
+from chatclient.structured.converters import StructuredOutputConverter, converter_of
+from chatclient.tools.pending_turn import PendingTurn
+from chatclient.tools.tool_execution import ToolExecution
 
 T = TypeVar("T")
 
-Answer = Callable[[ChatClientRequestSpec], Any]
-"""Puts a request and returns what the method returns: a value, a coroutine, an iterator."""
+Sender = Callable[[ChatClientRequestSpec], Any]
+"""Sends a request and returns the result of the method: a value, a coroutine or an iterator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[T]):
-    """An answer with what led to it; a return type for methods of a service.
+    """An answer with its metadata; a return type for methods of a service.
 
     Attributes:
-        content: The answer itself.
-        usage: What it cost, over all rounds of the tool loop.
-        finish_reason: Why the model stopped, or None.
-        sources: What advisors say the answer rests on.
-        tool_executions: Every tool call that was run for it, in order.
-        response: The whole response.
-        pending_turn: The turn, if it waits for approval: `client.resume` goes on with it, and a
-            text is only what the model has said so far.
+        content: The answer.
+        usage: The tokens used in all rounds of the tool loop.
+        finish_reason: The finish reason, or None.
+        sources: The documents that the answer is based on.
+        tool_executions: The executed tool calls, in order.
+        response: The response.
+        pending_turn: The turn for `client.resume`, if it waits for approval; a text in *content* is
+            not the final answer then. Else None.
     """
 
     content: T
@@ -47,13 +47,13 @@ class Result(Generic[T]):
 
     @classmethod
     def of(cls, content: T, response: ChatClientResponse) -> "Result[T]":
-        """Return *content* with what *response* says about it."""
+        """Return *content* with the metadata of *response*."""
         chat = response.chat_response
         return cls(
             content,
             chat.usage,
             chat.finish_reason,
-            tuple(response.context.get(SOURCES, ())),
+            tuple(response.context.get(DOCUMENTS, ())),
             executions_in(response),
             response,
             pending_in(response),
@@ -64,48 +64,47 @@ _STREAMS = (abc.Iterator, abc.Iterable, abc.Generator)
 _ASYNC_STREAMS = (abc.AsyncIterator, abc.AsyncIterable, abc.AsyncGenerator)
 
 
-def answer_for(kind: Any, *, is_async: bool) -> Answer:
-    """Return how a request is put whose answer is to be a *kind*.
+def sender_for(kind: Any, *, is_async: bool) -> Sender:
+    """Return a function that sends a request and returns its result as a *kind*.
 
     Raises:
-        UsageError: No answer could be made a *kind*.
+        UsageError: *kind* is not supported.
     """
     kind = _without_alias(kind)
     origin = get_origin(kind) or kind
-    _refuse_what_is_unknown(kind, origin)
+    _check_return_type(kind, origin)
     if origin in _STREAMS or origin in _ASYNC_STREAMS:
         if is_async:
             msg = "is `async def` and returns an iterator; make it a plain `def`"
             raise UsageError(msg)
-        item = _inside(kind)
+        item = _item_type(kind)
         asynchronous = origin in _ASYNC_STREAMS
         if item is str:
-            return _awords if asynchronous else _words
-        return _stream(_pieces_of(item), asynchronous=asynchronous)
+            return _async_text_stream if asynchronous else _text_stream
+        return _stream(_items_of(item), asynchronous=asynchronous)
     wrapped = origin is Result
     if wrapped:
-        kind = _inside(kind)
+        kind = _item_type(kind)
     read = _reader(kind)
-    # Nothing has to be asked for where any answer will do.
     converter = converter_of(str if read else kind)
-    # A text, or nothing, does not say that there is no answer yet.
+    # A text, or None, cannot represent a turn that waits for approval.
     refuses_waiting = kind in (str, None, type(None))
-    whole = _Whole(read, converter, wrapped=wrapped, refuses_waiting=refuses_waiting)
-    return whole.ask_async if is_async else whole.ask
+    call = _Call(read, converter, wrapped=wrapped, refuses_waiting=refuses_waiting)
+    return call.send_async if is_async else call.send
 
 
 def _without_alias(kind: Any) -> Any:
-    """Return the type that a `type` statement has given a name to."""
+    """Return the type that a `type` statement names."""
     while hasattr(kind, "__value__"):
         kind = kind.__value__
     return kind
 
 
-def _inside(kind: Any) -> Any:
-    """Return what an iterator or a `Result` is declared to be of; a text, if nothing is said.
+def _item_type(kind: Any) -> Any:
+    """Return the type argument of an iterator or a `Result`; `str` without one.
 
     Raises:
-        UsageError: It is of another of them.
+        UsageError: It is itself an iterator or a `Result`.
     """
     item = _without_alias((get_args(kind) or (str,))[0])
     if (get_origin(item) or item) in (Result, *_STREAMS, *_ASYNC_STREAMS):
@@ -117,14 +116,14 @@ def _inside(kind: Any) -> Any:
     return item
 
 
-def _refuse_what_is_unknown(kind: Any, origin: Any) -> None:
-    """Make sure that *kind* says of which type the answer is, once it is there.
+def _check_return_type(kind: Any, origin: Any) -> None:
+    """Check that *kind* is neither an awaitable nor a type variable.
 
     Raises:
-        UsageError: It does not.
+        UsageError: It is.
     """
     if origin in (abc.Awaitable, abc.Coroutine):
-        msg = "returns an awaitable; make it `async def`, and declare what comes of awaiting it"
+        msg = "returns an awaitable; make it `async def`, and annotate the type of the result"
         raise UsageError(msg)
     unbound = () if kind is origin else getattr(kind, "__parameters__", ())
     if unbound or isinstance(kind, TypeVar):
@@ -132,8 +131,8 @@ def _refuse_what_is_unknown(kind: Any, origin: Any) -> None:
         raise UsageError(msg)
 
 
-class _Whole:
-    """Asks for a whole answer, and makes of it what the method returns."""
+class _Call:
+    """Sends requests without streaming, and returns the result of the method."""
 
     def __init__(
         self,
@@ -148,24 +147,24 @@ class _Whole:
         self._wrapped = wrapped
         self._refuses_waiting = refuses_waiting
 
-    def ask(self, request: ChatClientRequestSpec) -> Any:
-        """Put *request*, blocking."""
+    def send(self, request: ChatClientRequestSpec) -> Any:
+        """Send *request*, blocking."""
         call = request.call()
         entity = None if self._read else call.entity(self._converter)
-        return self._returned(entity, call.chat_client_response())
+        return self._result(entity, call.chat_client_response())
 
-    async def ask_async(self, request: ChatClientRequestSpec) -> Any:
-        """Put *request*, asynchronously."""
+    async def send_async(self, request: ChatClientRequestSpec) -> Any:
+        """Send *request*, asynchronously."""
         call = request.acall()
         entity = None if self._read else await call.entity(self._converter)
-        return self._returned(entity, await call.chat_client_response())
+        return self._result(entity, await call.chat_client_response())
 
-    def _returned(self, entity: Any, response: ChatClientResponse) -> Any:
+    def _result(self, entity: Any, response: ChatClientResponse) -> Any:
         content = self._read(response) if self._read else entity
         if self._wrapped:
             return Result.of(content, response)
         if self._refuses_waiting:
-            refuse_waiting(response)
+            require_answer(response)
         return content
 
 
@@ -174,7 +173,7 @@ def _message_of(response: ChatClientResponse) -> AssistantMessage:
     return result.output if result is not None else AssistantMessage()
 
 
-# What can be made of any answer; for all else the model is told what is wanted.
+# Types that every response can be converted to; others need a format or a schema in the request.
 _READERS: Mapping[Any, Callable[[ChatClientResponse], Any]] = {
     str: lambda response: response.chat_response.text,
     None: lambda _response: None,
@@ -188,33 +187,33 @@ _READERS: Mapping[Any, Callable[[ChatClientResponse], Any]] = {
 def _reader(kind: Any) -> Callable[[ChatClientResponse], Any] | None:
     try:
         return _READERS.get(kind)
-    except TypeError:  # what is said about the type cannot be hashed
+    except TypeError:  # annotations of the type cannot be hashed
         return None
 
 
-def _words(request: ChatClientRequestSpec) -> Iterator[str]:
+def _text_stream(request: ChatClientRequestSpec) -> Iterator[str]:
     stream = request.stream()
     yield from stream.content()
-    refuse_waiting(stream.response)
+    require_answer(stream.response)
 
 
-async def _awords(request: ChatClientRequestSpec) -> AsyncIterator[str]:
+async def _async_text_stream(request: ChatClientRequestSpec) -> AsyncIterator[str]:
     stream = request.astream()
     async with stream.content() as pieces:
         async for piece in pieces:
             yield piece
-    refuse_waiting(stream.response)
+    require_answer(stream.response)
 
 
-_EVENTS: Any = StreamEvent | object  # those of the application among them
+_EVENTS: Any = StreamEvent | object  # including events of the application
 
 
-def _pieces_of(item: Any) -> Callable[[Any], Any]:
-    """Return what is taken of a stream, blocking or not, whose pieces are to be *item*s."""
+def _items_of(item: Any) -> Callable[[Any], Any]:
+    """Return a function that returns the iterator of *item*s of a stream, blocking or not."""
     if item in (StreamEvent, _EVENTS, Any):
         return lambda stream: stream.events()
     if any(each in get_args(StreamEvent) for each in (item, *get_args(item))):
-        msg = "returns some of the events; all of them are an iterator of StreamEvent"
+        msg = "returns only some types of events; use an iterator of StreamEvent"
         raise UsageError(msg)
     if item is ChatResponse:
         return lambda stream: stream.chat_response()
@@ -224,7 +223,7 @@ def _pieces_of(item: Any) -> Callable[[Any], Any]:
     return lambda stream: stream.entity(converter)
 
 
-def _stream(pieces: Callable[[Any], Any], *, asynchronous: bool) -> Answer:
+def _stream(items: Callable[[Any], Any], *, asynchronous: bool) -> Sender:
     if asynchronous:
-        return lambda request: pieces(request.astream())
-    return lambda request: pieces(request.stream())
+        return lambda request: items(request.astream())
+    return lambda request: items(request.stream())

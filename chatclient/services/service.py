@@ -1,4 +1,4 @@
-"""Makes a service of an interface and a client."""
+"""`ai_service`: implements an interface with a client."""
 
 import dis
 import functools
@@ -7,71 +7,69 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, get_type_hints
 
-from chatclient.annotations import annotated_names
-from chatclient.chain import Advisor
-from chatclient.checks import check_kind
-from chatclient.client import ChatClient
+from chatclient._internal.annotations import annotated_names
+from chatclient._internal.checks import check_type
+from chatclient.chain.chain import Advisor
+from chatclient.client.client import ChatClient
 from chatclient.errors import UsageError
-from chatclient.memory import ChatMemory
+from chatclient.memory.chat_memory import ChatMemory
 from chatclient.services.markers import Texts, texts_of
 from chatclient.services.methods import Method, method_of
 
 if TYPE_CHECKING:
-    # `type[T]` takes no class that cannot be instantiated, which is what interfaces are.
+    # Type checkers do not accept abstract classes and Protocols for `type[T]`.
     from typing_extensions import TypeForm
 
 T = TypeVar("T")
 
 
 def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
-    """Return an object that does what *interface* says by asking *client*'s model.
+    """Return an implementation of *interface* that calls the model of *client*.
 
-    The methods without a body, and those with a `@system_message` or `@user_message`, become
-    requests; the others stay. A parameter is
+    Methods without a body, and those with a `@system_message` or `@user_message`, become requests;
+    others are inherited. A parameter is
 
-    - what the user says, when it is `Annotated[str, UserMessage]`, a `UserMessage`, or the one
+    - the user message, if it is `Annotated[str, UserMessage]`, a `UserMessage`, or the only
       parameter that no template uses;
-    - the conversation's id, when it is `Annotated[..., MemoryId]`;
-    - content, when it is a `Media` or a collection of them;
-    - options of the call, when it is a `ChatOptions`;
-    - what tools are told, when it is `Annotated[..., ToolContext]` or a `ToolContext`;
-    - else a variable of the templates.
+    - the conversation id, if it is `Annotated[..., MemoryId]`;
+    - content of the user message, if it is a `Media` or a collection of them;
+    - options of the request, if it is a `ChatOptions`;
+    - values for the tools, if it is `Annotated[..., ToolContext]` or a `ToolContext`;
+    - otherwise a variable of the templates.
 
-    What a method returns is what it is declared to: a text, an entity of any type that
-    `entity()` takes, a `Result` of these, a response, nothing; an iterator of texts, partial
-    entities or events for a stream. `async def` methods and asynchronous iterators ask
-    asynchronously.
+    The return annotation determines the result: a text, an entity of any type that `entity()`
+    accepts, a `Result` of these, a response, or None; for a stream, an iterator of texts, partial
+    entities or events. `async def` methods and asynchronous iterators are asynchronous.
 
-    An attribute that is declared to be a `ChatMemory`, such as `memory: ChatMemory`, is the memory
-    of the client, to read and to clear conversations.
+    An attribute that is annotated as a `ChatMemory`, such as `memory: ChatMemory`, is the memory of
+    the client, for reading and clearing conversations.
 
     Args:
         interface: A `Protocol`, or a class with abstract methods.
-        client: Asks the model; its tools, advisors, options and texts are those of the methods.
+        client: The client; its tools, advisors, options and texts apply to all methods.
 
     Raises:
-        UsageError: A method cannot be carried out, or there is no memory to give; the message
-            names what it is about and says why.
-        WrongTypeError: *client* is something else, such as a model.
+        UsageError: A member cannot be implemented; the message has its name and the reason.
+        WrongTypeError: *client* is not a `ChatClient`, but a model for example.
     """
     kind = cast("type[Any]", interface)
     if not inspect.isclass(kind):
-        msg = f"{interface!r} is not a class; a service is made of a Protocol or an abstract class"
+        msg = f"{interface!r} is not a class; a service implements a Protocol or an abstract class"
         raise UsageError(msg)
-    check_kind(
+    check_type(
         "the client of a service", client, ChatClient, "wrap a model: ChatClient.create(model)"
     )
     members: dict[str, Any] = {}
-    for name, declared in _wanted(kind):
+    for name, declared in _unimplemented(kind):
         try:
-            members[name] = _made(kind, name, declared, client)
+            members[name] = _implementation(kind, name, declared, client)
         except UsageError as error:
             msg = f"{kind.__name__}.{name} {error}"
             raise UsageError(msg) from error
     if not any(map(inspect.isfunction, members.values())):
         msg = (
-            f"{kind.__name__} has no method for a model to carry out: one without a body in a"
-            " Protocol, or an abstract one"
+            f"{kind.__name__} has no method to implement: one without a body in a Protocol, or an"
+            " abstract one"
         )
         raise UsageError(msg)
     members["__repr__"] = lambda _self: f"ai_service({kind.__name__}, {client!r})"
@@ -80,28 +78,28 @@ def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
     return cast("T", service())
 
 
-def _made(kind: type[Any], name: str, declared: Any, client: ChatClient) -> Any:
-    """Return what a service has in place of a member that its interface only declares.
+def _implementation(kind: type[Any], name: str, declared: Any, client: ChatClient) -> Any:
+    """Return the implementation of a member that the interface *kind* only declares.
 
     Raises:
-        UsageError: Nothing can take its place; the message goes on after the member's name.
+        UsageError: It cannot be implemented; the message is the end of a sentence after its name.
     """
-    defaults = client.prompt().spec
+    defaults = client.prompt().settings
     if inspect.isfunction(declared):
-        method = method_of(declared, _texts(kind, declared), defaults)
-        return _implemented(declared, method, client)
-    wanted = _type_of(kind, name, declared)
-    if not (inspect.isclass(wanted) and issubclass(wanted, ChatMemory)):
-        msg = "is not a plain method, so a model cannot carry it out"
+        method = method_of(declared, kind, _texts(kind, declared), defaults)
+        return _method_implementation(declared, method, client)
+    annotation = _annotation_of(kind, name, declared)
+    if not (inspect.isclass(annotation) and issubclass(annotation, ChatMemory)):
+        msg = "is not a plain method, so a model cannot implement it"
         raise UsageError(msg)
-    return _memory_of(defaults.advisors, wanted)
+    return _memory_of(defaults.advisors, annotation)
 
 
-def _type_of(kind: type[Any], name: str, declared: Any) -> Any:
-    """Return what a property or an attribute is declared to be; None where it is not.
+def _annotation_of(kind: type[Any], name: str, declared: Any) -> Any:
+    """Return the type of a property or an attribute; None without annotation.
 
     Raises:
-        UsageError: That is unknown; the message goes on after the member's name.
+        UsageError: The annotation cannot be resolved.
     """
     is_property = isinstance(declared, property)
     try:
@@ -113,50 +111,52 @@ def _type_of(kind: type[Any], name: str, declared: Any) -> Any:
 
 
 def _memory_of(advisors: Iterable[Advisor], kind: type[ChatMemory]) -> ChatMemory:
-    """Return the one memory of *kind* that *advisors* bring.
+    """Return the only memory of type *kind* among *advisors*.
 
     Raises:
-        UsageError: There is none, or another one beside it.
+        UsageError: There are none or several.
     """
     memories = [getattr(advisor, "memory", None) for advisor in advisors]
     # By identity: several advisors may share one.
     found = list({id(each): each for each in memories if isinstance(each, kind)}.values())
     if len(found) != 1:
-        has = "none; give it one with default_advisors(MessageChatMemoryAdvisor(memory))"
+        number = "none; add one with default_advisors(MessageChatMemoryAdvisor(memory))"
         if found:
-            has = f"{len(found)} of them; declare it as the class that only one is of"
-        msg = f"wants the client's {kind.__name__}, and that has {has}"
+            number = f"{len(found)} of them; annotate it with a class of only one"
+        msg = f"needs the client's {kind.__name__}, and the client has {number}"
         raise UsageError(msg)
     return found[0]
 
 
-def _implemented(function: Callable[..., Any], method: Method, client: ChatClient) -> Any:
+def _method_implementation(function: Callable[..., Any], method: Method, client: ChatClient) -> Any:
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        async def ask_async(*args: Any, **kwargs: Any) -> Any:
-            return await method(client, *args, **kwargs)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            return await method(client.prompt(), *args, **kwargs)
 
-        implementation: Any = ask_async
+        implementation: Any = call_async
     else:
 
         @functools.wraps(function)
-        def ask(*args: Any, **kwargs: Any) -> Any:
-            return method(client, *args, **kwargs)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return method(client.prompt(), *args, **kwargs)
 
-        implementation = ask
+        implementation = call
     implementation.__isabstractmethod__ = False
     return implementation
 
 
 def _texts(kind: type[Any], function: Callable[..., Any]) -> Texts:
-    own = texts_of(function)
-    whole = next((t.system for t in map(texts_of, kind.__mro__) if t.system is not None), None)
-    return Texts(whole if own.system is None else own.system, own.user)
+    texts = texts_of(function)
+    if texts.system is not None:
+        return texts
+    of_class = next((t.system for t in map(texts_of, kind.__mro__) if t.system is not None), None)
+    return Texts(of_class, texts.user)
 
 
-def _wanted(kind: type[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what *kind* declares and does not have, base classes' first."""
+def _unimplemented(kind: type[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the members that *kind* declares without a value, those of base classes first."""
     abstract: frozenset[str] = getattr(kind, "__abstractmethods__", frozenset())
     is_protocol = getattr(kind, "_is_protocol", False)
     for name, member in _declared(kind).items():
@@ -166,7 +166,7 @@ def _wanted(kind: type[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _declared(kind: type[Any]) -> dict[str, Any]:
-    """Return the members of *kind* by name; of those that are only annotated there is None."""
+    """Return the members of *kind* by name; None for those that are only annotated."""
     members: dict[str, Any] = {}
     for cls in reversed(kind.__mro__):
         if cls not in (object, Protocol, Generic):
@@ -195,11 +195,11 @@ _STUB = {
     "RESUME",
     "RETURN_GENERATOR",
     "RETURN_VALUE",
-}  # what functions without a body compile to, over the versions of Python
+}  # the instructions of functions without a body, in all versions of Python
 
 
 def _is_stub(function: Any) -> bool:
-    """Return whether *function* does nothing: `...`, `pass`, or a docstring alone."""
+    """Return whether the body of *function* is only `...`, `pass` or a docstring."""
     steps = list(dis.get_instructions(function))
     loaded = {step.argval for step in steps if step.opname in _LOADING}
     return all(step.opname in _STUB for step in steps) and loaded <= {None}

@@ -1,34 +1,36 @@
-"""Typed answers: what to ask of a model for a type, and how to read what it answers."""
+"""Typed answers: output converters and their settings."""
 
-from chatclient.structured.cleaning import Cleaner, without_fence
-from chatclient.structured.converters import (
-    JsonSchemaOutputConverter,
-    ListOutputConverter,
-    MapOutputConverter,
-    StructuredOutputConverter,
-    TextOutputConverter,
-)
-from chatclient.structured.output import (
-    NATIVE_STRUCTURED_OUTPUT,
-    ResponseEntity,
-    StructuredOutput,
-)
-from chatclient.structured.partial import NOTHING
-from chatclient.structured.type_converter import TypeOutputConverter
-from chatclient.thoughts import without_thoughts
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "NATIVE_STRUCTURED_OUTPUT",
-    "NOTHING",
-    "Cleaner",
-    "JsonSchemaOutputConverter",
-    "ListOutputConverter",
-    "MapOutputConverter",
-    "ResponseEntity",
-    "StructuredOutput",
-    "StructuredOutputConverter",
-    "TextOutputConverter",
-    "TypeOutputConverter",
-    "without_fence",
-    "without_thoughts",
-]
+from chatclient._internal.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from chatclient.chat.thinking_tags import (
+        without_thoughts as without_thoughts,
+    )
+    from chatclient.structured.answer_cleaning import (
+        Cleaner as Cleaner,
+        cleaned as cleaned,
+        without_fence as without_fence,
+    )
+    from chatclient.structured.converters import (
+        JsonSchemaOutputConverter as JsonSchemaOutputConverter,
+        ListOutputConverter as ListOutputConverter,
+        MapOutputConverter as MapOutputConverter,
+        StructuredOutputConverter as StructuredOutputConverter,
+        TextOutputConverter as TextOutputConverter,
+    )
+    from chatclient.structured.output import (
+        NATIVE_STRUCTURED_OUTPUT as NATIVE_STRUCTURED_OUTPUT,
+        Native as Native,
+        ResponseEntity as ResponseEntity,
+        StructuredOutput as StructuredOutput,
+    )
+    from chatclient.structured.partial import (
+        NOTHING as NOTHING,
+    )
+    from chatclient.structured.type_converter import (
+        TypeOutputConverter as TypeOutputConverter,
+    )
+else:  # not seen by type checkers, which would take any name for one that exists
+    __getattr__, __dir__ = lazy_exports(__name__)

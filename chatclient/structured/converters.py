@@ -1,4 +1,4 @@
-"""Converters: how a model is to answer, and what its answer says; one for each kind of wish."""
+"""`StructuredOutputConverter` and its implementations."""
 
 import functools
 from collections.abc import Mapping
@@ -6,17 +6,17 @@ from dataclasses import is_dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload, runtime_checkable
 
+from chatclient._internal.frozen import deep_frozen
+from chatclient._internal.json import dumps, loads
+from chatclient.chat.thinking_tags import answer_so_far, without_thoughts
 from chatclient.errors import UsageError
-from chatclient.json import dumps, loads
-from chatclient.structured.cleaning import cleaned
+from chatclient.structured.answer_cleaning import cleaned
 from chatclient.structured.json_schema import type_of_schema
 from chatclient.structured.partial import NOTHING
 from chatclient.structured.type_converter import TypeOutputConverter
-from chatclient.thoughts import answer_so_far, without_thoughts
-from chatclient.values import deep_frozen
 
 if TYPE_CHECKING:
-    # `type[T]` takes classes only: no unions, no literals, nothing annotated.
+    # `type[T]` does not accept unions, literals and annotated types.
     from typing_extensions import TypeForm
 
 T = TypeVar("T")
@@ -31,48 +31,48 @@ _FORMAT_OF_LIST = (
 
 @runtime_checkable
 class StructuredOutputConverter(Protocol[T_co]):
-    """Says how a model is to answer, and reads what it answered.
+    """Defines the format of an answer, and converts the answer to a value.
 
-    A converter may also have a method `partial(text)`, which returns what an unfinished answer
-    amounts to so far, or `NOTHING`; without it, a stream has no partial values.
+    A converter may also have a method `partial(text)`, which returns the value of an unfinished
+    answer, or `NOTHING`; without it, a stream has no partial values.
     """
 
     @property
     def format(self) -> str:
-        """What to tell the model about the form of its answer; empty for nothing."""
+        """Instructions for the model about the format; may be empty."""
         ...
 
     @property
     def json_schema(self) -> Mapping[str, Any] | None:
-        """The schema, of an object, that a provider can hold its model to; None for none."""
+        """The JSON Schema of an object, for providers that enforce it, or None."""
         ...
 
     def convert(self, text: str) -> T_co:
-        """Return what *text* says.
+        """Return the value in *text*.
 
         Raises:
-            EntityError: It is not what was asked for; its `errors` are for the model.
+            EntityError: *text* cannot be converted; `errors` are lines for the model.
         """
         ...
 
 
 class JsonSchemaOutputConverter:
-    """Reads JSON by a JSON Schema that is known at run time only, as plain data.
+    """Converts JSON to plain data that a JSON Schema describes.
 
     Types, required and unknown properties, enumerations, bounds, lengths, patterns, unions and
-    references are checked; `not`, `if` and formats are only told to the model.
+    references are checked; `not`, `if` and formats are sent to the model, but not checked.
 
     Args:
-        schema: The JSON Schema, of an object or of anything else.
+        schema: The JSON Schema of any type.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is not a JSON Schema.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        told = {"type": "object", **schema} if "properties" in schema else dict(schema)
+        schema = {"type": "object", **schema} if "properties" in schema else dict(schema)
         self._values: TypeOutputConverter[Any] = TypeOutputConverter(
-            type_of_schema(told), schema=told
+            type_of_schema(schema), schema=schema
         )
         self.format = self._values.format
         self.json_schema = self._values.json_schema
@@ -81,7 +81,7 @@ class JsonSchemaOutputConverter:
         """Return the data in *text*.
 
         Raises:
-            EntityError: There is none, or it does not fit the schema.
+            EntityError: There is none, or it does not satisfy the schema.
         """
         return self._values.convert(text)
 
@@ -91,13 +91,13 @@ class JsonSchemaOutputConverter:
 
 
 class TextOutputConverter:
-    """Takes the answer as it is, without what the model thought aloud."""
+    """Returns the text of the answer without reasoning."""
 
     format = ""
     json_schema = None
 
     def convert(self, text: str) -> str:
-        """Return *text* without thoughts."""
+        """Return *text* without reasoning."""
         return cleaned(text, (without_thoughts,))
 
     def partial(self, text: str) -> str:
@@ -106,7 +106,7 @@ class TextOutputConverter:
 
 
 class MapOutputConverter:
-    """Reads a JSON object whose fields are not known beforehand."""
+    """Converts a JSON object with any fields to a dict."""
 
     format = _FORMAT_OF_MAP
     json_schema: Mapping[str, Any] = deep_frozen({"type": "object", "title": "answer"})
@@ -128,10 +128,10 @@ class MapOutputConverter:
 
 
 class ListOutputConverter:
-    """Reads values between commas, without the space around them.
+    """Converts comma-separated values to a list.
 
-    Quotes mean nothing, and an empty text is an empty list. For anything but short words,
-    `entity(list[str])` asks for JSON and is the safer way.
+    Quotes are not interpreted, and an empty text is an empty list. For values that may contain
+    commas, use `entity(list[str])`, which requests JSON.
     """
 
     format = _FORMAT_OF_LIST
@@ -144,7 +144,7 @@ class ListOutputConverter:
         return [value.strip() for value in cleaned(text).split(",")]
 
     def partial(self, text: str) -> list[str]:
-        """Return the values that a comma ends."""
+        """Return the values that are followed by a comma."""
         return self.convert(answer_so_far(text))[:-1] or cast("list[str]", NOTHING)
 
 
@@ -161,10 +161,10 @@ def converter_of(kind: "TypeForm[T]") -> StructuredOutputConverter[T]: ...
 
 
 def converter_of(kind: Any) -> StructuredOutputConverter[Any]:
-    """Return the converter of a type or schema, made once for each; a converter stays what it is.
+    """Return the cached converter of a type or JSON Schema; a converter is returned unchanged.
 
     Raises:
-        UsageError: The type has no JSON Schema, or the schema is none.
+        UsageError: The type has no JSON Schema, or the schema is invalid.
     """
     if not isinstance(kind, type) and isinstance(kind, StructuredOutputConverter):
         return kind
@@ -173,29 +173,29 @@ def converter_of(kind: Any) -> StructuredOutputConverter[Any]:
     if isinstance(kind, Mapping):
         return _converter_of_schema(_as_json(kind))
     if isinstance(kind, FunctionType):
-        msg = f"{kind.__name__} is a function; an answer is read as a type, or by a converter"
+        msg = f"{kind.__name__} is a function; pass a type or a converter"
         raise UsageError(msg)
     if is_dataclass(type(kind)):
         name = type(kind).__name__
-        msg = f"an answer is read as a type, and not as an object of one: pass {name}"
+        msg = f"the type of an answer must be a type, not an object of it: pass {name}"
         raise UsageError(msg)
     try:
         return _converter_of(kind)
-    except TypeError:  # what is said about the type cannot be hashed
+    except TypeError:  # annotations of the type cannot be hashed
         return TypeOutputConverter(kind)
     except UsageError as error:
         if callable(getattr(kind, "convert", None)):
-            raise _no_converter(kind) from error
+            raise _incomplete_converter(kind) from error
         raise
 
 
-def _no_converter(kind: Any) -> UsageError:
-    """Return the error for what was meant as a converter, it seems."""
+def _incomplete_converter(kind: Any) -> UsageError:
+    """Return the error for an object that has `convert`, but is not a converter."""
     if isinstance(kind, type):
         return UsageError(f"{kind.__name__} is a class; pass a converter: {kind.__name__}(...)")
-    lacking = [name for name in ("format", "json_schema") if not hasattr(kind, name)]
+    missing = [name for name in ("format", "json_schema") if not hasattr(kind, name)]
     return UsageError(
-        f"{type(kind).__name__} has no {' and no '.join(lacking)}; a converter has format,"
+        f"{type(kind).__name__} has no {' and no '.join(missing)}; a converter has format,"
         " json_schema (which may be None) and convert(text)"
     )
 

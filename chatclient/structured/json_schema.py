@@ -1,8 +1,8 @@
-"""Types made from JSON Schemas that are known at run time only.
+"""Creates types from JSON Schemas, for validation by pydantic.
 
-pydantic checks what it has a type for: types, required and unknown properties, enumerations,
-bounds, lengths and patterns, unions and references, and all of these together. What it has none for
-(`not`, `if`, formats), and what a reference repeats inside itself, is not checked.
+Types, required and unknown properties, enumerations, bounds, lengths, patterns, unions, `allOf` and
+references are checked. Keywords without a Python type (`not`, `if`, formats), and the inner levels
+of recursive references, are not.
 """
 
 import functools
@@ -21,7 +21,7 @@ from chatclient.errors import UsageError
 
 Schema = Mapping[str, Any]
 
-_MAKE: Any = typing_extensions.TypedDict
+_TYPED_DICT: Any = typing_extensions.TypedDict
 _UNION: Any = Union
 _DICT: Any = dict
 _LIST: Any = list
@@ -34,10 +34,10 @@ _NUMBER_BOUNDS = {
 _STRING_BOUNDS = {"minLength": "min_length", "maxLength": "max_length"}
 _ARRAY_BOUNDS = {"minItems": "min_length", "maxItems": "max_length"}
 
-_OF_TYPES = frozenset(("type", "properties", "required"))  # the last two say it is an object
+_OF_TYPES = frozenset(("type", "properties", "required"))  # the last two imply an object
 
-# What a schema may say about a value; one that says none of it may still be annotated.
-_WORDS = frozenset(
+# Keywords that constrain a value; a valid schema has one of these or only annotations.
+_CONSTRAINTS = frozenset(
     (
         *("type", "enum", "const", "properties", "required", "items", "prefixItems", "contains"),
         *("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "$ref", "$dynamicRef"),
@@ -49,7 +49,7 @@ _WORDS = frozenset(
         *_ARRAY_BOUNDS,
     )
 )
-_NOTES = frozenset(
+_ANNOTATIONS = frozenset(
     (
         *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
         *("$schema", "$id", "$anchor", "$comment", "$defs", "definitions"),
@@ -63,9 +63,9 @@ def type_of_schema(schema: Schema) -> Any:
     Raises:
         UsageError: It is not a JSON Schema.
     """
-    if _WORDS.isdisjoint(schema) and not _NOTES.issuperset(schema):
+    if _CONSTRAINTS.isdisjoint(schema) and not _ANNOTATIONS.issuperset(schema):
         msg = (
-            f"{_refusal(schema)}: the fields of an object are under 'properties', "
+            f"{_error_text(schema)}: the fields of an object are under 'properties', "
             "as in {'type': 'object', 'properties': {'year': {'type': 'integer'}}}"
         )
         raise UsageError(msg)
@@ -73,12 +73,12 @@ def type_of_schema(schema: Schema) -> Any:
 
 
 class _Types:
-    """Makes the types of one schema, and of what it refers to."""
+    """Creates the types of one schema and its references."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
-        self._within: list[str] = []  # the references that are being followed
-        self._makers: Mapping[str, Callable[[Schema], Any]] = {
+        self._resolving: list[str] = []  # references that are being resolved
+        self._factories: Mapping[str, Callable[[Schema], Any]] = {
             "object": self._object,
             "array": self._array,
             "string": _string,
@@ -93,11 +93,11 @@ class _Types:
         if isinstance(schema, bool):
             return Any
         if not isinstance(schema, Mapping):
-            raise UsageError(_refusal(schema))
+            raise UsageError(_error_text(schema))
         return _all_of([*self._conditions(schema)])
 
     def _conditions(self, schema: Schema) -> Iterator[Any]:
-        """Yield the types that *schema* describes; a value has to be of all of them."""
+        """Yield the types that *schema* requires together."""
         if "enum" in schema:
             yield _one_of(_several(schema, "enum"))
         elif "const" in schema:
@@ -105,68 +105,69 @@ class _Types:
         elif not _OF_TYPES.isdisjoint(schema):
             yield self._of_type(schema)
         if "$ref" in schema:
-            yield self._referred(schema["$ref"])
-        for word in "anyOf", "oneOf":
-            if word in schema:
-                yield _UNION[tuple(self.of(each) for each in _several(schema, word))]
+            yield self._resolve(schema["$ref"])
+        for keyword in "anyOf", "oneOf":
+            if keyword in schema:
+                yield _UNION[tuple(self.of(each) for each in _several(schema, keyword))]
         if "allOf" in schema:
             yield from (self.of(each) for each in _several(schema, "allOf"))
 
     def _of_type(self, schema: Schema) -> Any:
         names = schema.get("type", "object")
         if isinstance(names, list | tuple):
-            return _UNION[tuple(self._made(schema, name) for name in names)]
-        return self._made(schema, names)
+            return _UNION[tuple(self._named_type(schema, name) for name in names)]
+        return self._named_type(schema, names)
 
-    def _made(self, schema: Schema, name: Any) -> Any:
-        make = self._makers.get(name) if isinstance(name, str) else None
-        if make is None:
-            msg = f"{name!r} is not a type of JSON Schema; known are {', '.join(self._makers)}"
+    def _named_type(self, schema: Schema, name: Any) -> Any:
+        factory = self._factories.get(name) if isinstance(name, str) else None
+        if factory is None:
+            msg = f"{name!r} is not a type of JSON Schema; known are {', '.join(self._factories)}"
             raise UsageError(msg)
-        return make(schema)
+        return factory(schema)
 
     def _object(self, schema: Schema) -> Any:
-        properties, further = schema.get("properties", {}), schema.get("additionalProperties")
+        properties, additional = schema.get("properties", {}), schema.get("additionalProperties")
         required = schema.get("required", ())
         if not isinstance(properties, Mapping):
-            raise UsageError(_refusal(schema))
-        if not properties and not required and further is not False:
-            return _DICT[str, self.of(further) if isinstance(further, Mapping) else Any]
+            raise UsageError(_error_text(schema))
+        if not properties and not required and additional is not False:
+            return _DICT[str, self.of(additional) if isinstance(additional, Mapping) else Any]
         fields = {
             name: self.of(each) if name in required else NotRequired[self.of(each)]
             for name, each in properties.items()
         }
         fields.update((name, Any) for name in required if name not in fields)
-        made = _MAKE(str(schema.get("title", "answer")), fields)
-        made.__pydantic_config__ = ConfigDict(extra="forbid" if further is False else "allow")
-        return made
+        result = _TYPED_DICT(str(schema.get("title", "answer")), fields)
+        extra: Any = "forbid" if additional is False else "allow"
+        result.__pydantic_config__ = ConfigDict(extra=extra)
+        return result
 
     def _array(self, schema: Schema) -> Any:
         return _bounded(_LIST[self.of(schema.get("items", True))], schema, _ARRAY_BOUNDS)
 
-    def _referred(self, reference: Any) -> Any:
-        if reference in self._within:
+    def _resolve(self, reference: Any) -> Any:
+        if reference in self._resolving:
             return Any
         found: Any = self._root
         for step in str(reference).removeprefix("#").split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")  # as JSON Pointers write them
+            name = step.replace("~1", "/").replace("~0", "~")  # escapes of JSON Pointer
             found = found.get(name) if isinstance(found, Mapping) else None
         if not isinstance(found, Mapping) or not str(reference).startswith("#"):
             msg = f"the schema refers to {reference!r}, which is not in it"
             raise UsageError(msg)
-        self._within.append(reference)
+        self._resolving.append(reference)
         try:
             return self.of(found)
         finally:
-            self._within.pop()
+            self._resolving.pop()
 
 
 @dataclass(frozen=True, slots=True)
-class Also:
-    """Says in an `Annotated` that a value is of other types, too.
+class AllOf:
+    """Metadata of an `Annotated`: a value must also be valid for other types.
 
     Attributes:
-        kinds: Those types.
+        kinds: The other types.
     """
 
     kinds: tuple[Any, ...]
@@ -174,54 +175,54 @@ class Also:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
-        """Return the schema of one type after the other."""
+        """Return a schema that validates all types in order."""
         others = map(handler.generate_schema, self.kinds)
         return core_schema.chain_schema([handler(source), *others])
 
 
 def _all_of(kinds: Sequence[Any]) -> Any:
-    """Return the type of values that are of all *kinds*."""
+    """Return the type of values that are valid for all *kinds*."""
     if not kinds:
         return Any
     first, *others = kinds
-    return Annotated[first, Also(tuple(others))] if others else first
+    return Annotated[first, AllOf(tuple(others))] if others else first
 
 
-def _several(schema: Schema, word: str) -> Sequence[Any]:
-    given = schema[word]
+def _several(schema: Schema, keyword: str) -> Sequence[Any]:
+    given = schema[keyword]
     if not isinstance(given, list | tuple) or not given:
-        raise UsageError(_refusal(schema))
+        raise UsageError(_error_text(schema))
     return given
 
 
-def _refusal(schema: object) -> str:
+def _error_text(schema: object) -> str:
     return f"{schema!r} is not a JSON Schema"
 
 
 def _bounded(kind: Any, schema: Schema, names: Mapping[str, str]) -> Any:
-    """Return *kind* within the bounds that *schema* sets."""
+    """Return *kind* annotated with the bounds in *schema*."""
     bounds = {ours: schema[theirs] for theirs, ours in names.items() if theirs in schema}
     return Annotated[kind, Field(**bounds)] if bounds else kind
 
 
 def _number(kind: Any, schema: Schema) -> Any:
     if not all(_is_number(schema[name]) for name in _NUMBER_BOUNDS if name in schema):
-        raise UsageError(_refusal(schema))
+        raise UsageError(_error_text(schema))
     bounded = _bounded(kind, schema, _NUMBER_BOUNDS)
     if "multipleOf" not in schema:
         return bounded
     step = schema["multipleOf"]
     if not _is_number(step) or not 0 < step < math.inf:
-        raise UsageError(_refusal(schema))
-    return Annotated[bounded, AfterValidator(functools.partial(_of_step, step))]
+        raise UsageError(_error_text(schema))
+    return Annotated[bounded, AfterValidator(functools.partial(_check_multiple, step))]
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _of_step(step: float, value: float) -> float:
-    # As they are written: no float is exactly 0.1, and none tells large whole numbers apart.
+def _check_multiple(step: float, value: float) -> float:
+    # Decimal notation as exact fractions: floats cannot represent 0.1 and large integers.
     if Fraction(str(value)) % Fraction(str(step)):
         raise PydanticKnownError("multiple_of", {"multiple_of": step})
     return value
@@ -235,8 +236,8 @@ def _string(schema: Schema) -> Any:
     matching = _matching(bounded, Field(pattern=pattern))
     try:
         TypeAdapter(matching)
-    except SchemaError:  # pydantic's engine has no look-around
-        check = functools.partial(_of_pattern, _compiled(pattern))
+    except SchemaError:  # pydantic's regex engine does not support look-around
+        check = functools.partial(_check_pattern, _compiled(pattern))
         return _matching(bounded, AfterValidator(check))
     return matching
 
@@ -253,13 +254,13 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         raise UsageError(msg) from error
 
 
-def _of_pattern(pattern: re.Pattern[str], value: str) -> str:
+def _check_pattern(pattern: re.Pattern[str], value: str) -> str:
     if pattern.search(value) is None:
         raise PydanticKnownError("string_pattern_mismatch", {"pattern": pattern.pattern})
     return value
 
 
 def _one_of(values: Any) -> Any:
-    """Return the type of certain values; those that no `Literal` admits are not told apart."""
+    """Return the type of the given values; `Any` if `Literal` does not support one of them."""
     plain = all(value is None or isinstance(value, str | int) for value in values)
     return Literal[tuple(values)] if plain else Any

@@ -1,32 +1,44 @@
-"""Values of unfinished answers: as much of a type as its JSON spells so far.
+"""Values of unfinished JSON.
 
-pydantic validates whole values. Here, what is whole already is validated by pydantic; the rest is
-built of its parts: a model without the fields that are still to come, a list of the items so far.
-What does not fit, because it is cut off or because it is wrong, is left out.
+Complete parts are validated by pydantic. Incomplete ones are built from their complete parts: a
+model without the missing fields, a list of the items so far. Invalid parts are omitted.
 """
 
 import dataclasses
 import functools
 import re
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+    Set as AbstractSet,
+)
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typing_extensions
 from pydantic import AliasChoices, BaseModel, TypeAdapter
 from pydantic_core import from_json
 
-from chatclient.structured.json_schema import Also
-from chatclient.thoughts import answer_so_far
+from chatclient._internal.json import exact_float
+from chatclient._internal.type_variables import replace_variables
+from chatclient.chat.thinking_tags import answer_so_far
+from chatclient.structured.json_schema import AllOf
+from chatclient.tools.function.exact_numbers import NumberRewriter
 
 NOTHING: Any = object()
-"""Stands for a value that is not there yet; None may be a value."""
+"""Stands for a missing value; None may be a value."""
 
 _BEGIN = re.compile(r"```[^\n`]*\n\s*|(?=[{\[])")
-# A number at the end may go on: of 1994, the 19 is nothing to show.
+# A number at the end may be incomplete.
 _OPEN_NUMBER = re.compile(r"(?<=[\s:,\[])-?\d[\d.eE+-]*$")
+# pydantic's parser of partial JSON returns floats; numbers are passed as strings to keep digits.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|(?P<number>-?\d[\d.eE+-]*)', re.DOTALL)
+_MARK = "\ue000"
 _MAKERS: Mapping[Any, Callable[[Iterable[Any]], Any]] = {
     list: list,
     tuple: tuple,
@@ -40,54 +52,76 @@ _UNIONS = (Union, types.UnionType)
 _QUALIFIERS = (typing_extensions.Required, typing_extensions.NotRequired)
 
 
-def partial_value(kind: Any, text: str, *, wrapped: str | None) -> Any:
-    """Return what *text*, the beginning of an answer, spells of a *kind*.
+def partial_value(kind: Any, text: str, numbers: NumberRewriter, *, wrapped: str | None) -> Any:
+    """Return the value of type *kind* in *text*, the beginning of an answer.
 
-    Fields that are still to come are their defaults. Those that have none are empty where they hold
-    any number of items, and None otherwise.
+    Missing fields have their defaults. Those without a default are empty if they are collections,
+    else None.
 
     Args:
-        kind: Any type that pydantic knows.
-        text: The answer so far, with whatever the model writes before its JSON.
-        wrapped: The property that the value may stand in, if it is no object itself.
+        kind: A type that pydantic supports.
+        text: The answer so far; there may be other text before its JSON.
+        numbers: Converts the numbers of the complete answer.
+        wrapped: The property that contains the value if its type is not an object, or None.
 
     Returns:
         The value so far, or `NOTHING`.
     """
-    value = _parsed(answer_so_far(text))
+    value = _parsed(answer_so_far(text), numbers)
     if wrapped is not None and isinstance(value, dict) and value.keys() <= {wrapped}:
         value = value.get(wrapped, NOTHING)
     return NOTHING if value is NOTHING or value == {} else _built(kind, value)
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str, numbers: NumberRewriter) -> Any:
     begin = _BEGIN.search(text)
     if begin is None:
         return NOTHING
+    text = _OPEN_NUMBER.sub("", text[begin.end() :])
+    is_exact = numbers.may_change(text) and _MARK not in text
     try:
-        return from_json(
-            _OPEN_NUMBER.sub("", text[begin.end() :]), allow_partial="trailing-strings"
+        value = from_json(
+            _TOKEN.sub(_marked, text) if is_exact else text, allow_partial="trailing-strings"
         )
     except ValueError:
         return NOTHING
+    return numbers.convert(_unmarked(value)) if is_exact else value
+
+
+def _marked(token: re.Match[str]) -> str:
+    """Return *token*; a number with a fraction or an exponent becomes a marked string."""
+    number = token["number"]
+    return f'"{_MARK}{number}"' if number and not number.lstrip("-").isdigit() else token[0]
+
+
+def _unmarked(value: Any) -> Any:
+    match value:
+        case str() if value.startswith(_MARK):
+            return exact_float(value.removeprefix(_MARK))
+        case dict():
+            return {key: _unmarked(item) for key, item in value.items()}
+        case list():
+            return [_unmarked(item) for item in value]
+        case _:
+            return value
 
 
 def _built(kind: Any, value: Any) -> Any:
-    """Return *value* as a *kind*: validated when it is whole, else of those parts that fit."""
-    # Code of the type's own (validators, defaults, hashes) may fail on half a value in any way.
+    """Return *value* as a *kind*: validated if it is complete, else built from its valid parts."""
+    # Code of the type (validators, defaults, hashes) may raise any error for a partial value.
     try:
         return _adapter(kind).validate_python(value)
     except Exception:  # noqa: BLE001
         try:
-            return _with_others(kind, _of_parts(_bare(kind), value), value)
+            return _with_all_of(kind, _of_parts(_bare(kind), value), value)
         except Exception:  # noqa: BLE001
             return NOTHING
 
 
-def _with_others(kind: Any, part: Any, value: Any) -> Any:
-    """Return *part* with what *value* spells of the other types that a *kind* is of, too."""
+def _with_all_of(kind: Any, part: Any, value: Any) -> Any:
+    """Return *part* merged with the parts of the other types that an `allOf` requires."""
     notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
-    for other in (each for note in notes if isinstance(note, Also) for each in note.kinds):
+    for other in (each for note in notes if isinstance(note, AllOf) for each in note.kinds):
         more = _built(other, value)
         if isinstance(part, dict) and isinstance(more, dict):
             part = {**part, **more}
@@ -100,7 +134,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _bare(kind: Any) -> Any:
-    """Return *kind* without what is only said about it."""
+    """Return *kind* without annotations, qualifiers and aliases."""
     while True:
         origin = get_origin(kind)
         if origin is Annotated or origin in _QUALIFIERS:
@@ -132,22 +166,22 @@ def _of_parts(kind: Any, value: Any) -> Any:
     return NOTHING if record is None else record.make(record.parts(value))
 
 
-def _parts(wanted: Iterable[tuple[Any, Any, Any]]) -> dict[Any, Any]:
-    """Return those of (type, key, value) that fit, by key."""
-    built = ((key, _built(kind, value)) for kind, key, value in wanted)
+def _parts(items: Iterable[tuple[Any, Any, Any]]) -> dict[Any, Any]:
+    """Return the valid parts of *items*, tuples of type, key and value, by key."""
+    built = ((key, _built(kind, value)) for kind, key, value in items)
     return {key: part for key, part in built if part is not NOTHING}
 
 
 def _of_items(collection: Any, arguments: tuple[Any, ...], value: list[Any]) -> Any:
     make = _MAKERS.get(collection)
-    # Of a tuple with so many places, those that are still to come have no value.
+    # A tuple of fixed length has no value for missing items.
     if make is None or (make is tuple and arguments[1:] != (...,)):
         return NOTHING
     return make(_parts((arguments[0], at, each) for at, each in enumerate(value)).values())
 
 
 def _of_union(branches: Collection[Any], value: Any) -> Any:
-    """Return the only branch that *value* can become; while there are several, nothing."""
+    """Return *value* as the only matching branch; `NOTHING` if several match."""
     found = []
     for branch in map(_bare, branches):
         record = _record_of(branch) if isinstance(value, dict) else None
@@ -169,21 +203,21 @@ class _Record:
 
     Attributes:
         kind: The type.
-        fields: Of each field its JSON key, its name and its type.
-        starts: What makes the value, until there is one, of each field that holds items.
+        fields: The JSON key, the name and the type of each field.
+        factories: The factories of empty values of the fields that are collections.
     """
 
     kind: Any
     fields: tuple[tuple[str, str, Any], ...]
-    starts: tuple[tuple[str, Callable[[], Any]], ...]
+    factories: tuple[tuple[str, Callable[[], Any]], ...]
 
     @classmethod
     def of(cls, kind: Any, fields: tuple[tuple[str, str, Any], ...]) -> "_Record":
-        starts = {name: start for _, name, each in fields if (start := _start_of(each)) is not None}
-        return cls(kind, fields, tuple(starts.items()))
+        found = {name: make for _, name, each in fields if (make := _empty_factory(each))}
+        return cls(kind, fields, tuple(found.items()))
 
     def parts(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that are there and fit, by name."""
+        """Return the valid fields in *value*, by name."""
         return _parts((kind, name, value[key]) for key, name, kind in self.fields if key in value)
 
     def make(self, parts: dict[str, Any]) -> Any:
@@ -191,19 +225,19 @@ class _Record:
         kind: Any = self.kind
         if typing_extensions.is_typeddict(kind):
             return parts
-        to_come: dict[str, Any] = dict.fromkeys(name for _, name, _ in self.fields)
-        to_come.update((name, start()) for name, start in self.starts)
+        empty: dict[str, Any] = dict.fromkeys(name for _, name, _ in self.fields)
+        empty.update((name, make()) for name, make in self.factories)
         if issubclass(kind, BaseModel):
             fields = kind.model_fields
-            missing = {name: to_come[name] for name in to_come if fields[name].is_required()}
+            missing = {name: empty[name] for name in empty if fields[name].is_required()}
             return kind.model_construct(set(parts), **{**missing, **parts})
         if hasattr(kind, "_field_defaults"):  # a named tuple
-            return kind(**{**to_come, **kind._field_defaults, **parts})
-        return _made(kind, parts, to_come)
+            return kind(**{**empty, **kind._field_defaults, **parts})
+        return _new_dataclass(kind, parts, empty)
 
 
-def _start_of(kind: Any) -> Callable[[], Any] | None:
-    """Return what makes an empty *kind*, if that is a collection of any number of items."""
+def _empty_factory(kind: Any) -> Callable[[], Any] | None:
+    """Return a factory of empty values if *kind* is a collection of variable length."""
     bare = _bare(kind)
     collection = get_origin(bare) or bare
     if collection is tuple and get_args(bare)[1:] not in ((), (...,)):
@@ -213,21 +247,21 @@ def _start_of(kind: Any) -> Callable[[], Any] | None:
     return functools.partial(_MAKERS[collection], ()) if collection in _MAKERS else None
 
 
-def _made(kind: Any, parts: Mapping[str, Any], to_come: Mapping[str, Any]) -> Any:
-    """Return a dataclass instance, around its `__init__`, which wants all fields."""
-    made = object.__new__(kind)
+def _new_dataclass(kind: Any, parts: Mapping[str, Any], empty: Mapping[str, Any]) -> Any:
+    """Return a dataclass instance without calling its `__init__`, which requires all fields."""
+    instance = object.__new__(kind)
     for each in dataclasses.fields(kind):
         missing = each.default is dataclasses.MISSING
-        value: Any = to_come.get(each.name) if missing else each.default
+        value: Any = empty.get(each.name) if missing else each.default
         if each.default_factory is not dataclasses.MISSING:
             value = each.default_factory()
-        object.__setattr__(made, each.name, parts.get(each.name, value))
-    return made
+        object.__setattr__(instance, each.name, parts.get(each.name, value))
+    return instance
 
 
 @functools.lru_cache(maxsize=1024)
 def _record_of(kind: Any) -> _Record | None:
-    """Return what fields a type has, or None when it is no record."""
+    """Return the fields of a type; None if it is not a model, dataclass, tuple or `TypedDict`."""
     model = get_origin(kind) or kind
     if _is_root_model(kind):
         return None
@@ -237,22 +271,14 @@ def _record_of(kind: Any) -> _Record | None:
     if named or dataclasses.is_dataclass(model) or typing_extensions.is_typeddict(model):
         hints = get_type_hints(model, include_extras=True)
         given = dict(zip(getattr(model, "__parameters__", ()), get_args(kind), strict=False))
-        fields = ((name, name, _with_arguments(hint, given)) for name, hint in hints.items())
-        return _Record.of(model, tuple(fields))
+        kinds = {n: replace_variables(hint, lambda v: given.get(v, v)) for n, hint in hints.items()}
+        return _Record.of(model, tuple((name, name, kind) for name, kind in kinds.items()))
     return None
 
 
 def _is_root_model(kind: Any) -> bool:
-    # Importing `RootModel` would make pydantic look for its plugins.
+    # Importing `RootModel` would make pydantic load its plugins.
     return isinstance(kind, type) and getattr(kind, "__pydantic_root_model__", False)
-
-
-def _with_arguments(kind: Any, given: Mapping[Any, Any]) -> Any:
-    """Return *kind* with what stands for its type variables: of `Page[Film]`, T is Film."""
-    variables = getattr(kind, "__parameters__", ())
-    if not given or not variables or isinstance(kind, type):
-        return given.get(kind, kind) if isinstance(kind, TypeVar) else kind
-    return kind[tuple(given.get(variable, variable) for variable in variables)]
 
 
 @functools.lru_cache(maxsize=1024)

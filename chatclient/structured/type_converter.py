@@ -1,4 +1,4 @@
-"""Reads JSON as a value of a type: at once where it is right, else mended where that is certain."""
+"""`TypeOutputConverter`: converts JSON text to a value of a type, with repair of malformed JSON."""
 
 import functools
 import json
@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast, get_ar
 
 from pydantic import TypeAdapter, ValidationError
 
+from chatclient._internal.frozen import deep_frozen
+from chatclient._internal.json import loads_exact
+from chatclient._internal.json_repair import repair_json
+from chatclient._internal.json_schema import JsonSchema, strict_form
+from chatclient._internal.text import shortened
+from chatclient.chat.thinking_tags import without_thoughts
 from chatclient.errors import EntityError, UsageError
-from chatclient.json import loads
-from chatclient.schemas import JsonSchema, strict_form
-from chatclient.slips import repair_json
-from chatclient.structured.cleaning import (
+from chatclient.structured.answer_cleaning import (
     Cleaner,
     brackets,
     cleaned,
@@ -21,16 +24,14 @@ from chatclient.structured.cleaning import (
     without_fence,
 )
 from chatclient.structured.partial import partial_value
-from chatclient.texts import shortened
-from chatclient.thoughts import without_thoughts
-from chatclient.tools.arguments import PYDANTIC_ERRORS, reason, typed_dict
-from chatclient.tools.binding import problems
-from chatclient.tools.generation import schema_of
-from chatclient.tools.repair import repair_value
-from chatclient.values import deep_frozen
+from chatclient.tools.function.argument_repair import repair_value
+from chatclient.tools.function.argument_types import PYDANTIC_ERRORS, reason, typed_dict
+from chatclient.tools.function.binding import problems
+from chatclient.tools.function.exact_numbers import NumberRewriter, public_schema
+from chatclient.tools.function.schema_generator import schema_of
 
 if TYPE_CHECKING:
-    # `type[T]` takes classes only: no unions, no literals, nothing annotated.
+    # `type[T]` does not accept unions, literals and annotated types.
     from typing_extensions import TypeForm
 
 T = TypeVar("T")
@@ -45,17 +46,17 @@ _MOST_SHOWN = 500
 
 
 class TypeOutputConverter(Generic[T]):
-    """Reads JSON as any type that pydantic knows.
+    """Converts JSON to a value of any type that pydantic supports.
 
-    What is right is read at once. Only what is not gets a second look: thoughts, fences and words
-    around the JSON are taken away, and slips that can only mean one thing are mended. What a JSON
-    object holds beside the fields of the type is dropped, unless the type forbids it.
+    If the text is not valid, reasoning, code fences and text around the JSON are removed, and
+    malformed JSON is repaired if only one reading is possible. Unknown properties are dropped,
+    unless the type forbids them.
 
     Args:
         kind: A pydantic model, dataclass, `TypedDict`, `NamedTuple`, enum, primitive, `Literal`,
             union, or a collection of such.
-        cleaners: What to take away from the text before it is read, one after another.
-        schema: What the model is told, in place of the type's own JSON Schema.
+        cleaners: Functions that remove text around the JSON, applied in order.
+        schema: A JSON Schema for the model that replaces that of the type.
 
     Raises:
         UsageError: The type has no JSON Schema.
@@ -81,36 +82,38 @@ class TypeOutputConverter(Generic[T]):
             raise UsageError(msg) from error
         self._wrapped = None if _is_object(self._schema) else _WRAPPED
         self._read = _reader(adapter, kind, self._wrapped)
-        self.format = _FORMAT + json.dumps(self._schema)
-        self.json_schema: Mapping[str, Any] = _sendable(self._schema, name_of_kind(kind))
+        self._numbers = NumberRewriter(_with_wrapper(self._schema, self._wrapped))
+        public = public_schema(self._schema)
+        self.format = _FORMAT + json.dumps(public)
+        self.json_schema: Mapping[str, Any] = _sendable(public, name_of_kind(kind))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # pydantic's readers cannot be pickled; they are made anew.
+        # pydantic's validators cannot be pickled.
         make = functools.partial(
             type(self), self.kind, cleaners=self._cleaners, schema=self._schema
         )
         return make, ()
 
     def convert(self, text: str) -> T:
-        """Return what *text* says.
+        """Return the value in *text*.
 
         Raises:
-            EntityError: It does not fit the type.
+            EntityError: *text* is not a value of the type.
         """
         try:
-            return self._read(text)
+            return self._read(self._numbers.rewrite(text))
         except ValidationError:
-            return self._read_again(text)
+            return self._convert_leniently(text)
 
     def partial(self, text: str) -> T:
-        """Return as much of the value as *text*, the beginning of an answer, spells.
+        """Return the partial value in *text*, the beginning of an answer.
 
         Returns:
-            A value whose missing fields are their defaults or None, or `NOTHING`.
+            A value whose missing fields have their defaults or None, or `NOTHING`.
         """
-        return cast("T", partial_value(self.kind, text, wrapped=self._wrapped))
+        return cast("T", partial_value(self.kind, text, self._numbers, wrapped=self._wrapped))
 
-    def _read_again(self, text: str) -> T:
+    def _convert_leniently(self, text: str) -> T:
         bare = cleaned(text, self._cleaners)
         if not bare:
             raise self._error(text, ["the answer is empty"])
@@ -120,15 +123,15 @@ class TypeOutputConverter(Generic[T]):
         errors: list[EntityError] = []
         for candidate in candidates:
             try:
-                return self._read_mended(_parsed(candidate), text)
+                return self._read_repaired(_parsed(candidate), text)
             except EntityError as error:
                 errors.append(error)
             except ValueError as error:
                 errors.append(self._error(text, [f"not valid JSON: {error}"]))
-        # An error about JSON that does not fit says more than one about a text that is not JSON.
+        # Validation errors are more helpful than syntax errors.
         raise next((error for error in errors if error.__cause__ is not None), errors[0])
 
-    def _read_mended(self, value: Any, text: str) -> T:
+    def _read_repaired(self, value: Any, text: str) -> T:
         if self._wrapped is not None and isinstance(value, dict) and value.keys() == {_WRAPPED}:
             value = value[_WRAPPED]
         try:
@@ -145,7 +148,7 @@ class TypeOutputConverter(Generic[T]):
 
 
 def name_of_kind(kind: Any) -> str:
-    """Return what a type is called, without its modules and what is only said about it."""
+    """Return the name of a type without modules and annotations."""
     return re.sub(r"(?:[\w<>]+\.)+", "", _written(kind))
 
 
@@ -160,11 +163,11 @@ def _written(kind: Any) -> str:
 
 
 def entity_error(wanted: str, text: str, errors: Iterable[str]) -> EntityError:
-    """Return the error of an answer that is not what was *wanted*."""
+    """Return the error that the answer *text* is not a *wanted* value; *errors* are the reasons."""
     errors = tuple(errors)
-    told = "".join(f"\n- {line}" for line in errors)
+    lines = "".join(f"\n- {line}" for line in errors)
     shown = shortened(text, _MOST_SHOWN)
-    msg = f"the answer does not fit {wanted}:{told}\nThe model answered: {shown}"
+    msg = f"the answer does not fit {wanted}:{lines}\nThe model answered: {shown}"
     return EntityError(msg, text=text, errors=errors)
 
 
@@ -173,22 +176,34 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 
 
 def _sendable(schema: JsonSchema, name: str) -> Mapping[str, Any]:
-    """Return the schema of an object in the form that providers can enforce, if it has one."""
+    """Return *schema* as that of an object, in the strict form if it has one."""
     if not _is_object(schema):
-        inner = {key: value for key, value in schema.items() if key != "$defs"}
-        schema = {
-            "type": "object",
-            "properties": {_WRAPPED: inner},
-            "required": [_WRAPPED],
-            "additionalProperties": False,
-            **({"$defs": schema["$defs"]} if "$defs" in schema else {}),
-        }
+        schema = _wrapper(schema)
     frozen_form: Mapping[str, Any] = deep_frozen({"title": name, **(strict_form(schema) or schema)})
     return frozen_form
 
 
+def _wrapper(schema: JsonSchema) -> JsonSchema:
+    """Return the schema of an object that holds the value."""
+    inner = {key: value for key, value in schema.items() if key != "$defs"}
+    return {
+        "type": "object",
+        "properties": {_WRAPPED: inner},
+        "required": [_WRAPPED],
+        "additionalProperties": False,
+        **({"$defs": schema["$defs"]} if "$defs" in schema else {}),
+    }
+
+
+def _with_wrapper(schema: JsonSchema, wrapped: str | None) -> JsonSchema:
+    """Return the schema of all texts that are read: the value, and the object that holds it."""
+    if wrapped is None:
+        return schema
+    return {"anyOf": [_wrapper(schema), schema], "$defs": schema.get("$defs", {})}
+
+
 def _reader(adapter: TypeAdapter[T], kind: Any, wrapped: str | None) -> Callable[[str], T]:
-    """Return what reads JSON of a type, and that of its wrapper if it has one."""
+    """Return a function that converts JSON of *kind*, or of an object with it in *wrapped*."""
     read: Callable[[str], T] = adapter.validator.validate_json
     if wrapped is None:
         return read
@@ -199,31 +214,31 @@ def _reader(adapter: TypeAdapter[T], kind: Any, wrapped: str | None) -> Callable
             try:
                 return cast("T", unwrap(text)[wrapped])
             except ValidationError:
-                pass  # a union may admit an object of its own
+                pass  # the type may be a union with an object
         return read(text)
 
     return read_wrapped
 
 
 def _parsed(candidate: str) -> Any:
-    """Return the value that *candidate* spells, mended if need be; bare words are a string.
+    """Return the value of the JSON in *candidate*, repaired if necessary, else *candidate* itself.
 
     Raises:
-        ValueError: It was meant to be JSON but is not valid.
+        ValueError: It looks like JSON and cannot be repaired.
     """
     try:
-        return loads(candidate)
+        return loads_exact(candidate)
     except ValueError:
         if not candidate.startswith(("{", "[", '"')):
             return candidate
-        # An answer that was cut off must not pass for a whole one.
-        mended = repair_json(candidate) if _is_ended(candidate) else None
-        if mended is None:
+        # A truncated answer must not be completed.
+        repaired = repair_json(candidate) if _is_balanced(candidate) else None
+        if repaired is None:
             raise
-        return loads(mended)
+        return loads_exact(repaired)
 
 
-def _is_ended(candidate: str) -> bool:
-    """Return whether what was opened is closed, as far as strings with double quotes go."""
+def _is_balanced(candidate: str) -> bool:
+    """Return whether *candidate* has as many closing as opening brackets outside of strings."""
     counted = Counter(bracket[0] for bracket in brackets(candidate))
     return counted["{"] == counted["}"] and counted["["] == counted["]"]

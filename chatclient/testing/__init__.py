@@ -1,22 +1,41 @@
-"""What tests of applications need: models that answer as told, and checks for one's own parts."""
+"""Scripted and recorded models, evaluators and contract tests for applications."""
 
-from chatclient.testing.recording import (
-    Exchange,
-    Recording,
-    RecordingAdvisor,
-    RecordingModel,
-)
-from chatclient.testing.replaying import ReplayError, ReplayingModel
-from chatclient.testing.scripted import Answer, ScriptedModel, call
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Answer",
-    "Exchange",
-    "Recording",
-    "RecordingAdvisor",
-    "RecordingModel",
-    "ReplayError",
-    "ReplayingModel",
-    "ScriptedModel",
-    "call",
-]
+from chatclient._internal.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from chatclient.testing.evaluation import (
+        FACT_CHECKING_TEMPLATE as FACT_CHECKING_TEMPLATE,
+        RELEVANCY_TEMPLATE as RELEVANCY_TEMPLATE,
+        EvaluationRequest as EvaluationRequest,
+        EvaluationResponse as EvaluationResponse,
+        Evaluator as Evaluator,
+        FactCheckingEvaluator as FactCheckingEvaluator,
+        RelevancyEvaluator as RelevancyEvaluator,
+    )
+    from chatclient.testing.plugin import (
+        chat_redact as chat_redact,
+        recorded_model as recorded_model,
+    )
+    from chatclient.testing.recording import (
+        Exchange as Exchange,
+        Recording as Recording,
+        RecordingAdvisor as RecordingAdvisor,
+        RecordingModel as RecordingModel,
+        Redact as Redact,
+    )
+    from chatclient.testing.replaying import (
+        ReplayError as ReplayError,
+        ReplayingModel as ReplayingModel,
+    )
+    from chatclient.testing.repository_contract import (
+        ChatMemoryRepositoryContract as ChatMemoryRepositoryContract,
+    )
+    from chatclient.testing.scripted import (
+        Answer as Answer,
+        ScriptedModel as ScriptedModel,
+        call as call,
+    )
+else:  # not seen by type checkers, which would take any name for one that exists
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -1,9 +1,9 @@
-"""A pytest plugin: tests that record a real model once, and replay it ever after.
+"""A pytest plugin that records the responses of a real model once, and replays them later.
 
 ```text
 pytest_plugins = ["chatclient.testing.plugin"]    # in the top conftest.py
 
-pytest --chatclient-record=once    # record what has no recording yet
+pytest --chatclient-record=once    # record tests without a recording
 pytest                             # replay; a test without a recording fails
 ```
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from chatclient.model import ChatModel
+from chatclient.chat.model import ChatModel
 from chatclient.testing.recording import Recording, RecordingModel
 from chatclient.testing.replaying import ReplayingModel
 
@@ -26,12 +26,12 @@ _PASSED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that says when to record."""
+    """Add the option `--chatclient-record`."""
     parser.getgroup("chatclient").addoption(
         "--chatclient-record",
         choices=["none", "once", "all"],
         default="none",
-        help="record real models: never, where there is no recording, or anew",
+        help="record real models: never, if there is no recording, or always",
     )
 
 
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Take note whether a test ran to its end: one that is skipped in it has not failed either."""
+    """Record whether a test has passed; a test that skips itself has not."""
     report = yield
     if call.when == "call":
         item.stash[_PASSED] = report.passed
@@ -48,7 +48,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture
 def chat_redact() -> Callable[[str], str]:
-    """Return what removes secrets from recordings; override it in a conftest."""
+    """Return a function that removes secrets from recordings; override it in a conftest."""
     return str
 
 
@@ -56,12 +56,12 @@ def chat_redact() -> Callable[[str], str]:
 def recorded_model(
     request: pytest.FixtureRequest, chat_redact: Callable[[str], str]
 ) -> Iterator[Callable[[MakeModel], ChatModel]]:
-    """Return what makes the model of a test: recorded, or replayed.
+    """Return a function that creates the model of a test: a recording or a replaying one.
 
-    Call it with a function that makes the real model, which is only called for recording. When the
-    test passes, its recording is kept beside it, as `recordings/<module>/<test>.json`, or
-    `recordings/<module>/<class>.<test>.json` for a test in a class. A replay that leaves recorded
-    exchanges unused fails.
+    Its argument is a function that creates the real model, which is only called for recording. If
+    the test passes, the recording is saved in the directory of the test module as
+    `recordings/<module>/<test>.json`, or `recordings/<module>/<class>.<test>.json` for a method. A
+    test fails if its replay leaves exchanges unused.
     """
     path = _path_of(request)
     mode = request.config.getoption("--chatclient-record")
@@ -69,7 +69,7 @@ def recorded_model(
 
     def make(real: MakeModel) -> ChatModel:
         if models:
-            pytest.fail("recorded_model() makes one model for each test")
+            pytest.fail("recorded_model() can be called once per test")
         if path.exists() and mode != "all":
             models.append(ReplayingModel(Recording.load(path, redact=chat_redact)))
         elif mode == "none":
@@ -86,7 +86,7 @@ def recorded_model(
             if passed:
                 model.recording.save(path)
         elif passed and model.unused:
-            pytest.fail(f"{len(model.unused)} recorded exchanges were not asked for: {path}")
+            pytest.fail(f"{len(model.unused)} recorded exchanges were not used: {path}")
 
 
 _PLAIN = re.compile(r"[\w.-]+(\[[\w.-]+\])?")
@@ -94,11 +94,11 @@ _LONGEST_NAME = 100
 
 
 def _path_of(request: pytest.FixtureRequest) -> Path:
-    """Return where a test's recording is kept."""
+    """Return the path of a test's recording."""
     classes = [node.name for node in request.node.listchain() if isinstance(node, pytest.Class)]
-    whole = ".".join([*classes, request.node.name])
-    name = re.sub(r"[^\w.-]+", "_", whole)[:_LONGEST_NAME]
-    if len(whole) > _LONGEST_NAME or not _PLAIN.fullmatch(whole):
-        # Parameters may differ only in what cannot stand in the name of a file.
-        name += f"-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    full_name = ".".join([*classes, request.node.name])
+    name = re.sub(r"[^\w.-]+", "_", full_name)[:_LONGEST_NAME]
+    if len(full_name) > _LONGEST_NAME or not _PLAIN.fullmatch(full_name):
+        # Test names may differ only in characters that are replaced.
+        name += f"-{hashlib.sha256(full_name.encode()).hexdigest()[:8]}"
     return Path(request.path.parent, "recordings", request.path.stem, f"{name}.json")

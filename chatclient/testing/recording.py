@@ -1,4 +1,4 @@
-"""Records what a real model says, for tests that play it back."""
+"""Records the responses of a real model, for tests that replay them."""
 
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -8,38 +8,38 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from chatclient.aggregator import MessageAggregator
-from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
+from chatclient._internal.json import dumps, loads
+from chatclient._internal.redaction import redacted_text
+from chatclient.chain.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
+from chatclient.chat.aggregator import MessageAggregator
+from chatclient.chat.events import TextDelta
+from chatclient.chat.messages import AssistantMessage, Part
+from chatclient.chat.model import ChatModel, OutputMode
+from chatclient.chat.options import ChatOptions
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.response import ChatResponse, Generation
+from chatclient.chat.serialization import message_to_dict, response_to_dict
 from chatclient.errors import UsageError
-from chatclient.events import TextDelta
-from chatclient.json import dumps, loads
-from chatclient.messages import AssistantMessage, Part
-from chatclient.model import ChatModel, OutputMode
-from chatclient.options import ChatOptions
-from chatclient.prompt import Prompt
-from chatclient.redaction import redacted_text
-from chatclient.response import ChatResponse, Generation
-from chatclient.runtime import Runtime
-from chatclient.serialization import message_to_dict, response_to_dict
+from chatclient.runtime.runtime import Runtime
 
 Redact = Callable[[str], str]
-"""Takes any text of a recording, and returns what may be kept of it."""
+"""Redacts a text of a recording."""
 
 _UNRECORDED = {"tool_callbacks", "tool_names", "tool_context", "internal_tool_execution_enabled"}
 
 
-def _as_it_is(text: str) -> str:
+def _unchanged(text: str) -> str:
     return text
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request to a model, and what came of it.
+    """One request to a model and its response.
 
     Attributes:
         request: Messages, tools and options, as JSON values.
-        response: The response, as `response_to_dict` wrote it.
-        pieces: The text as it was streamed; empty when it was not.
+        response: The result of `response_to_dict`.
+        pieces: The pieces of a streamed text; else empty.
     """
 
     request: dict[str, Any]
@@ -49,25 +49,24 @@ class Exchange:
 
 @dataclass(slots=True, eq=False)
 class Recording:
-    """Exchanges with a model, in the order in which they ended.
+    """Exchanges with a model, in the order of their end.
 
     Args:
-        redact: Sees every text, before it is kept and before it is compared. Of a text that is
-            JSON, such as arguments, it also sees each string that is escaped in it.
+        redact: Called with every text before it is stored or compared. Strings within JSON, such as
+            arguments, are redacted separately, unescaped.
 
     Attributes:
-        exchanges: What was recorded.
-        output_modes: How the model is best held to a schema, `"with tools"` and `"without"`, as
-            far as it was asked.
+        exchanges: The exchanges.
+        output_modes: The output modes of the model for requests `"with tools"` and `"without"`.
     """
 
-    redact: Redact = _as_it_is
+    redact: Redact = _unchanged
     exchanges: list[Exchange] = field(default_factory=list)
     output_modes: dict[str, OutputMode] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: str | Path, *, redact: Redact = _as_it_is) -> "Recording":
-        """Read what `save` wrote.
+    def load(cls, path: str | Path, *, redact: Redact = _unchanged) -> "Recording":
+        """Load a recording from a file written by `save`.
 
         Raises:
             OSError: The file cannot be read.
@@ -86,7 +85,7 @@ class Recording:
         return cls(redact, exchanges, output_modes)
 
     def save(self, path: str | Path) -> None:
-        """Write everything to a JSON file that people can read and compare.
+        """Write the recording to an indented JSON file.
 
         Raises:
             OSError: The file cannot be written.
@@ -105,38 +104,38 @@ class Recording:
         if self.output_modes:
             data = {"output_modes": self.output_modes, **data}
         text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
-        # What was there stays until the new file is whole.
-        beside = path.with_name(f"{path.name}.{uuid4().hex}")
-        # Half a surrogate pair, which some models say, becomes the escape that JSON has for it.
-        beside.write_bytes(text.encode("utf-8", "backslashreplace"))
-        beside.replace(path)
+        # Replaced atomically.
+        temporary = path.with_name(f"{path.name}.{uuid4().hex}")
+        # Lone surrogates, which some models emit, become JSON escapes.
+        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
+        temporary.replace(path)
 
     def add(self, prompt: Prompt, response: ChatResponse, pieces: Iterable[str] = ()) -> None:
-        """Keep one exchange."""
-        kept = _redacted(_values(response_to_dict(response)), self.redact)
-        said = tuple(pieces)
-        whole = "".join(said)
-        redacted = _redacted(whole, self.redact)  # a stream may cut a secret in two
-        if redacted != whole:
-            said = _cut_like(said, redacted)
-        self.exchanges.append(Exchange(self.request_of(prompt), kept, said))
+        """Add one exchange, redacted."""
+        data = _redacted(_json_values(response_to_dict(response)), self.redact)
+        pieces = tuple(pieces)
+        text = "".join(pieces)
+        redacted = _redacted(text, self.redact)  # joined, because a secret may be split
+        if redacted != text:
+            pieces = _cut_like(pieces, redacted)
+        self.exchanges.append(Exchange(self.request_of(prompt), data, pieces))
 
     def request_of(self, prompt: Prompt) -> dict[str, Any]:
-        """Return what of *prompt* is recorded and compared."""
+        """Return the parts of *prompt* that are recorded and compared, redacted."""
         options = prompt.options
         request = {
-            "messages": [_without_notes(message_to_dict(m)) for m in prompt.messages],
+            "messages": [_without_metadata(message_to_dict(m)) for m in prompt.messages],
             "tools": [_tool(callback) for callback in options.tool_callbacks or ()],
             "options": _set_options(options),
         }
-        return _redacted(_values(request), self.redact)  # type: ignore[no-any-return]
+        return _redacted(_json_values(request), self.redact)  # type: ignore[no-any-return]
 
 
 class RecordingAdvisor:
-    """Records what goes to the model and what comes back, next to the model.
+    """Records requests and responses of the model; the innermost advisor.
 
     Args:
-        recording: What it is added to; save it when all is said.
+        recording: The recording, to be saved after the requests.
     """
 
     name = "RecordingAdvisor"
@@ -146,26 +145,26 @@ class RecordingAdvisor:
         self.recording = recording
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        """Pass everything on as it is."""
+        """Record the exchange, which is passed on unchanged."""
         pieces: list[str] = []
         runtime = request.runtime
 
-        async def listen(event: Any) -> None:
+        async def emit(event: Any) -> None:
             if isinstance(event, TextDelta):
                 pieces.append(event.text)
             await runtime.emit(event)
 
-        response = await call_next(request.mutate(runtime=runtime.with_emitter(listen)))
+        response = await call_next(request.mutate(runtime=runtime.with_emitter(emit)))
         self.recording.add(request.prompt, response.chat_response, pieces)
         return response
 
 
 class RecordingModel(ChatModel):
-    """A model that records all it is asked and says, for tests that build their own client.
+    """A model that records the requests and responses of another model.
 
     Args:
-        model: The real one.
-        recording: What it is added to; save it when all is said.
+        model: The real model.
+        recording: The recording, to be saved after the requests.
     """
 
     def __init__(self, model: ChatModel, recording: Recording) -> None:
@@ -174,18 +173,18 @@ class RecordingModel(ChatModel):
 
     @property
     def options(self) -> ChatOptions:
-        """Those of the real model."""
+        """The options of the real model."""
         return self._model.options
 
     @property
     def address(self) -> str:
-        """That of the real model."""
+        """The address of the real model."""
         return self._model.address
 
     def output_mode(self, options: ChatOptions) -> OutputMode:
-        """Return how the real model is best held to a schema."""
+        """Return and record the output mode of the real model."""
         mode = self._model.output_mode(options)
-        self.recording.output_modes[occasion(options)] = mode
+        self.recording.output_modes[output_mode_key(options)] = mode
         return mode
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
@@ -197,19 +196,19 @@ class RecordingModel(ChatModel):
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the real model's response as it comes; one that is cut short is not recorded."""
-        whole = MessageAggregator()
+        """Yield the chunks of the real model; an incomplete response is not recorded."""
+        aggregator = MessageAggregator()
         pieces: list[str] = []
         async with aclosing(self._model.generate_stream(prompt, runtime)) as chunks:
             async for chunk in chunks:
                 if isinstance(chunk, str):
-                    whole.add_text(chunk)
+                    aggregator.add_text(chunk)
                     pieces.append(chunk)
                     yield chunk
                 else:
                     pieces.append(chunk.text)
-                    yield _with_parts(chunk, whole.take(chunk))
-        self.recording.add(prompt, whole.response(), filter(None, pieces))
+                    yield _with_parts(chunk, aggregator.take(chunk))
+        self.recording.add(prompt, aggregator.response(), filter(None, pieces))
 
     def close(self) -> None:
         """Close the real model."""
@@ -221,23 +220,23 @@ class RecordingModel(ChatModel):
 
 
 def _with_parts(chunk: ChatResponse, parts: list[Part]) -> ChatResponse:
-    """Return *chunk* with what it tells of the first answer.
+    """Return *chunk* with *parts* as those of the first generation.
 
-    A call that came without an id has one there, which is to be the same in what is recorded and in
-    what follows on it.
+    Calls without an id get one from the aggregator; it must be the same in the recording and in the
+    following requests.
     """
 
-    def told(generation: Generation) -> Generation:
+    def replaced(generation: Generation) -> Generation:
         if generation.index:
             return generation
         message = AssistantMessage(parts, metadata=generation.output.metadata)
         return replace(generation, output=message)
 
-    return replace(chunk, generations=tuple(map(told, chunk.generations)))
+    return replace(chunk, generations=tuple(map(replaced, chunk.generations)))
 
 
 def _cut_like(pieces: tuple[str, ...], text: str) -> tuple[str, ...]:
-    """Return *text* in as many pieces, of the same lengths as far as it reaches."""
+    """Return *text* cut into pieces with the lengths of *pieces*; the last has the rest."""
     cut: list[str] = []
     for piece in pieces[:-1]:
         cut.append(text[: len(piece)])
@@ -245,15 +244,14 @@ def _cut_like(pieces: tuple[str, ...], text: str) -> tuple[str, ...]:
     return tuple(piece for piece in (*cut, text) if piece)
 
 
-def _without_notes(message: dict[str, Any]) -> dict[str, Any]:
-    """Return *message* without what an application notes on a user's, such as when it came."""
-    if message["role"] != "user":
-        return message
-    return {key: value for key, value in message.items() if key != "metadata"}
+def _without_metadata(message: dict[str, Any]) -> dict[str, Any]:
+    """Return *message* without its id, and without the metadata of a user message."""
+    left_out = {"id", "metadata"} if message["role"] == "user" else {"id"}
+    return {key: value for key, value in message.items() if key not in left_out}
 
 
-def occasion(options: ChatOptions) -> str:
-    """Return the name, among the output modes of a recording, of a request with *options*."""
+def output_mode_key(options: ChatOptions) -> str:
+    """Return the key of requests with *options* in `Recording.output_modes`."""
     return "with tools" if options.tool_callbacks or options.tool_names else "without"
 
 
@@ -274,13 +272,13 @@ def _set_options(options: ChatOptions) -> dict[str, Any]:
     }
 
 
-def _values(data: Any) -> Any:
-    """Return *data* as JSON reads it back: lists for tuples, dicts for mappings of any kind."""
+def _json_values(data: Any) -> Any:
+    """Return *data* converted to plain JSON values: lists and dicts."""
     return loads(dumps(data))
 
 
 def _redacted(data: Any, redact: Redact) -> Any:
-    if redact is _as_it_is:
+    if redact is _unchanged:
         return data
     match data:
         case str():

@@ -1,4 +1,4 @@
-"""Plays back in tests what a real model has said."""
+"""`ReplayingModel`: replays recorded responses of a model in tests."""
 
 import difflib
 import json
@@ -8,30 +8,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chatclient.messages import AssistantMessage
-from chatclient.model import ChatModel, OutputMode
-from chatclient.options import ChatOptions
-from chatclient.parts import text_of
-from chatclient.prompt import Prompt
-from chatclient.response import ChatResponse, Generation
-from chatclient.runtime import Runtime
-from chatclient.serialization import response_from_dict
-from chatclient.testing.recording import Exchange, Recording, occasion
+from chatclient.chat.messages import AssistantMessage
+from chatclient.chat.model import ChatModel, OutputMode
+from chatclient.chat.options import ChatOptions
+from chatclient.chat.parts import text_of
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.response import ChatResponse, Generation
+from chatclient.chat.serialization import response_from_dict
+from chatclient.runtime.runtime import Runtime
+from chatclient.testing.recording import Exchange, Recording, output_mode_key
 
 
 class ReplayError(AssertionError):
-    """A model that replays was asked something else than was recorded; it says what differs."""
+    """A request was not recorded; the message shows the difference to the next recorded one."""
 
 
 class ReplayingModel(ChatModel):
-    """Answers what was recorded, to requests like those that were recorded.
+    """Returns the recorded responses to equal requests.
 
-    Each exchange is used once. Requests made at the same time may come in another order. Messages
-    and tools have to be the same, and the options that are set; the recorded model's own default
-    options, which this one does not have, are of no account.
+    Each exchange is used once; the order of requests does not matter. Messages, tools and the
+    options set by the request must be equal. Default options of the recorded model are ignored.
 
     Args:
-        recording: The exchanges, or the file that they are in.
+        recording: The recording, or its file.
     """
 
     def __init__(self, recording: Recording | str | Path) -> None:
@@ -43,27 +42,27 @@ class ReplayingModel(ChatModel):
 
     @property
     def unused(self) -> tuple[Exchange, ...]:
-        """The exchanges that nobody asked for so far."""
+        """The exchanges that have not been used."""
         return tuple(self._unused)
 
     def output_mode(self, options: ChatOptions) -> OutputMode:
-        """Return how the recorded model was best held to a schema."""
-        return self.recording.output_modes.get(occasion(options), "schema")
+        """Return the output mode of the recorded model."""
+        return self.recording.output_modes.get(output_mode_key(options), "schema")
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:  # noqa: ARG002
-        """Return what was answered.
+        """Return the recorded response.
 
         Raises:
-            ReplayError: This was never asked.
+            ReplayError: The request was not recorded.
         """
         return response_from_dict(self._take(prompt).response)
 
     async def generate_stream(
         self,
         prompt: Prompt,
-        runtime: Runtime,  # noqa: ARG002 - a recording waits for nothing
+        runtime: Runtime,  # noqa: ARG002 - no I/O
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield what was answered, in the pieces in which it came."""
+        """Yield the recorded response in its original pieces."""
         exchange = self._take(prompt)
         response = response_from_dict(exchange.response)
         if not exchange.pieces:
@@ -76,48 +75,49 @@ class ReplayingModel(ChatModel):
                 yield ChatResponse((Generation(AssistantMessage([part])),))
                 start += len(text_of((part,)))
                 continue
-            pieces = _between(exchange.pieces, start, start + len(part))
+            pieces = _slice_pieces(exchange.pieces, start, start + len(part))
             start += len(part)
             for piece in pieces if "".join(pieces) == part else [part]:
                 yield piece
-        silent = AssistantMessage([], metadata=first.output.metadata)
-        last = replace(first, output=silent)
+        without_parts = AssistantMessage([], metadata=first.output.metadata)
+        last = replace(first, output=without_parts)
         yield ChatResponse((last, *response.generations[1:]), response.metadata)
 
     def _take(self, prompt: Prompt) -> Exchange:
-        asked = self.recording.request_of(prompt)
+        request = self.recording.request_of(prompt)
         with self._lock:
             for at, exchange in enumerate(self._unused):
-                if _comparable(exchange, asked) == asked:
+                if _comparable(exchange, request) == request:
                     return self._unused.pop(at)
-            raise ReplayError(_difference(self._unused, asked))
+            raise ReplayError(_difference(self._unused, request))
 
 
-def _difference(unused: list[Exchange], asked: dict[str, Any]) -> str:
+def _difference(unused: list[Exchange], request: dict[str, Any]) -> str:
     if not unused:
-        return f"the recording has no exchange left for this request:\n{_text(asked)}"
+        return f"the recording has no exchange left for this request:\n{_text(request)}"
     lines = difflib.unified_diff(
-        _text(_comparable(unused[0], asked)).splitlines(),
-        _text(asked).splitlines(),
+        _text(_comparable(unused[0], request)).splitlines(),
+        _text(request).splitlines(),
         "recorded",
-        "asked",
+        "requested",
         lineterm="",
     )
     return "this was not recorded; the next recorded request differs:\n" + "\n".join(lines)
 
 
-def _comparable(exchange: Exchange, asked: dict[str, Any]) -> dict[str, Any]:
+def _comparable(exchange: Exchange, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the recorded request without options that *request* does not set."""
     recorded = exchange.request
-    set_now = {k: v for k, v in recorded["options"].items() if k in asked["options"]}
-    return {**recorded, "options": set_now}
+    options = {k: v for k, v in recorded["options"].items() if k in request["options"]}
+    return {**recorded, "options": options}
 
 
 def _text(request: dict[str, Any]) -> str:
     return json.dumps(request, indent=1, ensure_ascii=False)
 
 
-def _between(pieces: tuple[str, ...], start: int, end: int) -> list[str]:
-    """Return the pieces of what stands between two places of the text that *pieces* make up."""
+def _slice_pieces(pieces: tuple[str, ...], start: int, end: int) -> list[str]:
+    """Return the text of *pieces* from *start* to *end*, cut at the same positions."""
     cut: list[str] = []
     at = 0
     for piece in pieces:

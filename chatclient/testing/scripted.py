@@ -1,22 +1,22 @@
-"""A model for tests: gives scripted answers, and keeps the prompts that it got."""
+"""`ScriptedModel`: a model for tests with predefined answers."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from chatclient.json import dumps
-from chatclient.messages import AssistantMessage, ToolCall
-from chatclient.model import ChatModel
-from chatclient.options import NO_OPTIONS, ChatOptions
-from chatclient.prompt import Prompt
-from chatclient.response import (
+from chatclient._internal.json import dumps
+from chatclient.chat.messages import AssistantMessage, ToolCall
+from chatclient.chat.model import ChatModel
+from chatclient.chat.options import NO_OPTIONS, ChatOptions
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.response import (
     ChatResponse,
     ChatResponseMetadata,
     FinishReason,
     Generation,
     Usage,
 )
-from chatclient.runtime import Runtime
+from chatclient.runtime.runtime import Runtime
 
 Answer = (
     str
@@ -26,26 +26,25 @@ Answer = (
     | Sequence[ToolCall | str | Exception]
     | Exception
 )
-"""What a scripted model answers: a text, tool calls, a whole message or response, or an error. An
-error that ends a sequence breaks a stream off after what stands before it."""
+"""An answer of a scripted model: a text, tool calls, a message, a response or an error. An error at
+the end of a sequence is raised after the other items are streamed."""
 
 
 class ScriptedModel(ChatModel):
-    """Answers in the order given, or as a function of the prompt.
+    """A model with predefined answers, or with a function that computes them.
 
     Args:
-        *answers: One for each call, in order; or a single function from a `Prompt` to an answer.
-        chunks: How streamed text is cut: a number of characters, or a function from the text to
-            its pieces.
-        usage: What each answer costs.
+        *answers: One answer for each call, in order; or a single function of the `Prompt`.
+        chunks: The size of streamed chunks in characters, or a function that splits a text.
+        usage: The usage of each response.
         options: The model's default options.
 
     Attributes:
-        prompts: Every prompt the model was asked, in order.
-        unused: How many answers have not been used.
+        prompts: The prompts of all calls, in order.
+        unused: The number of unused answers.
 
     Raises:
-        AssertionError: (when called) there are no answers left.
+        AssertionError: (when called) There are no answers left.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class ScriptedModel(ChatModel):
 
     @property
     def options(self) -> ChatOptions:
-        """The options that hold where a prompt sets none."""
+        """The default options."""
         return self._options
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:  # noqa: ARG002
@@ -77,45 +76,45 @@ class ScriptedModel(ChatModel):
     async def generate_stream(
         self,
         prompt: Prompt,
-        runtime: Runtime,  # noqa: ARG002 - a script waits for nothing
+        runtime: Runtime,  # noqa: ARG002 - no I/O
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the next answer in pieces: text as cut, then everything else, then the costs."""
+        """Yield the next answer in chunks; the last chunk has the metadata and the usage."""
         response, error = self._next(prompt)
-        silent: list[Generation] = []
+        without_parts: list[Generation] = []
         for generation in response.generations:
             for part in generation.output.parts:
                 for piece in self._cut(part) if isinstance(part, str) else (part,):
                     message = AssistantMessage([piece])
                     yield ChatResponse((Generation(message, index=generation.index),))
             metadata = generation.output.metadata
-            silent.append(replace(generation, output=AssistantMessage(metadata=metadata)))
+            without_parts.append(replace(generation, output=AssistantMessage(metadata=metadata)))
         if error is not None:
             raise error
-        yield replace(response, generations=tuple(silent))
+        yield replace(response, generations=tuple(without_parts))
 
     @property
     def unused(self) -> int:
-        """How many answers have not been used."""
+        """The number of unused answers; 0 with a function."""
         return 0 if self._function is not None else len(self._answers)
 
     def _next(self, prompt: Prompt) -> tuple[ChatResponse, Exception | None]:
-        """Return the next answer, and the error that comes after it."""
+        """Return the next response, and the error to raise after it."""
         self.prompts.append(prompt)
         if self._function is not None:
             answer: Any = self._function(prompt)
         elif self._answers:
             answer = self._answers.pop(0)
         else:
-            asked = repr(prompt.messages[-1]) if prompt.messages else "nothing"
-            msg = f"the script has no answer to call {len(self.prompts)}, which asks {asked}"
+            last = repr(prompt.messages[-1]) if prompt.messages else "no message"
+            msg = f"the script has no answer to call {len(self.prompts)}, which ends with {last}"
             raise AssertionError(msg)
         if isinstance(answer, ChatResponse):
             return answer, None
         if isinstance(answer, Exception):
             answer = [answer]
         if isinstance(answer, list | tuple) and answer and isinstance(answer[-1], Exception):
-            *said, error = answer
-            return self._response(said), error
+            *items, error = answer
+            return self._response(items), error
         return self._response(answer), None
 
     def _response(self, answer: Any) -> ChatResponse:
@@ -137,12 +136,12 @@ def _every(size: int) -> Callable[[str], Iterable[str]]:
 def call(
     name: str, arguments: str | Mapping[str, Any] = "{}", *, id: str | None = None
 ) -> ToolCall:
-    """Return a tool call, for scripts.
+    """Return a tool call as an answer of a `ScriptedModel`.
 
     Args:
-        name: Which tool.
-        arguments: A mapping, or a text as a model might write it.
-        id: Made from the name unless given.
+        name: The name of the tool.
+        arguments: A mapping, or a text, which may be malformed.
+        id: The id of the call; default: derived from the name.
     """
     text = arguments if isinstance(arguments, str) else dumps(arguments).decode()
     return ToolCall(id or f"call_{name}", name, text)

@@ -25,13 +25,10 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, StreamingResponse
 from sqlalchemy.exc import IntegrityError
 
-from chatclient import ChatClient, ChatModel
-from chatclient.advisors.memory import MessageChatMemoryAdvisor
-from chatclient.client import ChatClientRequestSpec
+from chatclient import ChatClient, ChatClientRequestSpec, ChatModel, TextDelta, ToolCallFinished
+from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.errors import ChatClientError, UsageError
-from chatclient.events import TextDelta, ToolCallFinished
-from chatclient.memory import MessageWindowChatMemory
-from chatclient.memory.sql import SqlChatMemoryRepository
+from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository
 from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
 
 PAGE = Path(__file__).with_name("page.html")
@@ -55,7 +52,7 @@ def book_train(number: str) -> str:
 
 
 class PendingTurns:
-    """The turns that wait for somebody's word, one per conversation, beside the memory."""
+    """Stores turns that wait for approval, at most one per conversation."""
 
     def __init__(self, engine: sa.Engine, table: str) -> None:
         self._engine = engine
@@ -69,7 +66,7 @@ class PendingTurns:
         metadata.create_all(engine)
 
     def put(self, conversation: str, turn: PendingTurn) -> bool:
-        """Keep a turn, unless another one of the conversation waits already; return whether."""
+        """Store a turn; return False if another turn of the conversation is pending."""
         row = {"conversation": conversation, "turn": turn.to_json()}
         try:
             with self._engine.begin() as connection:
@@ -79,14 +76,14 @@ class PendingTurns:
         return True
 
     def get(self, conversation: str) -> PendingTurn | None:
-        """Return the turn that waits, if one does."""
+        """Return the pending turn of a conversation, if any."""
         query = sa.select(self._table.c.turn).where(self._table.c.conversation == conversation)
         with self._engine.connect() as connection:
             turn = connection.scalar(query)
         return None if turn is None else PendingTurn.from_json(turn)
 
     def take(self, conversation: str) -> bool:
-        """Remove the turn that waits; only one caller is told that it did."""
+        """Delete the pending turn; return True for one caller only."""
         with self._engine.begin() as connection:
             gone = connection.execute(
                 sa.delete(self._table).where(self._table.c.conversation == conversation)
@@ -95,7 +92,7 @@ class PendingTurns:
 
 
 class ChatService:
-    """The service behind the page: a client, its memory, and the turns that wait.
+    """The service behind the page: a client, its memory and the pending turns.
 
     Args:
         model: The model, or its name.
@@ -123,7 +120,7 @@ class ChatService:
         self.engine.dispose()
 
     def read(self, conversation: ConversationId) -> dict[str, Any]:
-        """Return what was said, and the calls that wait."""
+        """Return the messages of a conversation and its pending calls."""
         turn = self.pending.get(conversation)
         asked = [message for message in turn.messages if message.role == "user"] if turn else []
         messages = [*self.memory.get(conversation), *asked[-1:]]
@@ -151,7 +148,7 @@ class ChatService:
     async def decide(
         self, conversation: ConversationId, decisions: dict[str, bool]
     ) -> StreamingResponse:
-        """Stream how the turn goes on that waited for *decisions*."""
+        """Resume the pending turn with *decisions* and stream the answer."""
         turn = await run_in_threadpool(self.pending.get, conversation)
         if turn is None:
             raise HTTPException(404, "Nothing waits for a decision.")
@@ -167,7 +164,7 @@ class ChatService:
         return StreamingResponse(self._told(conversation, request), media_type="text/event-stream")
 
     async def _told(self, conversation: str, request: ChatClientRequestSpec) -> AsyncIterator[str]:
-        """Yield server-sent events. When the browser leaves, the request ends with it."""
+        """Yield server-sent events; the request is cancelled if the browser disconnects."""
         try:
             async with request.astream() as stream:
                 async for event in stream.events():
@@ -187,7 +184,7 @@ class ChatService:
             yield sent("done")
         except ChatClientError as error:
             yield sent("error", message=f"{type(error).__name__}: {error}")
-        except Exception:  # the browser waits for a word, whatever it was
+        except Exception:  # the browser always gets a last event
             log.exception("a turn failed")
             yield sent("error", message="Something went wrong here.")
 
@@ -198,7 +195,7 @@ def sent(kind: str, **data: Any) -> str:
 
 
 def waiting(turn: PendingTurn) -> dict[str, dict[str, str]]:
-    """Return the calls that wait, for the page."""
+    """Return the pending calls as JSON for the page."""
     return {
         id: {"name": call.name, "given": call.arguments} for id, call in turn.to_decide().items()
     }

@@ -1,12 +1,19 @@
-"""Sessions as a chat memory."""
+"""`SessionChatMemory`: stores the turns of conversations as events of sessions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from chatclient.checks import check_kind
+from chatclient._internal.checks import check_type
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    UserMessage,
+    ends_turn,
+)
 from chatclient.errors import UsageError
-from chatclient.memory.chat_memory import ChatMemory, afterwards
+from chatclient.memory.chat_memory import ChatMemory, run_maintenance
 from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.repository import checked_id
 from chatclient.memory.sessions.compaction import CompactionStrategy, CompactionTrigger
@@ -14,33 +21,33 @@ from chatclient.memory.sessions.event import Session, SessionEvent, check_branch
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.service import SessionService
 from chatclient.memory.summary import SUMMARY
-from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMessage, ends_turn
-from chatclient.runtime import Runtime
+from chatclient.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SessionChatMemory(ChatMemory):
-    """Remembers conversations as sessions, each turn as events in the session's log.
+    """Stores each conversation as a session, and each turn as events in its log.
 
-    A session is created with its first turn. After a turn, the log is compacted if it is time to;
-    when that fails, it is logged, and the next turn tries again.
+    The first turn creates the session. After a turn, the log is compacted if *trigger* requires
+    it. If that fails, a warning is logged, and the next turn tries again.
 
     Attributes:
-        service: Where the sessions are.
-        user_id: Whose they have to be, or None to take whatever there is.
-        default_user_id: Whose sessions are that are created without a user id.
-        event_filter: What of the log the model is shown. It is never shown archived events, nor
-            half a turn: one that the filter tears apart is left out.
-        branch: The agent whose memory this is, as a dotted path, or None for the one that talks
-            with the user. It sees what the agents above it see, and appends to its own branch.
-        trigger: Says when the log is compacted.
-        strategy: Says what is then archived.
-        begun: When the turn began that will be appended, or None if nobody knows. What agents
-            have said since belongs to it.
+        service: The sessions.
+        user_id: The required owner of the sessions, or None to permit any.
+        default_user_id: The owner of new sessions if *user_id* is None.
+        event_filter: Selects the events that the model sees. Archived events are never included,
+            and turns of which the filter removes a part are dropped.
+        branch: The agent that uses this memory, as a dotted path, or None for the root agent.
+            It sees its own branch and those of its ancestors, and appends to its own.
+        trigger: Decides when the log is compacted. A memory with a branch does not compact,
+            because events of branches are archived with the turn of the user.
+        strategy: Decides which events are archived.
+        started_at: The start time of the turn to append, if known. Events that other agents
+            appended since then are part of the turn.
 
     Raises:
-        UsageError: The service is none, there is a trigger without a strategy or the other way
-            round, or the branch is no path of names.
+        UsageError: *service* has the wrong type, only one of *trigger* and *strategy* is given,
+            or *branch* is not a path of names.
     """
 
     service: SessionService
@@ -50,11 +57,11 @@ class SessionChatMemory(ChatMemory):
     branch: str | None = None
     trigger: CompactionTrigger | None = None
     strategy: CompactionStrategy | None = None
-    begun: datetime | None = None
+    started_at: datetime | None = None
 
     def __post_init__(self) -> None:
         hint = "put a repository into one: SessionService(repository)"
-        check_kind("a service of sessions", self.service, SessionService, hint)
+        check_type("a service of sessions", self.service, SessionService, hint)
         check_branch(self.branch)
         if (self.trigger is None) != (self.strategy is None):
             msg = "compaction takes both, a trigger and a strategy; or leave both out"
@@ -63,7 +70,7 @@ class SessionChatMemory(ChatMemory):
     def narrowed(
         self, user_id: str | None, event_filter: EventFilter | None
     ) -> "SessionChatMemory":
-        """Return this memory for one user and with a filter on top of its own."""
+        """Return a copy for one user, with *event_filter* merged into its filter."""
         own = self.event_filter
         return replace(
             self,
@@ -72,7 +79,7 @@ class SessionChatMemory(ChatMemory):
         )
 
     async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
-        """Return what the model is to be shown: summaries first, then the turns.
+        """Return the messages that the model should see: summaries, then turns.
 
         Raises:
             UsageError: The session belongs to another user.
@@ -85,8 +92,8 @@ class SessionChatMemory(ChatMemory):
         )
         events = await self.service.sessions.events(session, runtime, shown)
         if self.event_filter != EVERYTHING:
-            events = _whole_turns(events)
-        return tuple(map(_as_shown, events))
+            events = _complete_turns(events)
+        return tuple(map(_message_for_model, events))
 
     async def append(
         self,
@@ -96,26 +103,27 @@ class SessionChatMemory(ChatMemory):
         *,
         key: str | None = None,
     ) -> None:
-        """Append *messages* to the session's log as a unit, and compact it if it is time to.
+        """Append *messages* to the log atomically, and compact it if `trigger` requires it.
 
         Raises:
             UsageError: The session belongs to another user.
         """
         if not messages:
             return
-        # As a whole: whoever cancels it between two steps would take the turn for kept.
-        await runtime.shielded(self._keep(conversation_id, messages, runtime, key))
-        if self.trigger is None or self.strategy is None:
+        # Shielded: a cancellation between two steps must not make the turn count as stored.
+        await runtime.shielded(self._append(conversation_id, messages, runtime, key))
+        # Only the root agent compacts: another agent must not archive turns of the user.
+        if self.branch is not None or self.trigger is None or self.strategy is None:
             return
         sessions = self.service.sessions
         work = sessions.compact(conversation_id, self.trigger, self.strategy, runtime)
-        await afterwards(work, runtime, "compaction failed", session_id=conversation_id)
+        await run_maintenance(work, runtime, "compaction failed", session_id=conversation_id)
 
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
-        """Delete a session, with everything in its log."""
+        """Delete a session and its log."""
         await self.service.sessions.repository.delete(checked_id(conversation_id), runtime)
 
-    async def _keep(
+    async def _append(
         self, conversation_id: str, messages: Sequence[Message], runtime: Runtime, key: str | None
     ) -> None:
         sessions = self.service.sessions
@@ -124,7 +132,7 @@ class SessionChatMemory(ChatMemory):
             owner = self.user_id or self.default_user_id
             session = await sessions.create(owner, runtime, session_id=conversation_id)
         await sessions.append(
-            session, messages, runtime, key=key, branch=self.branch, begun=self.begun
+            session, messages, runtime, key=key, branch=self.branch, started_at=self.started_at
         )
 
     async def _find(self, conversation_id: str, runtime: Runtime) -> Session | None:
@@ -135,34 +143,35 @@ class SessionChatMemory(ChatMemory):
         return session
 
 
-def _as_shown(event: SessionEvent) -> Message:
-    """Return the message of *event*; a summary is marked as one, for it was never said."""
+def _message_for_model(event: SessionEvent) -> Message:
+    """Return the message of *event*; that of a synthetic event is marked as a summary."""
     message = event.message
     if event.synthetic and isinstance(message, UserMessage | AssistantMessage):
         return message.mutate(metadata={**message.metadata, SUMMARY: True})
     return message
 
 
-def _whole_turns(events: Sequence[SessionEvent]) -> tuple[SessionEvent, ...]:
-    """Return *events* without the turns that a provider would refuse as they are.
+def _complete_turns(events: Sequence[SessionEvent]) -> tuple[SessionEvent, ...]:
+    """Return *events* without the turns that a provider would reject.
 
-    System messages belong to no turn, and stay where they are.
+    System messages are part of no turn and are kept.
     """
     turns: list[list[SessionEvent]] = [[]]
     for event in events:
         if isinstance(event.message, SystemMessage):
             continue
-        if isinstance(event.message, UserMessage) and not _same_question(turns[-1], event):
+        if isinstance(event.message, UserMessage) and not _continues_question(turns[-1], event):
             turns.append([])
         turns[-1].append(event)
-    whole = {id(event) for turn in turns if _is_whole(turn) for event in turn}
-    return tuple(e for e in events if isinstance(e.message, SystemMessage) or id(e) in whole)
+    kept = {id(event) for turn in turns if _is_complete(turn) for event in turn}
+    return tuple(e for e in events if isinstance(e.message, SystemMessage) or id(e) in kept)
 
 
-def _same_question(turn: Sequence[SessionEvent], event: SessionEvent) -> bool:
-    """Return whether the user goes on with *event* where *turn* has no answer yet.
+def _continues_question(turn: Sequence[SessionEvent], event: SessionEvent) -> bool:
+    """Return whether *event* is a further user message of *turn*, which has no answer.
 
-    Both were appended together, then: a filter may have torn the answer off another question.
+    Only messages that were appended together form one question. The answer to an earlier
+    question may be missing because of the filter.
     """
     if not turn or ends_turn(turn[-1].message):
         return False
@@ -170,8 +179,8 @@ def _same_question(turn: Sequence[SessionEvent], event: SessionEvent) -> bool:
     return (before.timestamp, before.branch) == (event.timestamp, event.branch)
 
 
-def _is_whole(turn: Sequence[SessionEvent]) -> bool:
-    """Return whether *turn* is one that providers accept; its question may be several messages."""
+def _is_complete(turn: Sequence[SessionEvent]) -> bool:
+    """Return whether providers accept *turn*; its question may be several user messages."""
     messages = [event.message for event in turn]
     while len(messages) > 1 and all(isinstance(m, UserMessage) for m in messages[:2]):
         del messages[0]

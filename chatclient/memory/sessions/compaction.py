@@ -1,27 +1,27 @@
-"""When the log of a session is compacted, and what of it is then archived."""
+"""Compaction of session logs: triggers, and strategies that archive old turns."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from chatclient.checks import check_callable, check_kind, check_number
+from chatclient._internal.checks import check_callable, check_number, check_type
 from chatclient.errors import UsageError
 from chatclient.memory.sessions.event import SessionEvent, turn_starts
 from chatclient.memory.window import TokenEstimator, estimated_tokens
-from chatclient.runtime import Runtime
+from chatclient.runtime.runtime import Runtime
 
 CompactionTrigger = Callable[[Sequence[SessionEvent]], bool]
-"""Says of a log's active events whether it is time to compact them. Any function may do so."""
+"""A function that returns whether a log with these active events should be compacted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What is to become of a log's active events.
+    """The result of a strategy: changes to the active events of a log.
 
     Attributes:
-        archived: Those that the model is no longer shown.
-        summary: Synthetic events that stand for them and for all synthetic events before, or None
-            to leave those as they are.
+        archived: The events to archive.
+        summary: Synthetic events that replace all previous synthetic events, or None to keep
+            those.
     """
 
     archived: tuple[SessionEvent, ...]
@@ -29,17 +29,17 @@ class Compaction:
 
 
 class CompactionStrategy(Protocol):
-    """Decides what of a session's log is archived; any coroutine function of this shape is one."""
+    """A coroutine function that decides which events of a log are archived."""
 
     async def __call__(
         self, events: Sequence[SessionEvent], runtime: Runtime, /
     ) -> Compaction | None:
-        """Return what is to become of a log's active events, or None to leave them.
+        """Return the changes to the active events of a log, or None for no change.
 
         Args:
-            events: All that are active, the synthetic ones first. Only whole turns may be archived
-                and never the newest, which may be the one that is running.
-            runtime: How the request runs.
+            events: The active events, synthetic ones first. Only complete turns may be archived,
+                and never the newest turn, which may be in progress.
+            runtime: The runtime of the request.
         """
         ...
 
@@ -49,7 +49,7 @@ class CompactionStrategy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TurnCountTrigger:
-    """Due when there are more than *most* turns; only the user's are counted.
+    """Compacts when there are more than *most* turns of the user.
 
     Raises:
         UsageError: *most* is less than one.
@@ -58,16 +58,16 @@ class TurnCountTrigger:
     most: int
 
     def __post_init__(self) -> None:
-        _check("a trigger's number of turns", self.most)
+        _check_count("a trigger's number of turns", self.most)
 
     def __call__(self, events: Sequence[SessionEvent]) -> bool:
-        """Return whether it is time."""
-        return len(turn_starts(said(events))) > self.most
+        """Return whether the log should be compacted."""
+        return len(turn_starts(without_synthetic(events))) > self.most
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCountTrigger:
-    """Due when the events come to *threshold* tokens or more, as *estimator* counts.
+    """Compacts when the events have at least *threshold* tokens, counted by *estimator*.
 
     Raises:
         UsageError: *threshold* is less than one.
@@ -77,17 +77,17 @@ class TokenCountTrigger:
     estimator: TokenEstimator = estimated_tokens
 
     def __post_init__(self) -> None:
-        _check("a trigger's number of tokens", self.threshold)
-        check_callable("what counts tokens", self.estimator, takes=("message",))
+        _check_count("a trigger's number of tokens", self.threshold)
+        check_callable("a token estimator", self.estimator, takes=("message",))
 
     def __call__(self, events: Sequence[SessionEvent]) -> bool:
-        """Return whether it is time."""
+        """Return whether the log should be compacted."""
         return sum(self.estimator(event.message) for event in events) >= self.threshold
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class AnyTrigger:
-    """Due when one of several triggers says so.
+    """Compacts when any of several triggers requires it.
 
     Raises:
         UsageError: No trigger is given.
@@ -97,12 +97,12 @@ class AnyTrigger:
 
     def __init__(self, *triggers: CompactionTrigger) -> None:
         if not triggers:
-            msg = "without triggers it is never time to compact; give at least one"
+            msg = "AnyTrigger() without triggers never compacts; pass at least one"
             raise UsageError(msg)
         object.__setattr__(self, "triggers", triggers)
 
     def __call__(self, events: Sequence[SessionEvent]) -> bool:
-        """Return whether it is time."""
+        """Return whether the log should be compacted."""
         return any(trigger(events) for trigger in self.triggers)
 
 
@@ -111,9 +111,9 @@ class AnyTrigger:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """Keeps the newest *most* of the root's events, less what would be half a turn.
+    """Keeps the newest *most* events of the root agent, without an incomplete turn.
 
-    Events of branches are not counted and stay or go with their turn.
+    Events of branches do not count and are kept or archived with their turn.
 
     Raises:
         UsageError: *most* is less than one.
@@ -122,21 +122,21 @@ class SlidingWindow:
     most: int = 20
 
     def __post_init__(self) -> None:
-        _check("a window's number of events", self.most)
+        _check_count("a window's number of events", self.most)
 
     async def __call__(
         self,
         events: Sequence[SessionEvent],
-        runtime: Runtime,  # noqa: ARG002 - there is nothing to wait for
+        runtime: Runtime,  # noqa: ARG002 - nothing waits
     ) -> Compaction | None:
-        """Return what is to be archived."""
-        log = said(events)
-        return _cut(log, window_start(log, self.most))
+        """Return the events to archive."""
+        log = without_synthetic(events)
+        return _archive(log, window_start(log, self.most))
 
 
 @dataclass(frozen=True, slots=True)
 class TurnWindow:
-    """Keeps the newest *most* turns, and whatever stands before the first turn there is.
+    """Keeps the newest *most* turns, and events before the first turn.
 
     Raises:
         UsageError: *most* is less than one.
@@ -145,24 +145,24 @@ class TurnWindow:
     most: int = 10
 
     def __post_init__(self) -> None:
-        _check("a window's number of turns", self.most)
+        _check_count("a window's number of turns", self.most)
 
     async def __call__(
         self,
         events: Sequence[SessionEvent],
         runtime: Runtime,  # noqa: ARG002
     ) -> Compaction | None:
-        """Return what is to be archived."""
-        log = said(events)
+        """Return the events to archive."""
+        log = without_synthetic(events)
         starts = turn_starts(log)
         if len(starts) <= self.most:
             return None
-        return _cut(log, starts[-self.most], starts[0])
+        return _archive(log, starts[-self.most], starts[0])
 
 
 @dataclass(frozen=True, slots=True)
 class TokenWindow:
-    """Keeps the newest turns that come to *most* tokens, with the synthetic events.
+    """Keeps the newest turns that, with the synthetic events, have at most *most* tokens.
 
     Raises:
         UsageError: *most* is less than one.
@@ -172,30 +172,30 @@ class TokenWindow:
     estimator: TokenEstimator = estimated_tokens
 
     def __post_init__(self) -> None:
-        _check("a window's number of tokens", self.most)
-        check_callable("what counts tokens", self.estimator, takes=("message",))
+        _check_count("a window's number of tokens", self.most)
+        check_callable("a token estimator", self.estimator, takes=("message",))
 
     async def __call__(
         self,
         events: Sequence[SessionEvent],
         runtime: Runtime,  # noqa: ARG002
     ) -> Compaction | None:
-        """Return what is to be archived."""
-        log = said(events)
+        """Return the events to archive."""
+        log = without_synthetic(events)
         room = self.most - sum(self.estimator(e.message) for e in events if e.synthetic)
         start = len(log)
         while start and (room := room - self.estimator(log[start - 1].message)) >= 0:
             start -= 1
-        return _cut(log, turn_from(log, start))
+        return _archive(log, turn_from(log, start))
 
 
-def said(events: Sequence[SessionEvent]) -> list[SessionEvent]:
-    """Return those of *events* that were really said."""
+def without_synthetic(events: Sequence[SessionEvent]) -> list[SessionEvent]:
+    """Return *events* without synthetic ones."""
     return [event for event in events if not event.synthetic]
 
 
 def window_start(log: Sequence[SessionEvent], most: int) -> int:
-    """Return where the newest *most* of the root's events begin, at the start of a turn."""
+    """Return the start index, at a turn, of the newest *most* events of the root agent."""
     left = most
     start = len(log)
     while start and (left or log[start - 1].branch is not None):
@@ -205,9 +205,9 @@ def window_start(log: Sequence[SessionEvent], most: int) -> int:
 
 
 def turn_from(log: Sequence[SessionEvent], start: int) -> int:
-    """Return where the first turn begins at *start* or behind it, or else the newest turn.
+    """Return the start index of the first turn at or after *start*, or else of the newest turn.
 
-    The newest turn stays whole, however long: it may be the one that is running.
+    The newest turn is always kept, because it may be in progress.
     """
     starts = turn_starts(log)
     if not start or not starts:
@@ -215,10 +215,10 @@ def turn_from(log: Sequence[SessionEvent], start: int) -> int:
     return next((at for at in starts if at >= start), starts[-1])
 
 
-def _cut(log: Sequence[SessionEvent], end: int, start: int = 0) -> Compaction | None:
+def _archive(log: Sequence[SessionEvent], end: int, start: int = 0) -> Compaction | None:
     return Compaction(tuple(log[start:end])) if end > start else None
 
 
-def _check(what: str, number: int) -> None:
-    check_kind(what, number, int)
+def _check_count(what: str, number: int) -> None:
+    check_type(what, number, int)
     check_number(what, number, least=1)

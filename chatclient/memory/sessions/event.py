@@ -1,4 +1,4 @@
-"""A session and the events in its log."""
+"""`Session`, and `SessionEvent`: a message in the log of a session."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,44 +6,45 @@ from datetime import UTC, datetime
 from typing import Any, Self
 from uuid import uuid4
 
-from chatclient.checks import check_kind
+from chatclient._internal.checks import check_type
+from chatclient._internal.frozen import EMPTY, frozen
+from chatclient.chat.messages import Message, begins_turn
 from chatclient.errors import UsageError
-from chatclient.messages import Message, begins_turn
-from chatclient.values import EMPTY, frozen
+from chatclient.memory.repository import checked_id
 
 COMPACTION_SOURCE = "compaction_source"
-"""The key in the metadata of a synthetic event of what made it."""
+"""The metadata key of a synthetic event with the name of the strategy that created it."""
 
 
 def now() -> datetime:
-    """Return the time, in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
-def timely(moment: datetime | None, what: str) -> None:
-    """Make sure that *moment* has a time zone, so that it means the same wherever it is read.
+def check_time_zone(moment: datetime | None, name: str) -> None:
+    """Check that *moment* is None or a `datetime` with a time zone.
 
     Raises:
         UsageError: It is not a `datetime`, or has no time zone.
     """
     if moment is None:
         return
-    check_kind(what, moment, datetime)
+    check_type(name, moment, datetime)
     if moment.tzinfo is None:
-        msg = f"{what} needs a time zone; datetime.now(UTC) has one"
+        msg = f"{name} needs a time zone; datetime.now(UTC) has one"
         raise UsageError(msg)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation of a user's with one agent or several.
+    """A conversation of a user with one or several agents.
 
     Attributes:
-        id: Its name; the conversation id of the requests that belong to it.
-        user_id: Whose it is.
-        created_at: Since when.
-        expires_at: When it is gone, or None for never.
-        metadata: Whatever the application wants to remember; JSON values.
+        id: The session id, which is the conversation id of its requests.
+        user_id: The id of the owner.
+        created_at: The time of creation.
+        expires_at: The time of expiry, or None.
+        metadata: JSON values of the application.
 
     Raises:
         UsageError: An id is blank, or a time has no time zone.
@@ -56,14 +57,14 @@ class Session:
     metadata: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
-        _named(self.id, "a session's id")
-        _named(self.user_id, "a session's user id")
-        timely(self.created_at, "created_at")
-        timely(self.expires_at, "expires_at")
+        checked_id(self.id, "a session's id")
+        checked_id(self.user_id, "a session's user id")
+        check_time_zone(self.created_at, "created_at")
+        check_time_zone(self.expires_at, "expires_at")
         object.__setattr__(self, "metadata", frozen(self.metadata, "metadata"))
 
     def expired(self, moment: datetime) -> bool:
-        """Return whether it is gone at *moment*."""
+        """Return whether the session has expired at *moment*."""
         return self.expires_at is not None and self.expires_at <= moment
 
 
@@ -72,15 +73,15 @@ class SessionEvent:
     """A message in a session's log.
 
     Attributes:
-        id: Names the event in its session: appended again, it changes nothing.
-        session_id: The session that it belongs to.
-        timestamp: When it happened.
-        message: What was said.
-        branch: The agent that said or heard it, as a dotted path such as `lead.writer`, or None
-            for the agent that talks with the user.
-        metadata: Whatever the application wants to remember; JSON values.
-        synthetic: Whether it was never said: it stands for events that compaction has archived.
-        archived: Whether compaction took it out of what the model is shown.
+        id: The id, unique in the session. Appending an event with an existing id has no effect.
+        session_id: The id of the session.
+        timestamp: The time of the message.
+        message: The message.
+        branch: The agent that sent or received it, as a dotted path such as `lead.writer`, or
+            None for the root agent, which talks with the user.
+        metadata: JSON values of the application.
+        synthetic: Whether it is a summary of archived events instead of an actual message.
+        archived: Whether compaction has hidden it from the model.
 
     Raises:
         UsageError: The timestamp has no time zone, or the branch is not a dotted path.
@@ -96,7 +97,7 @@ class SessionEvent:
     archived: bool = False
 
     def __post_init__(self) -> None:
-        timely(self.timestamp, "timestamp")
+        check_time_zone(self.timestamp, "timestamp")
         check_branch(self.branch)
         object.__setattr__(self, "metadata", frozen(self.metadata, "metadata"))
 
@@ -110,25 +111,19 @@ class SessionEvent:
         timestamp: datetime | None = None,
         **rest: Any,
     ) -> Self:
-        """Return the event of *message* being said now, with an id of its own, unless told."""
+        """Return an event for *message*; by default with a random id and the current time."""
         return cls(id or uuid4().hex, session_id, timestamp or now(), message, **rest)
 
     def as_archived(self) -> Self:
-        """Return the event, archived."""
+        """Return the event as an archived one."""
         return self if self.archived else replace(self, archived=True)
 
 
-def _named(value: object, what: str) -> None:
-    if not isinstance(value, str) or not value.strip():
-        msg = f"{what} must be a text that is not blank, not {value!r}"
-        raise UsageError(msg)
-
-
 def check_branch(branch: str | None) -> None:
-    """Make sure that *branch* is well-formed, or None.
+    """Check that *branch* is None or a dotted path of names.
 
     Raises:
-        UsageError: It is not made of names with dots between.
+        UsageError: It is not.
     """
     if branch is not None and not all(p and p == p.strip() for p in branch.split(".")):
         msg = f"a branch must be a path of agents' names such as 'lead.writer', not {branch!r}"
@@ -136,30 +131,27 @@ def check_branch(branch: str | None) -> None:
 
 
 def visible_branches(branch: str) -> tuple[str, ...]:
-    """Return the branches whose events an agent sees beside the root's: its own and those above.
+    """Return the branches that an agent sees besides the root: *branch* and its ancestors.
 
     Args:
-        branch: The agent's, or an empty text for the agent at the root, which sees no branch.
+        branch: The branch of the agent; empty for the root agent, which sees no branch.
     """
     parts = branch.split(".") if branch else []
     return tuple(".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
-def in_order(events: Iterable[SessionEvent]) -> list[SessionEvent]:
-    """Return *events*, which are in the order of the log, as they are shown: synthetic ones first.
-
-    They stand for what was said before everything that is still shown.
-    """
+def synthetic_first(events: Iterable[SessionEvent]) -> list[SessionEvent]:
+    """Return *events* with the synthetic ones first: they summarise earlier messages."""
     events = list(events)
     return [e for e in events if e.synthetic] + [e for e in events if not e.synthetic]
 
 
 def turn_starts(events: Sequence[SessionEvent]) -> list[int]:
-    """Return where turns begin in *events*, which have no synthetic ones among them.
+    """Return the indexes at which turns begin in *events*, which contain no synthetic ones.
 
-    A turn begins with what the user says to the agent at the root. Agents that answer within the
-    turn may be done, and have their events in the log, before the turn as a whole is; so events of
-    branches right before it that are not older belong to it.
+    A turn begins with a user message to the root agent. The other agents of the turn may finish,
+    and append their events, before the turn is appended. Events of branches directly before the
+    user message are therefore part of the turn unless they are older.
     """
     places = [at for at, event in enumerate(events) if event.branch is None]
     messages = [events[at].message for at in places]
@@ -167,11 +159,11 @@ def turn_starts(events: Sequence[SessionEvent]) -> list[int]:
     for number, at in enumerate(places):
         if begins_turn(messages, number):
             start = at
-            while start and _within(events[start - 1], events[at]):
+            while start and _is_same_turn(events[start - 1], events[at]):
                 start -= 1
             starts.append(start)
     return starts
 
 
-def _within(event: SessionEvent, question: SessionEvent) -> bool:
+def _is_same_turn(event: SessionEvent, question: SessionEvent) -> bool:
     return event.branch is not None and event.timestamp >= question.timestamp

@@ -1,52 +1,51 @@
-"""Which events of a log are meant."""
+"""`EventFilter`: selects events of a session by time, role, text, branch and page."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterable, Sequence, Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from chatclient.checks import check_kind, check_number, check_word, names
+from chatclient._internal.checks import check_choice, check_number, check_type, names
+from chatclient.chat.messages import Role
 from chatclient.errors import UsageError
 from chatclient.memory.sessions.event import (
     SessionEvent,
     check_branch,
-    in_order,
-    timely,
+    check_time_zone,
+    synthetic_first,
     visible_branches,
 )
-from chatclient.messages import Role
 
 _PAGE_SIZE = 20
 
 Match = Literal["any", "all"]
-"""Whether one of the keywords is enough."""
+"""Whether any or all keywords must occur."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events of a log are meant; those that satisfy everything that is set.
+    """Selects the events that satisfy all of its conditions.
 
     Attributes:
-        since: Not before this moment.
-        until: Not after this moment.
-        roles: Messages of these kinds only.
-        exclude_synthetic: No summaries.
-        exclude_archived: Nothing that compaction has taken out.
-        last: The newest so many of what is left.
-        keyword: The message's text contains this, in whatever case.
-        keywords: It contains these, in whatever case.
-        match: Whether it has to contain one of *keywords* or all; default: any.
-        pattern: It matches this regular expression somewhere; a text is case-sensitive.
-        page: Which page of what is left, counted from 0; default: the first, if pages have a size.
-        page_size: How many events make a page; default: 20, if there is a page.
-        branch: What the agent of this branch sees: the root's events, its own and those of the
-            agents above it. An empty text is the agent at the root, None is everything.
+        since: The earliest timestamp.
+        until: The latest timestamp.
+        roles: The permitted roles of messages.
+        exclude_synthetic: Whether to exclude summaries.
+        exclude_archived: Whether to exclude archived events.
+        last: The maximum number of events; the newest are selected.
+        keyword: A text that the message must contain, ignoring case.
+        keywords: Texts that the message must contain, ignoring case.
+        match: Whether any or all of *keywords* are required; default: any.
+        pattern: A regular expression that must match somewhere; case-sensitive if a string.
+        page: The page to select, from 0; default: the first, if *page_size* is set.
+        page_size: The number of events of a page; default: 20, if *page* is set.
+        branch: Selects what the agent of this branch sees: events of the root, of the branch
+            and of its ancestors. Empty for the root agent, None for all events.
 
     Raises:
-        UsageError: A number is out of range, there are pages as well as *last*, a moment has no
-            time zone, or something is not a role, match, branch or regular expression.
+        UsageError: A number is out of range, *last* is combined with pages, a time has no time
+            zone, or a role, match, branch or regular expression is invalid.
     """
 
     since: datetime | None = None
@@ -64,16 +63,16 @@ class EventFilter:
     branch: str | None = None
 
     def __post_init__(self) -> None:
-        timely(self.since, "since")
-        timely(self.until, "until")
+        check_time_zone(self.since, "since")
+        check_time_zone(self.until, "until")
         if self.branch:
             check_branch(self.branch)
         put = object.__setattr__
         if self.roles is not None:
             put(self, "roles", names(self.roles))
             for role in names(self.roles):
-                check_word("a role", role, Role)
-        check_word("match", self.match, None, Match)
+                check_choice("a role", role, Role)
+        check_choice("match", self.match, None, Match)
         put(self, "keyword", _term(self.keyword))
         put(self, "keywords", _terms(self.keywords))
         if isinstance(self.pattern, str):
@@ -81,10 +80,9 @@ class EventFilter:
         _check_amounts(self)
 
     def merge(self, over: "EventFilter") -> Self:
-        """Return this filter with everything on top that *over* sets.
+        """Return this filter with the fields that are set in *over* replaced.
 
-        What either excludes is excluded. A page takes the place of `last`, and the other way
-        round.
+        Events that either filter excludes are excluded. A page replaces `last`, and vice versa.
         """
         changes = {
             field.name: value
@@ -98,34 +96,34 @@ class EventFilter:
         return replace(self, **changes)
 
     def __call__(self, event: SessionEvent) -> bool:
-        """Return whether *event* is meant, not counting `last` and pages."""
-        return self._fits(event) and self.says(event.message.text)
+        """Return whether *event* matches, ignoring `last` and pages."""
+        return self._matches_fields(event) and self.matches_text(event.message.text)
 
-    def _fits(self, event: SessionEvent) -> bool:
+    def _matches_fields(self, event: SessionEvent) -> bool:
         if self.exclude_synthetic and event.synthetic:
             return False
         if self.exclude_archived and event.archived:
             return False
         if self.roles is not None and event.message.role not in self.roles:
             return False
-        if not self._sees(event.branch):
+        if not self._matches_branch(event.branch):
             return False
         return not (
             (self.since is not None and event.timestamp < self.since)
             or (self.until is not None and event.timestamp > self.until)
         )
 
-    def _sees(self, branch: str | None) -> bool:
+    def _matches_branch(self, branch: str | None) -> bool:
         return branch is None or self.branch is None or branch in visible_branches(self.branch)
 
     @property
-    def searches(self) -> bool:
-        """Whether texts have to be looked at."""
+    def has_text_conditions(self) -> bool:
+        """Whether the text of messages matters."""
         return bool(self.keyword or self.keywords or self.pattern)
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """Where the page begins and ends in all that is meant, or None without pages."""
+        """The start and end index of the page in the matching events, or None without pages."""
         if self.page is None and self.page_size is None:
             return None
         size = self.page_size or _PAGE_SIZE
@@ -134,16 +132,16 @@ class EventFilter:
 
     @property
     def terms(self) -> "tuple[tuple[str, ...], ...]":
-        """The keywords in lower case: of each group, one has to be contained."""
+        """Groups of casefolded keywords; a text must contain at least one of each group."""
         groups: list[tuple[str, ...]] = [(self.keyword,)] if self.keyword else []
         if self.keywords:
             every = tuple(self.keywords)
             groups += [(term,) for term in every] if self.match == "all" else [every]
         return tuple(groups)
 
-    def says(self, text: str) -> bool:
-        """Return whether *text* contains what is looked for; an empty one contains nothing."""
-        if not self.searches:
+    def matches_text(self, text: str) -> bool:
+        """Return whether *text* satisfies the text conditions; an empty text never does."""
+        if not self.has_text_conditions:
             return True
         if not text:
             return False
@@ -152,19 +150,19 @@ class EventFilter:
             return False
         return not isinstance(self.pattern, re.Pattern) or bool(self.pattern.search(text))
 
-    def cut(self, events: Sequence[SessionEvent]) -> list[SessionEvent]:
-        """Return the newest or the page of *events*, all of which are meant."""
+    def limit(self, events: Sequence[SessionEvent]) -> list[SessionEvent]:
+        """Return the last events or the page of *events*, which all match."""
         if self.last is not None:
             return list(events[-self.last :])
         return list(events if self.bounds is None else events[slice(*self.bounds)])
 
-    def uncut(self) -> Self:
-        """Return this filter without `last` and pages, for a `cut` that comes later."""
+    def without_limits(self) -> Self:
+        """Return this filter without `last` and pages, to apply `limit` later."""
         return replace(self, last=None, page=None, page_size=None)
 
     def apply(self, log: Iterable[SessionEvent]) -> list[SessionEvent]:
-        """Return the events of *log* that are meant, synthetic ones first."""
-        return self.cut(in_order(event for event in log if self(event)))
+        """Return the selected events of *log*, synthetic ones first."""
+        return self.limit(synthetic_first(event for event in log if self(event)))
 
 
 def _check_amounts(filter: EventFilter) -> None:
@@ -175,7 +173,7 @@ def _check_amounts(filter: EventFilter) -> None:
     }
     for name, (amount, least) in amounts.items():
         if amount is not None:
-            check_kind(name, amount, int)
+            check_type(name, amount, int)
             check_number(name, amount, least=least)
     if filter.last is not None and (filter.page is not None or filter.page_size is not None):
         msg = "last= and page= exclude each other; leave one of them out"
@@ -202,7 +200,7 @@ def _compiled(pattern: str) -> "re.Pattern[str]":
 
 
 EVERYTHING = EventFilter()
-"""All events there are, archived ones too."""
+"""Selects all events, including archived ones."""
 
 ACTIVE = EventFilter(exclude_archived=True)
-"""What a model is shown: all events that compaction has left."""
+"""Selects the events that are not archived, which a model sees."""

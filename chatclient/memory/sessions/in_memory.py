@@ -1,31 +1,30 @@
-"""Sessions in the memory of this process."""
+"""`InMemorySessionRepository`: sessions in a dictionary of this process."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import merge
 
-from chatclient.errors import ChatMemoryError
-from chatclient.forks import ForkSafeLock
 from chatclient.memory.sessions.event import Session, SessionEvent
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import (
     SessionLog,
     SessionRepository,
     checked_events,
-    no_session,
+    missing_session,
 )
-from chatclient.runtime import Runtime
+from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.runtime.runtime import Runtime
 
 _Numbered = tuple[int, SessionEvent]
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """A session with its log, whose events are numbered; what is archived is kept apart.
+class _State:
+    """One state of a session: active and archived events with their numbers in the log.
 
-    The states of a session share the ids, which only grow: there may be some of events that an
-    interrupt (Ctrl-C) has kept from coming, so the log itself says what it holds.
+    Successive states share `ids`, which only grows and may, after an interrupt (Ctrl-C), contain
+    ids of events that were not appended. Only `active` and `archived` are authoritative.
     """
 
     session: Session
@@ -35,55 +34,57 @@ class _Kept:
     ids: set[str] = field(default_factory=set)
 
     def log(self, filter: EventFilter) -> list[SessionEvent]:
-        """Return what *filter* may mean, in the order of the log."""
+        """Return the events that *filter* may select, in the order of the log."""
         if filter.exclude_archived:
             return [event for _, event in self.active]
         return [event for _, event in merge(self.archived, self.active, key=lambda it: it[0])]
 
     def holds_any(self, ids: Collection[str]) -> bool:
-        """Return whether an event of one of *ids* is in the log."""
-        if self.ids.isdisjoint(ids):  # as nearly always
+        """Return whether the log contains one of *ids*."""
+        if self.ids.isdisjoint(ids):  # the usual case
             return False
         return any(event.id in ids for _, event in (*self.active, *self.archived))
 
 
 class InMemorySessionRepository(SessionRepository):
-    """Keeps sessions in a dictionary, for tests and for applications of one process.
+    """Stores sessions in a dictionary, for tests and single-process applications.
 
-    Threads and event loops may share one. Every change puts a new value in the place of the old.
+    Threads and event loops may share an instance. Each change replaces an immutable state.
     """
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
-        self._kept: dict[str, _Kept] = {}
+        self._states: dict[str, _State] = {}
 
     async def create(self, session: Session, runtime: Runtime) -> bool:  # noqa: ARG002
-        """Keep a new session."""
+        """Store a new session."""
         with self._lock:
-            kept = _Kept(session)
-            return self._kept.setdefault(session.id, kept) is kept
+            state = _State(session)
+            return self._states.setdefault(session.id, state) is state
 
     async def save(self, session: Session, runtime: Runtime) -> None:  # noqa: ARG002
-        """Keep what is known of a session, new or not."""
+        """Create or update a session."""
         with self._lock:
-            kept = self._kept.get(session.id)
-            self._kept[session.id] = replace(kept, session=session) if kept else _Kept(session)
+            state = self._states.get(session.id)
+            self._states[session.id] = replace(state, session=session) if state else _State(session)
 
     async def find(self, session_id: str, runtime: Runtime) -> Session | None:  # noqa: ARG002
-        """Return a session, or None if there is none."""
-        kept = self._kept.get(session_id)
-        return kept.session if kept else None
+        """Return a session, or None if it does not exist."""
+        state = self._states.get(session_id)
+        return state.session if state else None
 
     async def find_by_user(self, user_id: str, runtime: Runtime) -> list[Session]:  # noqa: ARG002
         """Return the sessions of a user, the oldest first."""
         return sorted(
-            (kept.session for kept in self._of_user(user_id)), key=lambda it: it.created_at
+            (state.session for state in self._of_user(user_id)), key=lambda it: it.created_at
         )
 
     async def find_expired(self, moment: datetime, runtime: Runtime) -> list[str]:  # noqa: ARG002
-        """Return the ids of the sessions that are gone at *moment*."""
+        """Return the ids of the sessions that have expired at *moment*."""
         with self._lock:
-            return [kept.session.id for kept in self._kept.values() if kept.session.expired(moment)]
+            return [
+                state.session.id for state in self._states.values() if state.session.expired(moment)
+            ]
 
     async def delete(
         self,
@@ -94,10 +95,10 @@ class InMemorySessionRepository(SessionRepository):
     ) -> bool:
         """Delete a session and its log."""
         with self._lock:
-            kept = self._kept.get(session_id)
-            if kept is None or (expired is not None and not kept.session.expired(expired)):
+            state = self._states.get(session_id)
+            if state is None or (expired is not None and not state.session.expired(expired)):
                 return False
-            del self._kept[session_id]
+            del self._states[session_id]
             return True
 
     async def append(
@@ -106,19 +107,19 @@ class InMemorySessionRepository(SessionRepository):
         events: Sequence[SessionEvent],
         runtime: Runtime,  # noqa: ARG002
     ) -> bool:
-        """Add *events* at the end of a session's log."""
+        """Append *events* to the log of a session."""
         events = checked_events(session_id, tuple(events))
         with self._lock:
-            kept = self._kept.get(session_id)
-            if kept is None:
-                raise ChatMemoryError(no_session(session_id), conversation_id=session_id)
+            state = self._states.get(session_id)
+            if state is None:
+                raise missing_session(session_id)
             ids = {event.id for event in events}
-            if kept.holds_any(ids):
+            if state.holds_any(ids):
                 return False
-            added = tuple(enumerate(events, kept.version))
-            version = kept.version + len(events)
-            kept.ids.update(ids)
-            self._kept[session_id] = replace(kept, version=version, active=kept.active + added)
+            added = tuple(enumerate(events, state.version))
+            version = state.version + len(events)
+            state.ids.update(ids)
+            self._states[session_id] = replace(state, version=version, active=state.active + added)
             return True
 
     async def read(
@@ -127,11 +128,11 @@ class InMemorySessionRepository(SessionRepository):
         runtime: Runtime,  # noqa: ARG002
         filter: EventFilter = EVERYTHING,
     ) -> SessionLog:
-        """Return those events of a session that *filter* means."""
-        kept = self._kept.get(session_id)
-        if kept is None:
+        """Return the events of a session that match *filter*."""
+        state = self._states.get(session_id)
+        if state is None:
             return SessionLog()
-        return SessionLog(tuple(filter.apply(kept.log(filter))), kept.version)
+        return SessionLog(tuple(filter.apply(state.log(filter))), state.version)
 
     async def search(
         self,
@@ -139,10 +140,10 @@ class InMemorySessionRepository(SessionRepository):
         runtime: Runtime,  # noqa: ARG002
         filter: EventFilter = EVERYTHING,
     ) -> list[SessionEvent]:
-        """Return the events of all of a user's sessions that *filter* means."""
-        logs = (kept.log(filter) for kept in self._of_user(user_id))
+        """Return the matching events of all sessions of a user."""
+        logs = (state.log(filter) for state in self._of_user(user_id))
         found = [event for log in logs for event in log if filter(event)]
-        return filter.cut(sorted(found, key=lambda event: event.timestamp))
+        return filter.limit(sorted(found, key=lambda event: event.timestamp))
 
     async def compact(
         self,
@@ -152,29 +153,29 @@ class InMemorySessionRepository(SessionRepository):
         expected: int,
         runtime: Runtime,  # noqa: ARG002
     ) -> bool:
-        """Archive events and put a summary in the place of the one before."""
+        """Archive events, and replace the active synthetic events."""
         with self._lock:
-            kept = self._kept.get(session_id)
-            if kept is None or kept.version != expected:
+            state = self._states.get(session_id)
+            if state is None or state.version != expected:
                 return False
-            away = set(archived)
-            leaving = tuple((at, e.as_archived()) for at, e in kept.active if e.id in away)
-            if len(leaving) < len(away):
+            ids = set(archived)
+            leaving = tuple((at, e.as_archived()) for at, e in state.active if e.id in ids)
+            if len(leaving) < len(ids):
                 return False
             staying = tuple(
                 (at, e)
-                for at, e in kept.active
-                if e.id not in away and (summary is None or not e.synthetic)
+                for at, e in state.active
+                if e.id not in ids and (summary is None or not e.synthetic)
             )
-            kept.ids.update(event.id for event in summary or ())
-            self._kept[session_id] = replace(
-                kept,
-                version=kept.version + 1 + len(summary or ()),
-                active=(*staying, *enumerate(summary or (), kept.version)),
-                archived=tuple(merge(kept.archived, leaving, key=lambda it: it[0])),
+            state.ids.update(event.id for event in summary or ())
+            self._states[session_id] = replace(
+                state,
+                version=state.version + 1 + len(summary or ()),
+                active=(*staying, *enumerate(summary or (), state.version)),
+                archived=tuple(merge(state.archived, leaving, key=lambda it: it[0])),
             )
             return True
 
-    def _of_user(self, user_id: str) -> list[_Kept]:
+    def _of_user(self, user_id: str) -> list[_State]:
         with self._lock:
-            return [kept for kept in self._kept.values() if kept.session.user_id == user_id]
+            return [state for state in self._states.values() if state.session.user_id == user_id]

@@ -1,25 +1,25 @@
-"""Where sessions are kept: the contract of a repository."""
+"""`SessionRepository`: the contract of a store for sessions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from chatclient.closing import Closeable
-from chatclient.errors import UsageError
+from chatclient._internal.closeable import Closeable
+from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.memory.sessions.event import Session, SessionEvent
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
-from chatclient.runtime import Runtime
+from chatclient.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLog:
-    """Events of a session, and the state of it that they were read in.
+    """Selected events of a session, and the version of its log.
 
     Attributes:
-        events: Those that were asked for: synthetic ones first, then in the order of the log.
-        version: Changes with every change of the log. 0 while nothing has been appended, and for
-            a session that does not exist.
+        events: The events: synthetic ones first, then in the order of the log.
+        version: Changed by each change of the log. 0 for an empty log and for a session that
+            does not exist.
     """
 
     events: tuple[SessionEvent, ...] = ()
@@ -27,29 +27,28 @@ class SessionLog:
 
 
 class SessionRepository(Closeable, ABC):
-    """Keeps sessions, and for each a log of events that only grows.
+    """Stores sessions, each with an append-only log of events.
 
-    An implementor writes the coroutines below, which serve blocking and asynchronous callers
-    alike and do all waiting through the runtime they are given: a plain driver is reached with
-    `await runtime.finish(function, ...)`. Each of them happens as a whole or not at all, whoever
-    else works on the same session, and what has returned has happened.
+    Implement the coroutines below. They serve blocking and async callers and wait only through
+    the given runtime; call a blocking driver with `await runtime.finish(function, ...)`. Each
+    operation is atomic, isolated from concurrent ones, and permanent when it returns.
     """
 
     @abstractmethod
     async def create(self, session: Session, runtime: Runtime) -> bool:
-        """Keep a new session.
+        """Store a new session.
 
         Returns:
-            Whether that was done; False when there is one of its id, which stays as it is.
+            Whether it was stored; False if the id exists, and then nothing is changed.
         """
 
     @abstractmethod
     async def save(self, session: Session, runtime: Runtime) -> None:
-        """Keep what is known of a session, new or not; its log stays as it is."""
+        """Create or update a session, without its log."""
 
     @abstractmethod
     async def find(self, session_id: str, runtime: Runtime) -> Session | None:
-        """Return a session, or None if there is none; also one that has expired."""
+        """Return a session, even if it has expired, or None if it does not exist."""
 
     @abstractmethod
     async def find_by_user(self, user_id: str, runtime: Runtime) -> list[Session]:
@@ -57,7 +56,7 @@ class SessionRepository(Closeable, ABC):
 
     @abstractmethod
     async def find_expired(self, moment: datetime, runtime: Runtime) -> list[str]:
-        """Return the ids of the sessions that are gone at *moment*."""
+        """Return the ids of the sessions that have expired at *moment*."""
 
     @abstractmethod
     async def delete(
@@ -66,10 +65,10 @@ class SessionRepository(Closeable, ABC):
         """Delete a session and its log.
 
         Args:
-            session_id: Which session.
-            runtime: How the request runs.
-            expired: Leave it unless it is gone at this moment. So one that somebody has renewed
-                meanwhile stays.
+            session_id: The session.
+            runtime: The runtime of the request.
+            expired: Delete it only if it has expired at this time, so that a session that was
+                renewed concurrently is kept.
 
         Returns:
             Whether it was deleted.
@@ -79,28 +78,28 @@ class SessionRepository(Closeable, ABC):
     async def append(
         self, session_id: str, events: Sequence[SessionEvent], runtime: Runtime
     ) -> bool:
-        """Add *events* at the end of a session's log, as a unit.
+        """Append *events* to the log of a session.
 
         Returns:
-            Whether they were added. False when the log has any of their ids already: then this is
-            a repetition, and nothing is added.
+            Whether they were appended; False if the log contains one of their ids, because then
+            this is a repetition.
 
         Raises:
-            ChatMemoryError: There is no such session.
-            UsageError: An event is of another session, or two have the same id.
+            ChatMemoryError: The session does not exist.
+            UsageError: An event has another session id, or two have the same id.
         """
 
     @abstractmethod
     async def read(
         self, session_id: str, runtime: Runtime, filter: EventFilter = EVERYTHING
     ) -> SessionLog:
-        """Return those events of a session that *filter* means, with the log's version."""
+        """Return the events of a session that match *filter*, and the version of the log."""
 
     @abstractmethod
     async def search(
         self, user_id: str, runtime: Runtime, filter: EventFilter = EVERYTHING
     ) -> list[SessionEvent]:
-        """Return the events of all of a user's sessions that *filter* means, the oldest first."""
+        """Return the matching events of all sessions of a user, the oldest first."""
 
     @abstractmethod
     async def compact(
@@ -111,39 +110,38 @@ class SessionRepository(Closeable, ABC):
         expected: int,
         runtime: Runtime,
     ) -> bool:
-        """Archive events and put a summary in the place of the one before.
-
-        What was archived before stays so.
+        """Archive events, and replace the active synthetic events.
 
         Args:
-            session_id: Which session.
-            archived: The ids of the events to archive, which are in the log and active.
-            summary: New synthetic events, which replace all others there are; None leaves those.
-            expected: The version that the log must still have.
-            runtime: How the request runs.
+            session_id: The session.
+            archived: The ids of the events to archive, which must be active.
+            summary: Synthetic events that replace the active ones; None keeps those.
+            expected: The required version of the log.
+            runtime: The runtime of the request.
 
         Returns:
-            Whether that was done; False when the log has another version by now, or has not all
-            of these events.
+            Whether the log was changed; False if its version is not *expected*, or one of the
+            events is not active.
         """
 
 
-def no_session(session_id: str) -> str:
-    """Return what to say when there is no such session."""
-    return f"there is no session {session_id!r}; create it first"
+def missing_session(session_id: str) -> ChatMemoryError:
+    """Return the error for a session that does not exist."""
+    msg = f"there is no session {session_id!r}; create it first"
+    return ChatMemoryError(msg, conversation_id=session_id)
 
 
 def checked_events(session_id: str, events: Sequence[SessionEvent]) -> Sequence[SessionEvent]:
-    """Return *events* once it is known that they can be appended to a session's log together.
+    """Return *events* after checking that they can be appended to the log of a session.
 
     Raises:
-        UsageError: One belongs to another session, or two have the same id.
+        UsageError: One has another session id, or two have the same id.
     """
     strays = sorted({e.session_id for e in events if e.session_id != session_id})
     if strays:
         msg = f"events of the sessions {strays} do not belong in the log of {session_id!r}"
         raise UsageError(msg)
     if len({event.id for event in events}) < len(events):
-        msg = "two events of one unit have the same id; give each an id of its own"
+        msg = "two events have the same id; give each event a unique id"
         raise UsageError(msg)
     return events

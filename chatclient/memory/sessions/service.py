@@ -1,10 +1,10 @@
-"""Sessions as applications use them: blocking and asynchronous."""
+"""`SessionService`: the operations on sessions for applications, blocking and async."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
 
-from chatclient.driving import drive
+from chatclient.chat.messages import Message, flat_messages
 from chatclient.memory.repository import checked_id
 from chatclient.memory.sessions.compaction import (
     Compaction,
@@ -15,18 +15,18 @@ from chatclient.memory.sessions.event import Session, SessionEvent, now
 from chatclient.memory.sessions.filter import ACTIVE, EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import SessionRepository
 from chatclient.memory.sessions.sessions import Sessions
-from chatclient.messages import Message, flat_messages
-from chatclient.runtime import BLOCKING, ON_LOOP
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP
 
 
 class NewSession(TypedDict, total=False):
-    """What can be said of a new session.
+    """Optional arguments of `SessionService.create`.
 
     Attributes:
-        session_id: What it is called; default: something that nobody can guess.
-        time_to_live: How long it lasts, in seconds or as a `timedelta`; default: as long as the
-            service's sessions do.
-        metadata: What the application knows about it.
+        session_id: The id; default: a random one that cannot be guessed.
+        time_to_live: Time to expiry, in seconds or as a `timedelta`; default: the one of the
+            service.
+        metadata: JSON values of the application.
     """
 
     session_id: str | None
@@ -35,12 +35,12 @@ class NewSession(TypedDict, total=False):
 
 
 class NewEvents(TypedDict, total=False):
-    """What can be said of what is appended to a log.
+    """Optional arguments of `SessionService.append`.
 
     Attributes:
-        key: Names the unit, so that it is appended once.
-        branch: Which agent it was said by or to; None is the one that talks with the user.
-        metadata: What the application knows about it.
+        key: Idempotency key: a second call with the same key and branch has no effect.
+        branch: The agent that sent or received the messages; None for the root agent.
+        metadata: JSON values of the application.
     """
 
     key: str | None
@@ -49,15 +49,15 @@ class NewEvents(TypedDict, total=False):
 
 
 class SessionService:
-    """Sessions for applications: blocking, and with an `a` before the name asynchronous.
+    """Operations on sessions; a method whose name begins with `a` is the async variant.
 
-    `sessions` is what advisors and tools use of it.
+    Advisors and tools use the attribute `sessions`.
 
     Args:
-        repository: Where sessions are kept.
-        time_to_live: How long a session lasts after it was created, in seconds or as a
-            `timedelta`, unless told otherwise when it is, or None for ever.
-        clock: Tells the time, in UTC.
+        repository: The store.
+        time_to_live: Default time from the creation to the expiry of a session, in seconds or
+            as a `timedelta`, or None for no expiry.
+        clock: Returns the current time in UTC.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class SessionService:
         self.sessions = Sessions(repository, time_to_live=time_to_live, clock=clock)
 
     def create(self, user_id: str, **how: Unpack[NewSession]) -> Session:
-        """Return a new session, or the one of this id that the user has already.
+        """Return a new session, or the existing session of the user with this id.
 
         Args:
-            user_id: Whose it is.
+            user_id: The owner.
             **how: See `NewSession`.
 
         Raises:
@@ -104,69 +104,69 @@ class SessionService:
     def append(
         self, session_id: str, *messages: Message | Iterable[Message], **how: Unpack[NewEvents]
     ) -> tuple[SessionEvent, ...]:
-        """Return the events that *messages* became in the log; none if they were there already.
+        """Append *messages* atomically and return their events; none if the key was used before.
 
         Args:
-            session_id: Which session; it has to exist.
-            *messages: What was said, as a unit; one by one or in collections.
+            session_id: The id of an existing session.
+            *messages: Messages or collections of messages.
             **how: See `NewEvents`.
 
         Raises:
-            ChatMemoryError: There is no such session.
-            WrongTypeError: One of *messages* is something else, such as a text.
+            ChatMemoryError: The session does not exist.
+            WrongTypeError: One of *messages* is not a message, for example a text.
         """
         return drive(self.sessions.append(session_id, flat_messages(messages), BLOCKING, **how))
 
     async def aappend(
         self, session_id: str, *messages: Message | Iterable[Message], **how: Unpack[NewEvents]
     ) -> tuple[SessionEvent, ...]:
-        """Return the events that *messages* became in the log; see `append`."""
+        """Append *messages*; see `append`."""
         return await self.sessions.append(session_id, flat_messages(messages), ON_LOOP, **how)
 
     def events(self, session_id: str, filter: EventFilter = EVERYTHING) -> tuple[SessionEvent, ...]:
-        """Return the events of a session that *filter* means; archived ones too, unless it says."""
+        """Return the events of a session that match *filter*; by default also archived ones."""
         return drive(self.sessions.events(session_id, BLOCKING, filter))
 
     async def aevents(
         self, session_id: str, filter: EventFilter = EVERYTHING
     ) -> tuple[SessionEvent, ...]:
-        """Return the events of a session that *filter* means; see `events`."""
+        """Return the events of a session; see `events`."""
         return await self.sessions.events(session_id, ON_LOOP, filter)
 
     def messages(self, session_id: str, filter: EventFilter = ACTIVE) -> tuple[Message, ...]:
-        """Return what a session's active events say, or those that *filter* means."""
-        return _said(self.events(session_id, filter))
+        """Return the messages of a session that match *filter*; by default the active ones."""
+        return _messages_of(self.events(session_id, filter))
 
     async def amessages(self, session_id: str, filter: EventFilter = ACTIVE) -> tuple[Message, ...]:
-        """Return what a session's active events say; see `messages`."""
-        return _said(await self.aevents(session_id, filter))
+        """Return the messages of a session; see `messages`."""
+        return _messages_of(await self.aevents(session_id, filter))
 
     def search(self, user_id: str, filter: EventFilter) -> list[SessionEvent]:
-        """Return what *filter* means of all of a user's sessions, the oldest first."""
+        """Return the matching events of all sessions of a user, the oldest first."""
         return drive(self.sessions.search(user_id, BLOCKING, filter))
 
     async def asearch(self, user_id: str, filter: EventFilter) -> list[SessionEvent]:
-        """Return what *filter* means of all of a user's sessions; see `search`."""
+        """Return the matching events of all sessions of a user; see `search`."""
         return await self.sessions.search(user_id, ON_LOOP, filter)
 
     def compact(
         self, session_id: str, trigger: CompactionTrigger, strategy: CompactionStrategy
     ) -> Compaction | None:
-        """Return what compacting a session's log has changed, or None if nothing has.
+        """Compact the log of a session and return the change, or None if there is none.
 
         Raises:
-            ChatClientError: What the strategy raises; the log is as it was.
+            ChatClientError: *strategy* failed; the log is unchanged.
         """
         return drive(self.sessions.compact(session_id, trigger, strategy, BLOCKING))
 
     async def acompact(
         self, session_id: str, trigger: CompactionTrigger, strategy: CompactionStrategy
     ) -> Compaction | None:
-        """Return what compacting a session's log has changed; see `compact`."""
+        """Compact the log of a session; see `compact`."""
         return await self.sessions.compact(session_id, trigger, strategy, ON_LOOP)
 
     def delete(self, session_id: str) -> bool:
-        """Delete a session with its log; return whether there was one.
+        """Delete a session with its log; return whether it existed.
 
         Raises:
             UsageError: The id is blank.
@@ -178,13 +178,13 @@ class SessionService:
         return await self.sessions.repository.delete(checked_id(session_id), ON_LOOP)
 
     def delete_expired(self) -> int:
-        """Delete all sessions that have expired and return how many they were."""
+        """Delete all expired sessions and return their number."""
         return drive(self.sessions.delete_expired(BLOCKING))
 
     async def adelete_expired(self) -> int:
-        """Delete all sessions that have expired and return how many they were."""
+        """Delete all expired sessions and return their number."""
         return await self.sessions.delete_expired(ON_LOOP)
 
 
-def _said(events: Sequence[SessionEvent]) -> tuple[Message, ...]:
+def _messages_of(events: Sequence[SessionEvent]) -> tuple[Message, ...]:
     return tuple(event.message for event in events)

@@ -1,4 +1,4 @@
-"""Sessions over a repository, as advisors and tools use them."""
+"""`Sessions`: the operations on sessions, for advisors and tools."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -6,9 +6,11 @@ from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
-from chatclient.checks import check_kind, lasting
-from chatclient.errors import ChatMemoryError, UsageError
-from chatclient.json import dumps
+from chatclient._internal.checks import check_type, duration
+from chatclient._internal.frozen import EMPTY
+from chatclient._internal.json import dumps
+from chatclient.chat.messages import Message, UserMessage, as_messages
+from chatclient.errors import UsageError
 from chatclient.memory.repository import checked_id
 from chatclient.memory.sessions.compaction import (
     Compaction,
@@ -17,22 +19,20 @@ from chatclient.memory.sessions.compaction import (
 )
 from chatclient.memory.sessions.event import Session, SessionEvent, now
 from chatclient.memory.sessions.filter import ACTIVE, EVERYTHING, EventFilter
-from chatclient.memory.sessions.repository import SessionRepository, no_session
-from chatclient.messages import Message, UserMessage, as_messages
-from chatclient.runtime import Runtime
-from chatclient.values import EMPTY
+from chatclient.memory.sessions.repository import SessionRepository, missing_session
+from chatclient.runtime.runtime import Runtime
 
 
 class Sessions:
-    """Sessions over a repository, for advisors and tools, which have a runtime.
+    """Operations on sessions for callers with a runtime, such as advisors and tools.
 
-    A session that has expired is treated as if it did not exist.
+    An expired session is treated as if it did not exist.
 
     Args:
-        repository: Where they are kept.
-        time_to_live: How long a session lasts after it was created, in seconds or as a
-            `timedelta`, or None for ever.
-        clock: Tells the time, in UTC.
+        repository: The store.
+        time_to_live: Time from the creation to the expiry of a session, in seconds or as a
+            `timedelta`, or None for no expiry.
+        clock: Returns the current time in UTC.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class Sessions:
         time_to_live: float | timedelta | None = timedelta(days=60),
         clock: Callable[[], datetime] = now,
     ) -> None:
-        check_kind("a repository of sessions", repository, SessionRepository)
+        check_type("a repository of sessions", repository, SessionRepository)
         self.repository = repository
-        self.time_to_live = lasting("time_to_live", time_to_live)
+        self.time_to_live = duration("time_to_live", time_to_live)
         self.clock = clock
 
     async def create(
@@ -56,13 +56,13 @@ class Sessions:
         time_to_live: float | timedelta | None = None,
         metadata: Mapping[str, Any] = EMPTY,
     ) -> Session:
-        """Return a new session, or the one of this id that the user has already.
+        """Return a new session, or the existing session of the user with this id.
 
         Raises:
             UsageError: An id is blank, or the session belongs to another user.
         """
         created = self.clock()
-        lasts = lasting("time_to_live", time_to_live) or self.time_to_live
+        lasts = duration("time_to_live", time_to_live) or self.time_to_live
         expires = None if lasts is None else created + lasts
         session = Session(session_id or uuid4().hex, user_id, created, expires, metadata)
         while not await self.repository.create(session, runtime):
@@ -94,38 +94,38 @@ class Sessions:
         key: str | None = None,
         branch: str | None = None,
         metadata: Mapping[str, Any] = EMPTY,
-        begun: datetime | None = None,
+        started_at: datetime | None = None,
     ) -> tuple[SessionEvent, ...]:
-        """Return the events that *messages* became in the log, as a unit; none if they were there.
+        """Append *messages* atomically and return their events; none if *key* was used before.
 
         Args:
-            session: Which session: its id, or itself where it has just been found.
-            messages: What was said.
-            runtime: How the request runs.
-            key: Names the unit, so that it is appended once.
-            branch: Which agent it was said by or to; None is the one that talks with the user.
-            metadata: What the application knows about it.
-            begun: When the user said what it begins with; default: now, like the rest of it.
+            session: The id of the session, or the session if it was just loaded.
+            messages: The messages.
+            runtime: The runtime of the request.
+            key: Idempotency key: a second call with the same key and branch has no effect.
+            branch: The agent that sent or received them; None for the root agent.
+            metadata: JSON values of the application.
+            started_at: The time of the leading user messages; default: the current time.
 
         Raises:
-            ChatMemoryError: There is no such session.
+            ChatMemoryError: The session does not exist.
         """
         moment = self.clock()
         known = await self._known(session, runtime)
         if known is None:
-            raise ChatMemoryError(no_session(str(session)), conversation_id=str(session))
-        said = as_messages(messages)
-        first = len(list(takewhile(lambda message: isinstance(message, UserMessage), said)))
+            raise missing_session(str(session))
+        several = as_messages(messages)
+        questions = len(list(takewhile(lambda m: isinstance(m, UserMessage), several)))
         events = tuple(
             SessionEvent.of(
                 known,
                 message,
                 id=None if key is None else _event_id(key, at, branch),
-                timestamp=begun if begun is not None and at < first else moment,
+                timestamp=started_at if started_at is not None and at < questions else moment,
                 branch=branch,
                 metadata=metadata,
             )
-            for at, message in enumerate(said)
+            for at, message in enumerate(several)
         )
         if not events or not await self.repository.append(known, events, runtime):
             return ()
@@ -134,24 +134,24 @@ class Sessions:
     async def events(
         self, session: Session | str, runtime: Runtime, filter: EventFilter = EVERYTHING
     ) -> tuple[SessionEvent, ...]:
-        """Return the events of a session, named or just found, that *filter* means."""
+        """Return the events of a session, given by id or just loaded, that match *filter*."""
         known = await self._known(session, runtime)
         return () if known is None else (await self.repository.read(known, runtime, filter)).events
 
     async def search(
         self, user_id: str, runtime: Runtime, filter: EventFilter
     ) -> list[SessionEvent]:
-        """Return what *filter* means of all of a user's sessions, the oldest first."""
+        """Return the matching events of all sessions of a user, the oldest first."""
         moment = self.clock()
         sessions = await self.repository.find_by_user(user_id, runtime)
-        gone = {session.id for session in sessions if session.expired(moment)}
-        if not gone:
+        expired = {session.id for session in sessions if session.expired(moment)}
+        if not expired:
             return await self.repository.search(user_id, runtime, filter)
-        found = await self.repository.search(user_id, runtime, filter.uncut())
-        return filter.cut([event for event in found if event.session_id not in gone])
+        found = await self.repository.search(user_id, runtime, filter.without_limits())
+        return filter.limit([event for event in found if event.session_id not in expired])
 
     async def _known(self, session: Session | str, runtime: Runtime) -> str | None:
-        """Return the id of a session that exists, or None."""
+        """Return the id of *session*, or None if it does not exist."""
         if isinstance(session, Session):
             return session.id
         return None if await self.find(session, runtime) is None else session
@@ -163,10 +163,10 @@ class Sessions:
         strategy: CompactionStrategy,
         runtime: Runtime,
     ) -> Compaction | None:
-        """Return what compacting a session's log has changed, or None if nothing.
+        """Compact the log of a session and return the change, or None.
 
-        Nothing is when it is not time, when the strategy leaves everything, and when somebody
-        else has changed the log meanwhile: the next turn's compaction will see that too.
+        The result is None if *trigger* or *strategy* requires no change, and if the log was
+        changed concurrently; then the compaction after the next turn tries again.
         """
         log = await self.repository.read(session_id, runtime, ACTIVE)
         if not trigger(log.events):
@@ -181,7 +181,7 @@ class Sessions:
         return compaction if done else None
 
     async def delete_expired(self, runtime: Runtime) -> int:
-        """Delete all sessions that have expired and return how many they were."""
+        """Delete all expired sessions and return their number."""
         moment = self.clock()
         expired = await self.repository.find_expired(moment, runtime)
         deleted = [await self.repository.delete(id, runtime, expired=moment) for id in expired]
@@ -189,7 +189,7 @@ class Sessions:
 
 
 def _event_id(key: str, at: int, branch: str | None) -> str:
-    """Return the id of an event of a unit; no two of other keys or branches have the same."""
+    """Return the id of the event at index *at*, unique for the key and branch."""
     return f"{key}:{at}" if branch is None else dumps([key, branch, at]).decode()
 
 

@@ -1,4 +1,4 @@
-"""Sessions and their logs in the tables of an SQL database; needs SQLAlchemy."""
+"""The queries of `SqlSessionRepository`; imports SQLAlchemy."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -8,27 +8,25 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from chatclient.errors import ChatMemoryError
-from chatclient.json import loads
+from chatclient._internal.json import loads
+from chatclient.memory.encoding import as_json, digest, message_json, message_of, restored, storable
 from chatclient.memory.sessions.event import Session, SessionEvent, visible_branches
 from chatclient.memory.sessions.filter import EventFilter
-from chatclient.memory.sessions.repository import SessionLog, checked_events, no_session
+from chatclient.memory.sessions.repository import SessionLog, checked_events, missing_session
 from chatclient.memory.sessions.sql_tables import SessionTables
-from chatclient.memory.sql_database import Database
-from chatclient.memory.sql_failures import LostRaceError
-from chatclient.memory.sql_rows import VersionedRows
-from chatclient.memory.sql_schema import Schema
-from chatclient.memory.sql_text import message_text, restored, storable
-from chatclient.memory.stored import as_json, digest, message_of
+from chatclient.memory.sql.database import Database
+from chatclient.memory.sql.errors import LostRaceError
+from chatclient.memory.sql.rows import VersionedRows
+from chatclient.memory.sql.schema import Schema
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_CHUNK = 500  # ids in one statement
-_MOST = 2**62  # events; databases count no further
+_CHUNK = 500  # maximum number of ids in one statement
+_MOST = 2**62  # maximum LIMIT and OFFSET that all databases accept
 
 
 class SqlLogs:
-    """The operations of a session repository, each one transaction."""
+    """The operations of `SqlSessionRepository`, each in one transaction."""
 
     def __init__(
         self, database: "str | sa.URL | sa.Engine", *, table_prefix: str, create_schema: bool
@@ -41,7 +39,7 @@ class SqlLogs:
         self._rows = VersionedRows(tables.sessions, tables.sessions.c.expires_at)
 
     def create(self, session: Session) -> bool:
-        """Keep a new session."""
+        """Store a new session."""
 
         def work(connection: sa.Connection) -> bool:
             try:
@@ -54,25 +52,25 @@ class SqlLogs:
         return self._database.write(work)
 
     def save(self, session: Session) -> None:
-        """Keep what is known of a session, new or not."""
+        """Create or update a session."""
         table = self._tables.sessions
         row = _row_of_session(session)
         mine = table.c.digest == row["digest"]
         change, find = sa.update(table).where(mine).values(row), sa.select(table.c.id).where(mine)
 
         def work(connection: sa.Connection) -> None:
-            # MySQL's drivers, unless told, do not count what is the same afterwards.
+            # MySQL's drivers do not count rows that the update leaves unchanged.
             if connection.execute(change).rowcount or connection.scalar(find) is not None:
                 return
             try:
                 connection.execute(sa.insert(table), _new_row(session))
-            except IntegrityError as error:  # somebody else has just created it
+            except IntegrityError as error:  # created concurrently
                 raise LostRaceError from error
 
         self._database.write(work)
 
     def find(self, session_id: str) -> Session | None:
-        """Return a session, or None if there is none."""
+        """Return a session, or None if it does not exist."""
         found = self._sessions(self._tables.sessions.c.digest == digest(session_id))
         return found[0] if found else None
 
@@ -81,7 +79,7 @@ class SqlLogs:
         return self._sessions(self._tables.sessions.c.user_digest == digest(user_id))
 
     def find_expired(self, moment: datetime) -> list[str]:
-        """Return the ids of the sessions that are gone at *moment*."""
+        """Return the ids of the sessions that have expired at *moment*."""
         table = self._tables.sessions
         query = sa.select(table.c.session_id).where(table.c.expires_at <= _number(moment))
         return [restored(row[0]) for row in self._database.read(query, {})]
@@ -105,14 +103,14 @@ class SqlLogs:
         return self._database.write(work)
 
     def append(self, session_id: str, events: Sequence[SessionEvent]) -> bool:
-        """Add *events* at the end of a session's log."""
+        """Append *events* to the log of a session."""
         rows = [_row_of_event(event) for event in checked_events(session_id, events)]
         if not rows:
             return True
         return self._database.write(partial(self._append, session_id, rows))
 
     def read(self, session_id: str, filter: EventFilter) -> SessionLog:
-        """Return those events of a session that *filter* means."""
+        """Return the events of a session that match *filter*."""
         mine = {"mine": digest(session_id)}
         rows = self._database.read(_query(self._tables, self._position, filter, "session"), mine)
         if not rows:
@@ -120,13 +118,13 @@ class SqlLogs:
             known = sa.select(table.c.version).where(table.c.digest == mine["mine"])
             versions = self._database.read(known, {})
             return SessionLog((), versions[0][0] if versions else 0)
-        return SessionLog(tuple(_found(rows, filter)), rows[0].version)
+        return SessionLog(tuple(_events_of(rows, filter)), rows[0].version)
 
     def search(self, user_id: str, filter: EventFilter) -> list[SessionEvent]:
-        """Return the events of all of a user's sessions that *filter* means."""
+        """Return the matching events of all sessions of a user."""
         mine = {"mine": digest(user_id)}
         query = _query(self._tables, self._position, filter, "user")
-        return _found(self._database.read(query, mine), filter)
+        return _events_of(self._database.read(query, mine), filter)
 
     def compact(
         self,
@@ -135,7 +133,7 @@ class SqlLogs:
         summary: Sequence[SessionEvent] | None,
         expected: int,
     ) -> bool:
-        """Archive events and put a summary in the place of the one before."""
+        """Archive events, and replace the active synthetic events."""
         rows = None
         if summary is not None:
             rows = [_row_of_event(event) for event in checked_events(session_id, summary)]
@@ -143,7 +141,7 @@ class SqlLogs:
         return self._database.write(partial(self._compact, session_id, leaving, rows, expected))
 
     def close(self) -> None:
-        """Close the connections that were opened here."""
+        """Close the connections if they were opened for a URL."""
         self._database.close()
 
     def _sessions(self, condition: "sa.ColumnElement[bool]") -> list[Session]:
@@ -156,22 +154,22 @@ class SqlLogs:
     ) -> bool:
         found = self._rows.advance(connection, session_id, len(rows))
         if found is None:
-            raise ChatMemoryError(no_session(session_id), conversation_id=session_id)
+            raise missing_session(session_id)
         try:
             self._insert(connection, found, rows)
-        except IntegrityError:  # the log has one of the ids
+        except IntegrityError:  # the log contains one of the ids
             connection.rollback()
             return False
         return True
 
     def _insert(self, connection: sa.Connection, session: Any, rows: list[dict[str, Any]]) -> None:
-        """Insert events at the end of a log, whose length counts them already."""
+        """Insert events at the end of a log whose length already includes them."""
         start = session.length - len(rows)
-        placed = [
+        numbered = [
             {**row, "session": session.id, "number": number}
             for number, row in enumerate(rows, start)
         ]
-        connection.execute(sa.insert(self._tables.events), placed)
+        connection.execute(sa.insert(self._tables.events), numbered)
 
     def _compact(
         self,
@@ -187,12 +185,12 @@ class SqlLogs:
             return False
         events = self._tables.events
         mine = (events.c.session == found.id) & (events.c.archived == 0)
-        gone = 0
+        archived = 0
         for at in range(0, len(leaving), _CHUNK):
             these = events.c.digest.in_(leaving[at : at + _CHUNK])
             change = sa.update(events).where(mine & these).values(archived=1)
-            gone += connection.execute(change).rowcount
-        if gone < len(leaving):
+            archived += connection.execute(change).rowcount
+        if archived < len(leaving):
             connection.rollback()
             return False
         if summary is not None:
@@ -222,7 +220,7 @@ def _row_of_session(session: Session) -> dict[str, Any]:
         "user_id": storable(session.user_id),
         "created_at": _number(session.created_at),
         "expires_at": None if session.expires_at is None else _number(session.expires_at),
-        "metadata": as_json(session.metadata, "the metadata of a session", session.id).decode(),
+        "metadata": as_json(session.metadata, "the metadata of a session", session.id),
     }
 
 
@@ -249,9 +247,9 @@ def _row_of_event(event: SessionEvent) -> dict[str, Any]:
         "branch": None if event.branch is None else storable(event.branch),
         "synthetic": int(event.synthetic),
         "archived": int(event.archived),
-        "words": _words(event.message.text.casefold()),
-        "message": message_text(event.message, event.session_id),
-        "metadata": as_json(event.metadata, "the metadata of an event", event.session_id).decode(),
+        "words": _searchable(event.message.text.casefold()),
+        "message": message_json(event.message, event.session_id),
+        "metadata": as_json(event.metadata, "the metadata of an event", event.session_id),
     }
 
 
@@ -268,29 +266,29 @@ def _event_of(row: "sa.Row[Any]") -> SessionEvent:
     )
 
 
-def _words(text: str) -> str:
-    """Return *text* for searching, without what some databases cannot keep."""
+def _searchable(text: str) -> str:
+    """Return *text* with characters replaced that some databases cannot store."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 # --- queries --------------------------------------------------------------------------------
 
 
-def _found(rows: "Sequence[sa.Row[Any]]", filter: EventFilter) -> list[SessionEvent]:
-    """Return the events of *rows*, in order, with what the database could not see to."""
+def _events_of(rows: "Sequence[sa.Row[Any]]", filter: EventFilter) -> list[SessionEvent]:
+    """Return the events of *rows* in order, after applying the regular expression."""
     if filter.last is not None and not filter.pattern:
         rows = rows[::-1]
     events = [_event_of(row) for row in rows]
     if not filter.pattern:
         return events
-    return filter.cut([event for event in events if filter.says(event.message.text)])
+    return filter.limit([event for event in events if filter.matches_text(event.message.text)])
 
 
 @lru_cache(maxsize=256)
 def _query(
     tables: SessionTables, position: str, filter: EventFilter, whose: str
 ) -> "sa.Select[Any]":
-    """Return what reads the events that *filter* means, of the session or user `mine`."""
+    """Return the query for the matching events of the session or user with the digest `mine`."""
     sessions, events = tables.sessions, tables.events
     query = (
         sa.select(sessions.c.session_id, sessions.c.version, events)
@@ -305,7 +303,7 @@ def _query(
         query = query.where(sessions.c.user_digest == sa.bindparam("mine"))
         keys = (events.c.moment, events.c.session, events.c.number)
         order, backwards = [key.asc() for key in keys], [key.desc() for key in keys]
-    if filter.pattern:  # all of them have to be looked at
+    if filter.pattern:  # applied to all rows afterwards
         return query.order_by(*order)
     if filter.last is not None:
         return query.order_by(*backwards).limit(min(filter.last, _MOST))
@@ -336,7 +334,7 @@ def _conditions(
         conditions.append(columns.branch.is_(None) | columns.branch.in_(seen))
     contains = getattr(sa.func, position)
     conditions += [
-        sa.or_(*(contains(columns.words, _words(term)) > 0 for term in group))
+        sa.or_(*(contains(columns.words, _searchable(term)) > 0 for term in group))
         for group in filter.terms
     ]
     return conditions

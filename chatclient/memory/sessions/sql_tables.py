@@ -1,33 +1,29 @@
-"""The tables of sessions and their logs; needs SQLAlchemy."""
+"""The tables of `SqlSessionRepository`; imports SQLAlchemy."""
 
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.schema import CreateTable
 
-from chatclient.memory.sql_schema import BIG_KEY, LONG_TEXT, TABLE_OPTIONS
+from chatclient.memory.sql.schema import BIG_KEY, LONG_TEXT, TABLE_OPTIONS, create_tables
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTables:
-    """Where sessions are kept; events are numbered from 0 in each log, moments in microseconds."""
+    """The tables of sessions. Events of a log count from 0; times are microseconds since 1970."""
 
     sessions: sa.Table
     events: sa.Table
 
     @classmethod
     def named(cls, prefix: str) -> "SessionTables":
-        """Return the tables whose names begin with *prefix*."""
+        """Return the tables with names that begin with *prefix*."""
         metadata = sa.MetaData()
         sessions = _sessions(prefix, metadata)
         return cls(sessions, _events(prefix, metadata, sessions))
 
     def create(self, connection: sa.Connection) -> None:
-        """Create the tables, or what is missing where somebody was interrupted in it."""
-        for table in (self.sessions, self.events):
-            connection.execute(CreateTable(table, if_not_exists=True))
-            for index in table.indexes:
-                index.create(connection, checkfirst=True)
+        """Create the tables and indexes that do not exist."""
+        create_tables(connection, self.sessions, self.events)
 
 
 def _sessions(prefix: str, metadata: sa.MetaData) -> sa.Table:

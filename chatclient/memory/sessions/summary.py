@@ -1,53 +1,52 @@
-"""Compaction by summaries: what is archived lives on in a few words."""
+"""`RecursiveSummary`: a compaction strategy that summarises the archived events."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from chatclient.checks import check_kind
+from chatclient._internal.checks import check_type
+from chatclient._internal.logging import get_logger
+from chatclient.chat.messages import AssistantMessage, Message, SystemMessage, UserMessage
+from chatclient.chat.model import ChatModel
+from chatclient.chat.options import NO_OPTIONS, ChatOptions
+from chatclient.chat.prompt import Prompt
 from chatclient.errors import UsageError
-from chatclient.logs import get_logger
-from chatclient.memory.sessions.compaction import Compaction, said, window_start
+from chatclient.memory.sessions.compaction import Compaction, window_start, without_synthetic
 from chatclient.memory.sessions.event import COMPACTION_SOURCE, SessionEvent, turn_starts
 from chatclient.memory.summary import (
     INSTRUCTIONS,
     QUESTION,
-    check_writer,
-    noted_and_said,
-    summary_that_fits,
-    written_summary,
+    ask_for_summary,
+    check_summarizer,
+    summarize_what_fits,
+    summary_input,
 )
 from chatclient.memory.transcript import transcript
-from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMessage
-from chatclient.model import ChatModel
-from chatclient.options import NO_OPTIONS, ChatOptions
-from chatclient.prompt import Prompt
-from chatclient.runtime import Runtime
+from chatclient.runtime.runtime import Runtime
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RecursiveSummary:
-    """Keeps the newest events and has a model summarise those before, with the summary before.
+    """Keeps the newest events; a model summarises earlier ones and the previous summary.
 
-    The summary is a question of the user's and the assistant's answer, both synthetic. What was
-    said in branches is archived with its turn, but not summarised: a summary is shown to all
-    agents, and branches are not.
+    The summary is a synthetic user message and a synthetic assistant message. Events of branches
+    are archived with their turn but not summarised, because all agents see the summary.
 
-    When the model says nothing, or what it says is cut off or withheld, that is logged and
-    everything stays as it is. Of more than the model has room for, the older half is summarised.
+    If the answer of the model is empty, truncated or filtered, a warning is logged and the log
+    is not changed. If the text exceeds the context of the model, the older half is summarised.
 
     Attributes:
         model: Writes the summaries.
-        most: How many of the root's newest events are kept, less what would be half a turn.
-        overlap: How many of these the model is shown, so that the summary leads up to them.
-        instructions: What the model is told.
-        options: Options of the model's for this task.
+        most: The number of events of the root agent to keep, without an incomplete turn.
+        overlap: The number of these that *model* reads as well, for a smooth transition.
+        instructions: The system message for *model*.
+        options: Options for *model*.
 
     Raises:
-        UsageError: The overlap is not smaller than the window, there are no instructions, or
-            something is of the wrong kind.
+        UsageError: *overlap* is not smaller than *most*, *instructions* is blank, or an argument
+            has the wrong type.
     """
 
     model: ChatModel
@@ -59,9 +58,9 @@ class RecursiveSummary:
     source: ClassVar[str] = "recursive_summary"
 
     def __post_init__(self) -> None:
-        check_writer(self.model, self.instructions, self.options)
-        check_kind("a window's number of events", self.most, int)
-        check_kind("the overlap", self.overlap, int)
+        check_summarizer(self.model, self.instructions, self.options)
+        check_type("a window's number of events", self.most, int)
+        check_type("the overlap", self.overlap, int)
         if not 0 <= self.overlap < self.most:
             msg = (
                 f"the overlap ({self.overlap}) must be smaller than the window ({self.most}) "
@@ -70,27 +69,27 @@ class RecursiveSummary:
             raise UsageError(msg)
 
     async def __call__(self, events: Sequence[SessionEvent], runtime: Runtime) -> Compaction | None:
-        """Return what is to be archived, and the summary.
+        """Return the events to archive, and the summary.
 
         Raises:
-            ProviderError: The model's side failed.
+            ProviderError: The model could not be called.
         """
-        active = said(events)
+        active = without_synthetic(events)
         start = window_start(active, self.most)
-        ends = _ends_of(active[:start])
+        ends = _turn_ends(active[:start])
         if not ends:
             return None
         before = [event.message for event in events if event.synthetic]
 
-        async def summary_of(end: int) -> str:
+        async def summarize_until(end: int) -> str:
             return await self._summary(
-                before, _of_root(active[:end]), _of_root(active[end:]), runtime
+                before, _root_messages(active[:end]), _root_messages(active[end:]), runtime
             )
 
-        end, text = await summary_that_fits(ends, summary_of)
+        end, text = await summarize_what_fits(ends, summarize_until)
         archived = active[:end]
         if not text:
-            log.warning("summary is empty or not whole", session_id=archived[0].session_id)
+            log.warning("summary is empty or truncated", session_id=archived[0].session_id)
             return None
         pair: tuple[Message, ...] = (UserMessage(QUESTION), AssistantMessage(text))
         newest = archived[-1]
@@ -114,7 +113,7 @@ class RecursiveSummary:
         runtime: Runtime,
     ) -> str:
         notes = [m for m in before if isinstance(m, AssistantMessage)]
-        text = noted_and_said(notes, archived)
+        text = summary_input(notes, archived)
         if self.overlap:
             following = transcript(kept[: self.overlap])
             text += (
@@ -123,13 +122,13 @@ class RecursiveSummary:
                 f"<continuation>\n{following}\n</continuation>"
             )
         prompt = Prompt([SystemMessage(self.instructions), UserMessage(text)], self.options)
-        return await written_summary(self.model, prompt, runtime)
+        return await ask_for_summary(self.model, prompt, runtime)
 
 
-def _ends_of(log: Sequence[SessionEvent]) -> list[int]:
-    """Return where turns end in *log*."""
+def _turn_ends(log: Sequence[SessionEvent]) -> list[int]:
+    """Return the end indexes of the turns in *log*."""
     return [end for end in (*turn_starts(log), len(log)) if end]
 
 
-def _of_root(events: Sequence[SessionEvent]) -> list[Message]:
+def _root_messages(events: Sequence[SessionEvent]) -> list[Message]:
     return [event.message for event in events if event.branch is None]

@@ -1,0 +1,285 @@
+"""The names that each public package exports, and the module that defines each of them."""
+
+from collections.abc import Mapping
+
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    "chatclient": {
+        "chatclient.chain.chain": (
+            "DOCUMENTS HIGHEST_PRECEDENCE LOWEST_PRECEDENCE MEMORY_ORDER TOOL_CALLING_ORDER "
+            "Advisor AdvisorAttributes ChatClientRequest ChatClientResponse Next turn_of"
+        ),
+        "chatclient.chain.model_call": "ask_model",
+        "chatclient.chat.aggregator": "MessageAggregator",
+        "chatclient.chat.embedding": "EmbeddingModel EmbeddingOptions Vector",
+        "chatclient.chat.events": (
+            "ApprovalNeeded Done ReasoningDelta ReasoningSigned RoundEnded StreamEvent TextDelta "
+            "TextReplaced ToolCallDelta ToolCallFinished ToolCallStarted "
+            "ToolCallUndone ToolRunStarted"
+        ),
+        "chatclient.chat.messages": (
+            "ENDS_TURN AssistantMessage Message SystemMessage ToolResponse ToolResponseMessage "
+            "UserMessage"
+        ),
+        "chatclient.chat.model": "ChatModel OutputMode PromptLike",
+        "chatclient.chat.moderation": "Moderation ModerationModel",
+        "chatclient.chat.options": "ChatOptions OptionValues",
+        "chatclient.chat.parts": "Media Part ProviderPart Reasoning ToolCall ToolCallChunk",
+        "chatclient.chat.prompt": "Prompt",
+        "chatclient.chat.response": (
+            "ChatResponse ChatResponseMetadata FinishReason Generation RateLimit Usage"
+        ),
+        "chatclient.chat.serialization": (
+            "message_from_dict message_to_dict response_from_dict response_to_dict "
+            "usage_from_dict usage_to_dict"
+        ),
+        "chatclient.chat.template": (
+            "PlaceholderRenderer PromptTemplate TemplateRenderer no_rendering"
+        ),
+        "chatclient.chat.tool": "CONVERSATION_ID USER_ID ToolContext ToolProgress",
+        "chatclient.chat.turn": "TURN_KEY Turn",
+        "chatclient.client.call_response": "AsyncCallResponse CallResponse",
+        "chatclient.client.client": "ChatClient ChatClientBuilder",
+        "chatclient.client.request": "ChatClientRequestSpec",
+        "chatclient.client.settings": (
+            "UNLIMITED BackoffSettings ChatClientSettings Duration EvictionSettings "
+            "MemorySettings ObservationSettings RedisSettings RetrySettings SqlSettings "
+            "ToolCallingSettings ToolLimitsSettings ToolResolutionSettings ToolSearchSettings "
+            "ToolSettings"
+        ),
+        "chatclient.client.stream_items": "AsyncItems",
+        "chatclient.client.stream_response": "AsyncStreamResponse StreamResponse",
+        "chatclient.client.system_function": "SystemRequest",
+        "chatclient.errors": "ChatClientError",
+        "chatclient.runtime.runtime": "Runtime",
+        "chatclient.tools.function.decorator": "tool",
+        "chatclient.tools.function.parameters": "ToolParam",
+    },
+    "chatclient.advisors": {
+        "chatclient.advisors.budget": "SPENT Budget Price Spent",
+        "chatclient.advisors.context_window": (
+            "CONTEXT_WINDOW_ORDER TRIMMED_MESSAGES ContextWindowAdvisor"
+        ),
+        "chatclient.advisors.guardrails.advisors": (
+            "INPUT_GUARDRAIL_ORDER OUTPUT_GUARDRAIL_ORDER InputGuardrailAdvisor "
+            "OutputGuardrailAdvisor"
+        ),
+        "chatclient.advisors.guardrails.builtin": (
+            "json_guardrail moderated_input moderated_output refuse_prompt_injection"
+        ),
+        "chatclient.advisors.guardrails.result": (
+            "GuardrailResult InputGuardrail Judgement OutputGuardrail"
+        ),
+        "chatclient.advisors.guardrails.safe_guard": (
+            "FAILURE_RESPONSE SAFE_GUARD_BLOCKED SAFE_GUARD_ORDER SafeGuardAdvisor"
+        ),
+        "chatclient.advisors.memory.advisors": (
+            "MEMORY_TEMPLATE MessageChatMemoryAdvisor PromptChatMemoryAdvisor"
+        ),
+        "chatclient.advisors.memory.recall_tools": "RecallTools",
+        "chatclient.advisors.memory.session": "EVENT_FILTER SessionMemoryAdvisor",
+        "chatclient.advisors.memory.vector_store": "VectorStoreChatMemoryAdvisor",
+        "chatclient.advisors.rate_limit": "RATE_LIMIT_ORDER RateLimitAdvisor",
+        "chatclient.advisors.response_cache": (
+            "CACHE_RESPONSES CACHING_ORDER REFRESH InMemoryResponseStore ResponseCacheAdvisor "
+            "ResponseStore"
+        ),
+        "chatclient.advisors.retrieval.advisor": "RetrievalAugmentationAdvisor",
+        "chatclient.advisors.retrieval.question_answer": "FILTER_EXPRESSION QuestionAnswerAdvisor",
+        "chatclient.advisors.retrieval.re_reading": (
+            "RE_READING_ORDER RE_READING_TEMPLATE ReReadingAdvisor"
+        ),
+        "chatclient.advisors.simple_logger": "SimpleLoggerAdvisor",
+        "chatclient.advisors.structured_output": (
+            "VALIDATION_ORDER StructuredOutputAdvisor StructuredOutputValidationAdvisor"
+        ),
+        "chatclient.advisors.tool_loop.advisor": "ToolCallingAdvisor",
+        "chatclient.advisors.tool_loop.steering": "Steering",
+        "chatclient.advisors.tool_search.advisor": "TOOL_SEARCH_ROLES ToolSearchToolCallingAdvisor",
+    },
+    "chatclient.tools": {
+        "chatclient.chat.tool": (
+            "ACTIVATED_SKILL RETURN_DIRECT Effect ReturnDirect ToolCallback ToolCallbackProvider "
+            "ToolContext ToolMetadata ToolRequest ToolResult"
+        ),
+        "chatclient.chat.tool_definition": "ToolDefinition",
+        "chatclient.tools.augmentation": (
+            "AugmentedArguments AugmentedToolCallback AugmentedToolProvider Consumer augment"
+        ),
+        "chatclient.tools.execution.approval": "Decision Decisions ToolApproval",
+        "chatclient.tools.execution.failure": (
+            "ExceptionText FailureKind Reaction ToolExecutionExceptionProcessor ToolFailure "
+            "ToolFailurePolicy"
+        ),
+        "chatclient.tools.execution.interceptors": "NextTool ToolInterceptor ToolInvocation",
+        "chatclient.tools.execution.limits": "OnLimit ToolLimits",
+        "chatclient.tools.execution.manager": "ToolCallingManager",
+        "chatclient.tools.execution.result": "ToolExecutionResult",
+        "chatclient.tools.function.callback": "FunctionToolCallback",
+        "chatclient.tools.function.data_tool": "DataToolCallback Executor ExternalTool is_external",
+        "chatclient.tools.function.decorator": "tool",
+        "chatclient.tools.function.naming": "sanitise_tool_name",
+        "chatclient.tools.function.parameters": "ToolMemoryId ToolParam",
+        "chatclient.tools.mcp.tool_names": "ToolNamePrefix",
+        "chatclient.tools.mcp.limits": "McpLimits",
+        "chatclient.tools.mcp.provider": "McpToolCallbackProvider",
+        "chatclient.tools.mcp.server": (
+            "Connect ElicitationHandler McpElicitation McpProgress McpServer McpServerSettings "
+            "McpUserAnswer ToolContextToMeta tool_context_meta"
+        ),
+        "chatclient.tools.mcp.tool_server": "McpToolServer ToolContextFromMeta",
+        "chatclient.tools.pending_turn": "ApprovalRequired PendingTurn",
+        "chatclient.tools.resolvers": (
+            "DelegatingToolCallbackResolver StaticToolCallbackResolver ToolCallbackResolver "
+            "ToolRegistry"
+        ),
+        "chatclient.tools.search.eviction": (
+            "AlwaysEvictStrategy CompositeEvictionStrategy LruEvictionStrategy NeverEvictStrategy "
+            "ToolIndexEvictionStrategy TtlEvictionStrategy"
+        ),
+        "chatclient.tools.search.hybrid": "HybridToolIndex",
+        "chatclient.tools.search.index": (
+            "DEFAULT_MAX_RESULTS ToolIndex ToolReference ToolSearchRequest ToolSearchResponse"
+        ),
+        "chatclient.tools.search.keyword": "KeywordToolIndex",
+        "chatclient.tools.search.regex": "RegexToolIndex",
+        "chatclient.tools.search.vector": "VectorToolIndex",
+        "chatclient.tools.skills": "ACTIVATE_SKILL READ_SKILL_RESOURCE Skill Skills",
+        "chatclient.tools.sources": "tool_callbacks",
+        "chatclient.tools.tool_execution": "ToolExecution",
+    },
+    "chatclient.providers": {
+        "chatclient.providers.anthropic.model": "AnthropicChatModel AnthropicChatOptions",
+        "chatclient.providers.compatible": "compatible_model",
+        "chatclient.providers.composite": "FallbackChatModel RoutingChatModel",
+        "chatclient.providers.embeddings": (
+            "GeminiEmbeddingModel OllamaEmbeddingModel OpenAIEmbeddingModel"
+        ),
+        "chatclient.providers.gemini.model": "GeminiChatModel GeminiChatOptions",
+        "chatclient.providers.http.auth": "Headers",
+        "chatclient.providers.http.client": "HttpAnswer HttpClient",
+        "chatclient.providers.http.stream_listener": "with_listener",
+        "chatclient.providers.http.model": "HttpModel",
+        "chatclient.providers.http.reader": "EventReader",
+        "chatclient.providers.http.connections": "Connections",
+        "chatclient.providers.http.limits": "ResponseLimits",
+        "chatclient.providers.http.retry": "RetryPolicy",
+        "chatclient.providers.http.settings": "HttpOptions",
+        "chatclient.providers.http.timeouts": "Timeouts",
+        "chatclient.providers.local.minilm": "MiniLmEmbeddingModel",
+        "chatclient.providers.local.model": "LocalChatModel",
+        "chatclient.providers.local.weights": "Weights join_weights",
+        "chatclient.providers.ollama.model": "OllamaChatModel OllamaChatOptions",
+        "chatclient.providers.openai.chat": "OpenAIChatModel OpenAIChatOptions",
+        "chatclient.providers.openai.chat_format": "messages_from_openai messages_to_openai",
+        "chatclient.providers.openai.moderation": "OpenAIModerationModel",
+        "chatclient.providers.openai.presets": "Preset",
+        "chatclient.providers.openai.responses": (
+            "OpenAIResponsesChatModel OpenAIResponsesChatOptions"
+        ),
+        "chatclient.providers.registry": "chat_model",
+    },
+    "chatclient.memory": {
+        "chatclient.memory.chat_memory": (
+            "ChatMemory MessageWindowChatMemory TokenWindowChatMemory WindowChatMemory"
+        ),
+        "chatclient.memory.conversation": "conversation_problems repair_conversation",
+        "chatclient.memory.in_memory": "InMemoryChatMemoryRepository",
+        "chatclient.memory.redis": "RedisChatMemoryRepository",
+        "chatclient.memory.repository": "ChatMemoryRepository Conversation newest",
+        "chatclient.memory.sessions.chat_memory": "SessionChatMemory",
+        "chatclient.memory.sessions.compaction": (
+            "AnyTrigger Compaction CompactionStrategy CompactionTrigger SlidingWindow "
+            "TokenCountTrigger TokenWindow TurnCountTrigger TurnWindow"
+        ),
+        "chatclient.memory.sessions.event": "COMPACTION_SOURCE Session SessionEvent",
+        "chatclient.memory.sessions.filter": "EVERYTHING EventFilter Match",
+        "chatclient.memory.sessions.in_memory": "InMemorySessionRepository",
+        "chatclient.memory.sessions.repository": "SessionLog SessionRepository",
+        "chatclient.memory.sessions.service": "SessionService",
+        "chatclient.memory.sessions.sql": "SqlSessionRepository",
+        "chatclient.memory.sessions.summary": "RecursiveSummary",
+        "chatclient.memory.sql.repository": "SqlChatMemoryRepository",
+        "chatclient.memory.summary": "SUMMARY SummarizingChatMemory",
+        "chatclient.memory.window": "TokenEstimator Window estimated_tokens",
+    },
+    "chatclient.retrieval": {
+        "chatclient.retrieval.documents": "ConcatenationJoiner DocumentLimit ReciprocalRankJoiner",
+        "chatclient.retrieval.prompt": "ContextualQueryAugmenter framed",
+        "chatclient.retrieval.query": (
+            "DocumentJoiner DocumentPostProcessor DocumentRetriever Query QueryAugmenter "
+            "QueryExpander QueryRouter QueryTransformer RetrievalError"
+        ),
+        "chatclient.retrieval.retrievers": "VectorStoreDocumentRetriever",
+        "chatclient.retrieval.routing": "LanguageModelQueryRouter",
+        "chatclient.retrieval.transformers": (
+            "CompressionQueryTransformer MultiQueryExpander RewriteQueryTransformer "
+            "TranslationQueryTransformer"
+        ),
+        "chatclient.retrieval.vector_store.filters": "Filter predicate",
+        "chatclient.retrieval.vector_store.in_memory": "InMemoryVectorStore",
+        "chatclient.retrieval.vector_store.sql_filters": "sql",
+        "chatclient.retrieval.vector_store.sqlite": "SqliteVectorStore",
+        "chatclient.retrieval.vector_store.store": (
+            "DEFAULT_TOP_K Document SimilaritySearch VectorStore"
+        ),
+    },
+    "chatclient.structured": {
+        "chatclient.chat.thinking_tags": "without_thoughts",
+        "chatclient.structured.answer_cleaning": "Cleaner cleaned without_fence",
+        "chatclient.structured.converters": (
+            "JsonSchemaOutputConverter ListOutputConverter MapOutputConverter "
+            "StructuredOutputConverter TextOutputConverter"
+        ),
+        "chatclient.structured.output": (
+            "NATIVE_STRUCTURED_OUTPUT Native ResponseEntity StructuredOutput"
+        ),
+        "chatclient.structured.partial": "NOTHING",
+        "chatclient.structured.type_converter": "TypeOutputConverter",
+    },
+    "chatclient.services": {
+        "chatclient.services.markers": "MemoryId system_message user_message",
+        "chatclient.services.results": "Result",
+        "chatclient.services.service": "ai_service",
+    },
+    "chatclient.observability": {
+        "chatclient.observability.operations": (
+            "ANSWERING_MODEL TIME_TO_FIRST_CHUNK WAITS AdvisorPass ClientCall "
+            "Fallback MemoryAccess ModelCall Retrieval RetryWait ToolRun ToolUndo"
+        ),
+        "chatclient.observability.rounds": "Round",
+        "chatclient.observability.telemetry": "ERROR_TEXT Redact Telemetry",
+        "chatclient.observability.trail": "Trail",
+        "chatclient.runtime.observation": "Observation Observer Operation Step",
+    },
+    "chatclient.testing": {
+        "chatclient.testing.evaluation": (
+            "FACT_CHECKING_TEMPLATE RELEVANCY_TEMPLATE EvaluationRequest EvaluationResponse "
+            "Evaluator FactCheckingEvaluator RelevancyEvaluator"
+        ),
+        "chatclient.testing.plugin": "chat_redact recorded_model",
+        "chatclient.testing.recording": "Exchange Recording RecordingAdvisor RecordingModel Redact",
+        "chatclient.testing.replaying": "ReplayError ReplayingModel",
+        "chatclient.testing.repository_contract": "ChatMemoryRepositoryContract",
+        "chatclient.testing.scripted": "Answer ScriptedModel call",
+    },
+    "chatclient.errors": {
+        "chatclient.errors": (
+            "AuthenticationError BlockingCallError BudgetExceededError ChatClientError "
+            "ChatMemoryError ChatMemoryUnavailableError ConnectionFailedError ContentFilterError "
+            "ContextLengthExceededError ContextWindowError DeadlineExceededError "
+            "DuplicateToolError EntityError GuardrailError InvalidRequestError "
+            "InvalidResponseError McpServerError MissingContextError NotFoundError "
+            "OverloadedError ProviderError RateLimitExceededError RateLimitedError "
+            "RequestTimeoutError ResponseLimitError StreamInterruptedError TemplateError "
+            "ToolArgumentError ToolCallRefusedError ToolDefinitionError ToolDeniedError "
+            "ToolError ToolExecutionError ToolLoopError ToolResultError ToolTimeoutError "
+            "ToolUsageError UnknownToolError UsageError WrongTypeError"
+        ),
+    },
+}
+
+PUBLIC_NAMES: Mapping[str, Mapping[str, str]] = {
+    package: {name: module for module, names in modules.items() for name in names.split()}
+    for package, modules in _NAMES.items()
+}
+"""The defining module of each public name, by package and name."""

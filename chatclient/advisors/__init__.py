@@ -1,0 +1,101 @@
+"""Advisors: code around the model call, such as memory, guardrails and the tool loop."""
+
+from typing import TYPE_CHECKING
+
+from chatclient._internal.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from chatclient.advisors.budget import (
+        SPENT as SPENT,
+        Budget as Budget,
+        Price as Price,
+        Spent as Spent,
+    )
+    from chatclient.advisors.context_window import (
+        CONTEXT_WINDOW_ORDER as CONTEXT_WINDOW_ORDER,
+        TRIMMED_MESSAGES as TRIMMED_MESSAGES,
+        ContextWindowAdvisor as ContextWindowAdvisor,
+    )
+    from chatclient.advisors.guardrails.advisors import (
+        INPUT_GUARDRAIL_ORDER as INPUT_GUARDRAIL_ORDER,
+        OUTPUT_GUARDRAIL_ORDER as OUTPUT_GUARDRAIL_ORDER,
+        InputGuardrailAdvisor as InputGuardrailAdvisor,
+        OutputGuardrailAdvisor as OutputGuardrailAdvisor,
+    )
+    from chatclient.advisors.guardrails.builtin import (
+        json_guardrail as json_guardrail,
+        moderated_input as moderated_input,
+        moderated_output as moderated_output,
+        refuse_prompt_injection as refuse_prompt_injection,
+    )
+    from chatclient.advisors.guardrails.result import (
+        GuardrailResult as GuardrailResult,
+        InputGuardrail as InputGuardrail,
+        Judgement as Judgement,
+        OutputGuardrail as OutputGuardrail,
+    )
+    from chatclient.advisors.guardrails.safe_guard import (
+        FAILURE_RESPONSE as FAILURE_RESPONSE,
+        SAFE_GUARD_BLOCKED as SAFE_GUARD_BLOCKED,
+        SAFE_GUARD_ORDER as SAFE_GUARD_ORDER,
+        SafeGuardAdvisor as SafeGuardAdvisor,
+    )
+    from chatclient.advisors.memory.advisors import (
+        MEMORY_TEMPLATE as MEMORY_TEMPLATE,
+        MessageChatMemoryAdvisor as MessageChatMemoryAdvisor,
+        PromptChatMemoryAdvisor as PromptChatMemoryAdvisor,
+    )
+    from chatclient.advisors.memory.recall_tools import (
+        RecallTools as RecallTools,
+    )
+    from chatclient.advisors.memory.session import (
+        EVENT_FILTER as EVENT_FILTER,
+        SessionMemoryAdvisor as SessionMemoryAdvisor,
+    )
+    from chatclient.advisors.memory.vector_store import (
+        VectorStoreChatMemoryAdvisor as VectorStoreChatMemoryAdvisor,
+    )
+    from chatclient.advisors.rate_limit import (
+        RATE_LIMIT_ORDER as RATE_LIMIT_ORDER,
+        RateLimitAdvisor as RateLimitAdvisor,
+    )
+    from chatclient.advisors.response_cache import (
+        CACHE_RESPONSES as CACHE_RESPONSES,
+        CACHING_ORDER as CACHING_ORDER,
+        REFRESH as REFRESH,
+        InMemoryResponseStore as InMemoryResponseStore,
+        ResponseCacheAdvisor as ResponseCacheAdvisor,
+        ResponseStore as ResponseStore,
+    )
+    from chatclient.advisors.retrieval.advisor import (
+        RetrievalAugmentationAdvisor as RetrievalAugmentationAdvisor,
+    )
+    from chatclient.advisors.retrieval.question_answer import (
+        FILTER_EXPRESSION as FILTER_EXPRESSION,
+        QuestionAnswerAdvisor as QuestionAnswerAdvisor,
+    )
+    from chatclient.advisors.retrieval.re_reading import (
+        RE_READING_ORDER as RE_READING_ORDER,
+        RE_READING_TEMPLATE as RE_READING_TEMPLATE,
+        ReReadingAdvisor as ReReadingAdvisor,
+    )
+    from chatclient.advisors.simple_logger import (
+        SimpleLoggerAdvisor as SimpleLoggerAdvisor,
+    )
+    from chatclient.advisors.structured_output import (
+        VALIDATION_ORDER as VALIDATION_ORDER,
+        StructuredOutputAdvisor as StructuredOutputAdvisor,
+        StructuredOutputValidationAdvisor as StructuredOutputValidationAdvisor,
+    )
+    from chatclient.advisors.tool_loop.advisor import (
+        ToolCallingAdvisor as ToolCallingAdvisor,
+    )
+    from chatclient.advisors.tool_loop.steering import (
+        Steering as Steering,
+    )
+    from chatclient.advisors.tool_search.advisor import (
+        TOOL_SEARCH_ROLES as TOOL_SEARCH_ROLES,
+        ToolSearchToolCallingAdvisor as ToolSearchToolCallingAdvisor,
+    )
+else:  # not seen by type checkers, which would take any name for one that exists
+    __getattr__, __dir__ = lazy_exports(__name__)

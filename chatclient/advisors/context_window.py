@@ -1,0 +1,109 @@
+"""`ContextWindowAdvisor`: trims or refuses prompts that exceed the model's context window."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from chatclient._internal.checks import check_callable, check_choice, check_number
+from chatclient._internal.json import dumps
+from chatclient.advisors.tool_search.options_cache import OptionsCache
+from chatclient.chain.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
+from chatclient.chat.message_merging import current_turn_start
+from chatclient.chat.messages import Message, system_messages
+from chatclient.chat.options import ChatOptions
+from chatclient.chat.prompt import Prompt
+from chatclient.errors import ContextWindowError
+from chatclient.memory.window import Window, estimated_tokens
+
+CONTEXT_WINDOW_ORDER = LOWEST_PRECEDENCE - 700
+"""The default order: inside the tool loop, whose prompts grow with every round, and outside of rate
+limits and response caches."""
+
+TRIMMED_MESSAGES = "trimmed_messages"
+"""The key in a response's context of the number of removed messages, if any."""
+
+_BYTES_PER_TOKEN = 4
+
+
+class ContextWindowAdvisor:
+    """Removes the oldest turns of a prompt that is too long, or raises before it is sent.
+
+    Only complete turns are removed: a question with its answer and the tool calls in between.
+    System messages and the current turn are never removed; if they alone do not fit, an error is
+    raised. Memory is not changed: a later request may send these turns again.
+
+    Args:
+        max_tokens: The size of the context window in tokens, for prompt and answer.
+        on_exceeded: `"trim"` raises only if trimming is not sufficient; `"raise"` never trims.
+        reserve: The tokens reserved for the answer if the options set no `max_tokens`.
+        estimator: Returns the number of tokens of a message; default: one per four bytes. With an
+            exact count, the limit is exact.
+        order: The position in the chain.
+
+    Raises:
+        UsageError: *max_tokens* is less than one, *reserve* is negative, *on_exceeded* is not a
+            known value, or *estimator* is not callable.
+    """
+
+    name = "ContextWindowAdvisor"
+
+    def __init__(
+        self,
+        max_tokens: int,
+        *,
+        on_exceeded: Literal["trim", "raise"] = "trim",
+        reserve: int = 1024,
+        estimator: Callable[[Message], int] = estimated_tokens,
+        order: int = CONTEXT_WINDOW_ORDER,
+    ) -> None:
+        check_number("max_tokens", max_tokens, least=1)
+        check_number("reserve", reserve)
+        check_callable("a token estimator", estimator, takes=("message",))
+        self.max_tokens = max_tokens
+        self.order = order
+        check_choice("on_exceeded", on_exceeded, "trim", "raise")
+        self._trim = on_exceeded == "trim"
+        self._reserve = reserve
+        self._estimate = estimator
+        self._overhead = OptionsCache(_overhead)
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response to the prompt, trimmed if necessary.
+
+        Raises:
+            ContextWindowError: The prompt does not fit; nothing was sent.
+        """
+        prompt = request.prompt
+        answer = prompt.options.max_tokens or self._reserve
+        room = self.max_tokens - answer - self._overhead.get(prompt.options)
+        if self._tokens(prompt.messages) <= room:
+            return await call_next(request)
+        kept = self._trimmed(prompt.messages, room) if self._trim else prompt.messages
+        tokens = self._tokens(kept)
+        if tokens > room:
+            msg = (
+                f"the prompt has about {tokens} tokens, but the context window of {self.max_tokens}"
+                f" has room for {max(room, 0)} beside tools and answer;"
+                " shorten the current turn, or lower max_tokens in the options"
+            )
+            raise ContextWindowError(msg, tokens=tokens, limit=room)
+        trimmed = len(prompt.messages) - len(kept)
+        response = await call_next(request.mutate(prompt=Prompt.of(kept, prompt.options)))
+        return response.mutate(context={TRIMMED_MESSAGES: trimmed})
+
+    def _trimmed(self, messages: tuple[Message, ...], room: int) -> tuple[Message, ...]:
+        """Return the newest complete turns that fit, and all system messages."""
+        start = Window.tokens(max(room, 1), self._estimate).start(messages)
+        start = min(start, current_turn_start(messages))
+        older = system_messages(messages[:start])
+        return (*older, *messages[start:])
+
+    def _tokens(self, messages: Sequence[Message]) -> int:
+        return sum(map(self._estimate, messages))
+
+
+def _overhead(options: ChatOptions) -> int:
+    """Return the estimated tokens of tools and output schema."""
+    definitions = [callback.definition for callback in options.tool_callbacks or ()]
+    described = [[d.name, d.description, d.input_schema] for d in definitions]
+    described += [[options.output_schema]] if options.output_schema is not None else []
+    return sum(len(dumps(each)) // _BYTES_PER_TOKEN for each in described)

@@ -1,0 +1,1 @@
+"""Advisors that check or block input and output."""

@@ -1,0 +1,344 @@
+"""`InputGuardrailAdvisor` and `OutputGuardrailAdvisor`: check requests and responses."""
+
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import Any
+
+from chatclient._internal.checks import check_callable, check_number, wants_both
+from chatclient.advisors.guardrails.builtin import (
+    json_guardrail,
+    moderated_input,
+    moderated_output,
+    refuse_prompt_injection,
+)
+from chatclient.advisors.guardrails.held_stream import HeldStream
+from chatclient.advisors.guardrails.result import (
+    GuardrailResult,
+    InputGuardrail,
+    Judgement,
+    Outcome,
+    OutputGuardrail,
+)
+from chatclient.advisors.response_cache import CACHE_RESPONSES, REFRESH
+from chatclient.advisors.retrieval.question import RETRIEVED
+from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN, TOOL_EXECUTIONS
+from chatclient.chain.chain import (
+    MEMORY_ORDER,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    name_of,
+    turn_of,
+)
+from chatclient.chat.events import TextDelta
+from chatclient.chat.message_merging import CORRECTION, current_turn_start, with_correction
+from chatclient.chat.messages import Message, UserMessage, last_user_message, system_messages
+from chatclient.chat.prompt import Prompt, is_blank
+from chatclient.chat.response import NO_USAGE, ChatResponse
+from chatclient.chat.turn import Turn
+from chatclient.errors import GuardrailError, UsageError, WrongTypeError
+from chatclient.runtime.runtime import Runtime
+
+__all__ = [
+    "INPUT_GUARDRAIL_ORDER",
+    "OUTPUT_GUARDRAIL_ORDER",
+    "GuardrailResult",
+    "InputGuardrail",
+    "InputGuardrailAdvisor",
+    "Judgement",
+    "Outcome",
+    "OutputGuardrail",
+    "OutputGuardrailAdvisor",
+    "json_guardrail",
+    "moderated_input",
+    "moderated_output",
+    "refuse_prompt_injection",
+]
+
+INPUT_GUARDRAIL_ORDER = MEMORY_ORDER - 50
+"""The default order of input guardrails: outside memory, which never stores a refused request."""
+
+OUTPUT_GUARDRAIL_ORDER = MEMORY_ORDER + 40
+"""The default order of output guardrails: inside memory, which only stores accepted answers, and
+outside of the tool loop, so that they check final answers and not each round."""
+
+_SUCCESS = GuardrailResult("success")
+
+# Context keys copied from a response to the request for another answer: documents are not retrieved
+# again, and the tool executions so far are part of the next response.
+_RETRY_KEYS = (TOOL_EXECUTIONS, RETRIEVED)
+
+
+class InputGuardrailAdvisor:
+    """Accepts a request only if all guardrails accept it; they may rewrite the user's text.
+
+    They are called in order, each with the text as the previous ones have rewritten it. A refused
+    request reaches neither the model nor a memory of default order.
+
+    Args:
+        *guardrails: The guardrails.
+        order: The position in the chain.
+
+    Raises:
+        UsageError: There is no guardrail, or one of them cannot be called.
+    """
+
+    name = "InputGuardrailAdvisor"
+
+    def __init__(self, *guardrails: InputGuardrail, order: int = INPUT_GUARDRAIL_ORDER) -> None:
+        _check_guardrails(guardrails)
+        self.guardrails = guardrails
+        self.order = order
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response to the request as the guardrails rewrote it.
+
+        Raises:
+            GuardrailError: A guardrail refused the request.
+            UsageError: A guardrail rewrote the user's text to a blank one.
+        """
+        failures = _Failures()
+        judged = _with_original_messages(request)
+        for guardrail in self.guardrails:
+            result = await _check(guardrail, request.runtime, judged)
+            if result.outcome in ("retry", "reprompt"):
+                msg = (
+                    f"input guardrail {name_of(guardrail)!r} asks for another answer, but there is"
+                    " none yet"
+                )
+                raise UsageError(msg)
+            if failures.add(guardrail, result):
+                break
+            if result.text is not None:
+                judged = _rewritten(judged, result.text, guardrail)
+        failures.raise_if_any(None)
+        if RESUMED_TURN in request.context:
+            return await call_next(request)
+        if judged is not request:
+            _record_rewritten(request, judged)
+        return await call_next(judged)
+
+
+def _rewritten(
+    request: ChatClientRequest, text: str, guardrail: InputGuardrail
+) -> ChatClientRequest:
+    prompt = request.prompt.augment_user_message(text)
+    rewritten = last_user_message(prompt.messages)
+    if rewritten is not None and is_blank(rewritten):
+        msg = (
+            f"input guardrail {name_of(guardrail)!r} leaves nothing of what the user says; to"
+            " refuse a request, return GuardrailResult.failure(...)"
+        )
+        raise UsageError(msg)
+    return request.mutate(prompt=prompt)
+
+
+def _with_original_messages(request: ChatClientRequest) -> ChatClientRequest:
+    """Return *request*; if it resumes a turn, with the messages as the user wrote them.
+
+    The suspended turn contains them as advisors rewrote them.
+    """
+    turn = turn_of(request)
+    if not turn.resumed:
+        return request
+    systems = system_messages(request.prompt.messages)
+    messages = (*systems, *turn.messages())
+    return request.mutate(prompt=Prompt.of(messages, request.prompt.options))
+
+
+def _record_rewritten(request: ChatClientRequest, judged: ChatClientRequest) -> None:
+    """Record the user's message in the turn as the guardrails left it."""
+    turn = turn_of(request)
+    after = last_user_message(judged.prompt.messages)
+    if after is not None:
+        before = _judged_message(turn.request_messages, request.prompt.messages)
+        turn.request_messages = tuple(
+            after if message is before else message for message in turn.request_messages
+        )
+
+
+def _judged_message(recorded: Sequence[Message], sent: Sequence[Message]) -> Message | None:
+    """Return the one of the *recorded* messages that the guardrails judged, or None.
+
+    They judge the last user message that is *sent*. If it is not recorded, either an advisor
+    further out has rewritten a recorded one, which is no longer sent: that one is returned. Or it
+    is new: an advisor has added it, or it is user input of the running turn.
+    """
+    judged = last_user_message(sent)
+    if any(message is judged for message in recorded):
+        return judged
+    turn = takewhile(lambda m: isinstance(m, UserMessage), sent[current_turn_start(sent) :])
+    if not any(m is judged and CORRECTION not in m.metadata for m in turn):
+        return None
+    present = {id(message) for message in sent}
+    return last_user_message([message for message in recorded if id(message) not in present])
+
+
+class OutputGuardrailAdvisor:
+    """Accepts an answer only if all guardrails accept it; they may rewrite it, or request another.
+
+    They are called in order, each with the text as the previous ones have rewritten it. Another
+    answer is checked by all of them. The request for it contains the tool results so far, and the
+    model may call more tools.
+
+    A memory of default order stores the original question and the accepted answer. In a stream,
+    text is buffered until it is accepted.
+
+    Args:
+        *guardrails: The guardrails.
+        max_retries: The maximum number of further answers.
+        order: The position in the chain.
+
+    Raises:
+        UsageError: There is no guardrail, one of them cannot be called, or *max_retries* is
+            negative.
+    """
+
+    name = "OutputGuardrailAdvisor"
+
+    def __init__(
+        self,
+        *guardrails: OutputGuardrail,
+        max_retries: int = 2,
+        order: int = OUTPUT_GUARDRAIL_ORDER,
+    ) -> None:
+        _check_guardrails(guardrails)
+        check_number("max_retries", max_retries)
+        self.guardrails = guardrails
+        self._want_request = tuple(map(wants_both, guardrails))
+        self.max_retries = max_retries
+        self.order = order
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the first response that all guardrails accept.
+
+        Raises:
+            GuardrailError: A response was refused, or the last retry was not accepted.
+        """
+        usage, sent, left, turn = NO_USAGE, request, self.max_retries, turn_of(request)
+        while True:
+            held = HeldStream(request.runtime)
+            streaming = request.runtime.streaming
+            rounds = len(turn.rounds)
+            response = await call_next(sent.mutate(runtime=held.runtime) if streaming else sent)
+            usage += response.chat_response.usage
+            response = response.mutate(chat_response=response.chat_response.with_usage(usage))
+            verdict = await self._judge(response, sent)
+            if isinstance(verdict, ChatResponse):
+                return await _release(response, verdict, held, request.runtime)
+            await held.release(text=False)
+            guardrail, result = verdict
+            if not left:
+                raise _exhausted(guardrail, result, self.max_retries, response.chat_response)
+            sent = _retry_request(sent, response, turn, turn.rounds[rounds:], result.text)
+            left -= 1
+
+    async def _judge(
+        self, response: ChatClientResponse, sent: ChatClientRequest
+    ) -> ChatResponse | tuple[OutputGuardrail, GuardrailResult]:
+        """Return the accepted answer, or the guardrail that requests another and its result."""
+        answer = response.chat_response
+        if answer.has_tool_calls() or answer.finish_reason == "return_direct":
+            return answer  # not a final answer of the model
+        failures = _Failures()
+        for guardrail, wants_request in zip(self.guardrails, self._want_request, strict=True):
+            request = [sent.mutate(context=response.context)] if wants_request else []
+            result = await _check(guardrail, sent.runtime, answer, *request)
+            if result.outcome in ("retry", "reprompt"):
+                return guardrail, result
+            if failures.add(guardrail, result):
+                break
+            if result.text is not None:
+                answer = answer.with_text(result.text)
+        failures.raise_if_any(answer)
+        return answer
+
+
+def _check_guardrails(guardrails: tuple[object, ...]) -> None:
+    if not guardrails:
+        msg = "without guardrails everything would pass; give at least one"
+        raise UsageError(msg)
+    for guardrail in guardrails:
+        check_callable("a guardrail", guardrail, "give several one by one: Advisor(first, second)")
+
+
+class _Failures:
+    """Collects the failures of guardrails, each with the guardrail's name and its message."""
+
+    def __init__(self) -> None:
+        self._failures: list[tuple[str, str]] = []
+
+    def add(self, guardrail: Callable[..., Any], result: GuardrailResult) -> bool:
+        """Add *result* if it is a failure, and return whether it is fatal."""
+        if result.outcome in ("failure", "fatal"):
+            self._failures.append((name_of(guardrail), result.message))
+        return result.outcome == "fatal"
+
+    def raise_if_any(self, response: ChatResponse | None) -> None:
+        if self._failures:
+            reasons = ", ".join(f"{name}: {message}" for name, message in self._failures)
+            raise GuardrailError(
+                f"refused by {reasons}",
+                guardrail=self._failures[-1][0],
+                messages=[message for _, message in self._failures],
+                response=response,
+            )
+
+
+async def _check(
+    guardrail: Callable[..., Any], runtime: Runtime, *arguments: Any
+) -> GuardrailResult:
+    result = await runtime.invoke(guardrail, *arguments)
+    if result is None:
+        return _SUCCESS
+    if not isinstance(result, GuardrailResult):
+        name = name_of(guardrail)
+        msg = (
+            f"guardrail {name!r} returned {result!r}, which is not a GuardrailResult; return"
+            " GuardrailResult.success(), or .failure(message)"
+        )
+        raise WrongTypeError(msg)
+    return result
+
+
+async def _release(
+    response: ChatClientResponse, answer: ChatResponse, held: HeldStream, runtime: Runtime
+) -> ChatClientResponse:
+    rewritten = answer.text != response.chat_response.text
+    await held.release(text=not rewritten)
+    if rewritten:
+        await runtime.emit(TextDelta(answer.text))
+    return response.mutate(chat_response=answer)
+
+
+def _retry_request(
+    sent: ChatClientRequest,
+    response: ChatClientResponse,
+    turn: Turn,
+    rounds: Sequence[Message],
+    correction: str | None,
+) -> ChatClientRequest:
+    """Return the request for another answer, which continues from the tool rounds of this one.
+
+    Args:
+        sent: The previous request.
+        response: The response to it.
+        turn: The record of the turn.
+        rounds: The messages of the rounds since that request.
+        correction: A message about the answer; None sends neither the answer nor a message.
+    """
+    context = {key: response.context[key] for key in _RETRY_KEYS if key in response.context}
+    if sent.context.get(CACHE_RESPONSES) is not False:
+        context[CACHE_RESPONSES] = REFRESH
+    messages = (*turn.updated(sent.prompt.messages), *rounds)
+    if correction is not None:
+        messages = with_correction(messages, response.chat_response.output, correction)
+    return sent.mutate(prompt=Prompt.of(messages, sent.prompt.options), context=context)
+
+
+def _exhausted(
+    guardrail: OutputGuardrail, result: GuardrailResult, retries: int, answer: ChatResponse
+) -> GuardrailError:
+    name = name_of(guardrail)
+    msg = f"{name} still refuses the answer after {retries} retries: {result.message}"
+    return GuardrailError(msg, guardrail=name, messages=[result.message], response=answer)

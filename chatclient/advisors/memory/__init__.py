@@ -1,0 +1,1 @@
+"""Advisors that add earlier messages to a prompt and store new ones."""

@@ -1,0 +1,99 @@
+"""`SessionMemoryAdvisor`: memory in sessions, logs of events with archives and summaries."""
+
+from dataclasses import replace
+from typing import Any
+
+from chatclient._internal.checks import check_type
+from chatclient.advisors.memory.turns import OuterTurnRecorder, TurnRecorder, with_history
+from chatclient.chain.chain import (
+    MEMORY_ORDER,
+    Advisor,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    name_of,
+)
+from chatclient.chat.tool import USER_ID
+from chatclient.errors import UsageError
+from chatclient.memory.sessions.chat_memory import SessionChatMemory
+from chatclient.memory.sessions.filter import EventFilter
+from chatclient.memory.sessions.service import SessionService
+
+__all__ = ["EVENT_FILTER", "USER_ID", "SessionMemoryAdvisor"]
+
+EVENT_FILTER = "chat_memory_event_filter"
+"""The key in a request's context of an `EventFilter` on top of the advisor's."""
+
+
+class SessionMemoryAdvisor:
+    """Sends the messages of a session's log before the request's own messages.
+
+    The conversation id is the session's id. A session is created with its first turn. The events of
+    a turn are appended as a unit; a turn that fails or is cancelled leaves none. The advisor works
+    outside of the tool loop, its default place, and inside it.
+
+    In a request's advisor params, `USER_ID` is the user that the session must belong to (without
+    it, any session is accepted, and a new one belongs to the memory's default user), `EVENT_FILTER`
+    narrows what is sent to the model, and `TURN_KEY` identifies the turn so that it is stored once.
+
+    Args:
+        memory: The sessions, how they are filtered and when they are compacted; a service stands
+            for a memory that sends everything and compacts nothing.
+        order: Where the advisor stands; above `TOOL_CALLING_ORDER` that is inside the tool loop.
+        tool_messages: Whether tool calls and their results are stored.
+    """
+
+    is_memory = True
+
+    def __init__(
+        self,
+        memory: SessionChatMemory | SessionService,
+        *,
+        order: int = MEMORY_ORDER,
+        tool_messages: bool = True,
+    ) -> None:
+        if isinstance(memory, SessionService):
+            memory = SessionChatMemory(memory)
+        hint = "put a repository into a SessionService(repository)"
+        check_type("a session's memory", memory, SessionChatMemory, hint)
+        self.order = order
+        self.memory = memory
+        self._recorder = TurnRecorder(self._memory_for, tool_messages=tool_messages)
+
+    @property
+    def storage(self) -> object:
+        """What the turns are stored in; no second memory of a client may use it."""
+        return self.memory
+
+    def around_loop(self, order: int) -> Advisor:
+        """Return the part that runs once per turn, outside of the tool loop."""
+        return OuterTurnRecorder(self._recorder, order, name_of(self))
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response to the conversation that *request* continues.
+
+        Raises:
+            UsageError: The request has no conversation id, or the session belongs to another user.
+            ChatMemoryError: The memory failed; the model may have answered.
+        """
+        return await self._recorder.run(request, call_next, with_history)
+
+    def _memory_for(self, request: ChatClientRequest) -> SessionChatMemory:
+        """Return the memory with the user and the filter of *request*.
+
+        Raises:
+            UsageError: One of the two is something else.
+        """
+        user_id: str | None = _param(request, USER_ID, str)
+        event_filter: EventFilter | None = _param(request, EVENT_FILTER, EventFilter)
+        started_at = self.memory.service.sessions.clock()
+        return replace(self.memory.narrowed(user_id, event_filter), started_at=started_at)
+
+
+def _param(request: ChatClientRequest, key: str, kind: type[Any]) -> Any:
+    value = request.context.get(key)
+    if value is not None and not isinstance(value, kind):
+        found = type(value).__name__
+        msg = f"the advisor param {key!r} must be of type {kind.__name__}, not {found}"
+        raise UsageError(msg)
+    return value

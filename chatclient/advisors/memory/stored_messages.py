@@ -1,0 +1,110 @@
+"""Selects the messages of a turn that a memory stores."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from chatclient.chat.message_merging import (
+    complete_answer,
+    has_content,
+    merge_consecutive,
+    with_turn_ended,
+)
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Message,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.chat.response import ChatResponse
+from chatclient.chat.turn import Turn
+
+
+def messages_to_store(
+    turn: Turn, stored: int, response: ChatResponse, *, tool_messages: bool
+) -> tuple[Message, ...]:
+    """Return the messages of *turn* to store; none if *response* does not complete it.
+
+    Args:
+        turn: The record of the turn.
+        stored: The number of its request messages that are stored already.
+        response: How it ended.
+        tool_messages: Whether tool calls and their results are stored.
+    """
+    answer = answer_of(response)
+    messages = turn.messages(answer)
+    count = len(turn.request_messages)
+    request, rounds = messages[stored:count], messages[count : count + len(turn.rounds)]
+    if not request:
+        return ()
+    kept = (*request, *rounds) if tool_messages else _with_user_input(request, rounds)
+    if answer is not None:
+        return merge_consecutive((*kept, messages[-1]))
+    incomplete = response.has_tool_calls() or response.paused
+    return () if incomplete else _without_answer(merge_consecutive(kept), response)
+
+
+def answer_of(response: ChatResponse) -> AssistantMessage | None:
+    """Return the message that answers a turn, or None if there is none to be sent again.
+
+    There is none if the model said nothing, if its tool calls were not run, if it has paused and
+    the application is to continue, and if a filter or guard withheld the answer: neither what was
+    refused nor the refusal belongs in a memory.
+    """
+    if response.has_tool_calls() or response.paused or _is_withheld(response):
+        return None
+    answer = complete_answer(response)
+    return answer if answer is not None and has_content(answer) else None
+
+
+def _is_withheld(response: ChatResponse) -> bool:
+    """Return whether a filter or guard has withheld the answer."""
+    return response.finish_reason == "content_filter"
+
+
+def _with_user_input(
+    request: tuple[Message, ...], rounds: Sequence[Message]
+) -> tuple[Message, ...]:
+    """Return *request* with the user messages of the *rounds* merged into its last message.
+
+    Without the tool results between them, two user messages would follow each other.
+    """
+    added = [message for message in rounds if isinstance(message, UserMessage)]
+    if not added:
+        return request
+    if isinstance(last := request[-1], UserMessage):
+        request, added = request[:-1], [last, *added]
+    parts = [part for message in added for part in ("\n\n", *message.parts)]
+    first = added[0]
+    return (*request, UserMessage(parts[1:], metadata=first.metadata, id=first.id))
+
+
+def _without_answer(messages: tuple[Message, ...], response: ChatResponse) -> tuple[Message, ...]:
+    """Return *messages* up to the last tool result, as a complete turn; none without tools.
+
+    A model that does not know of the calls would make them again.
+    """
+    end = len(messages)
+    while end and isinstance(messages[end - 1], UserMessage):  # user input without an answer
+        end -= 1
+    last = messages[end - 1] if end else None
+    if not isinstance(last, ToolResponseMessage):
+        return ()
+    if _is_withheld(response):
+        last = _without_results(last)
+    return with_turn_ended((*messages[: end - 1], last))
+
+
+def _without_results(message: ToolResponseMessage) -> ToolResponseMessage:
+    """Return *message* without the results, because the answer to them was withheld.
+
+    They may be the reason, and later answers would be withheld as well.
+    """
+
+    def hidden(result: ToolResponse) -> ToolResponse:
+        if result.is_error:
+            return result
+        text = f"What '{result.name}' returned is not shown: the answer to it was withheld."
+        return replace(result, data=text, media=())
+
+    return message.mutate(responses=map(hidden, message.responses))

@@ -1,0 +1,243 @@
+"""`TurnRecorder`: loads the history of a turn and has a memory store the turn when it ends."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from chatclient._internal.checks import check_type
+from chatclient._internal.frozen import without
+from chatclient.advisors.memory.stored_messages import messages_to_store
+from chatclient.advisors.tool_loop.context_keys import EARLIER_MESSAGES
+from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next, turn_of
+from chatclient.chain.model_call import current_ledger, record_usage
+from chatclient.chat.messages import Message, UserMessage, system_messages, without_system
+from chatclient.chat.prompt import Prompt, count_default_messages
+from chatclient.chat.tool import CONVERSATION_ID
+from chatclient.chat.turn import PendingStore, check_deadline
+from chatclient.errors import UsageError
+from chatclient.memory.chat_memory import ChatMemory
+from chatclient.memory.repository import checked_id
+from chatclient.memory.summary import SUMMARY
+from chatclient.observability.operations import MemoryAccess
+from chatclient.runtime.runtime import Runtime
+
+SendHistory = Callable[[ChatClientRequest, tuple[Message, ...]], ChatClientRequest]
+"""Returns a request that sends a history as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTurn:
+    """A turn as one memory sees it.
+
+    Attributes:
+        memory: The memory.
+        conversation_id: The conversation that the turn belongs to.
+        history: What the memory holds of earlier turns; empty if the request contains them, because
+            it resumes a turn.
+    """
+
+    memory: ChatMemory
+    conversation_id: str
+    history: tuple[Message, ...]
+
+
+class TurnRecorder:
+    """Loads the history of a turn, and stores the turn in the memory when it ends.
+
+    The first part of an advisor that a turn reaches loads the history; further attempts and rounds
+    send the same one.
+
+    Args:
+        memory_for: Returns the memory for a request.
+        tool_messages: Whether tool calls and their results are stored.
+    """
+
+    def __init__(
+        self, memory_for: Callable[[ChatClientRequest], ChatMemory], *, tool_messages: bool
+    ) -> None:
+        self._memory_for = memory_for
+        self._tool_messages = tool_messages
+
+    async def run(
+        self, request: ChatClientRequest, call_next: Next, send: SendHistory
+    ) -> ChatClientResponse:
+        """Return the response to *request*, sent with the history.
+
+        Raises:
+            UsageError: The request has no conversation id.
+            ChatMemoryError: The memory failed.
+        """
+        present = await self._begin(self, request)
+        # The application, or a memory further out, may send some of it already.
+        history, _ = split_resent_history(present.history, conversation_messages(request))
+        response = await call_next(send(request, history))
+        self._end(present, request, response)
+        return response
+
+    async def run_around_loop(
+        self, part: object, request: ChatClientRequest, call_next: Next
+    ) -> ChatClientResponse:
+        """Return the response to *request*, with the history loaded for an advisor further in.
+
+        Args:
+            part: The part of the advisor that is outside of the loop.
+            request: The request.
+            call_next: The rest of the chain.
+
+        Raises:
+            UsageError: The request has no conversation id.
+            ChatMemoryError: The memory failed.
+        """
+        present = await self._begin(part, request)
+        response = await call_next(request)
+        self._end(present, request, response)
+        context = without(response.context, EARLIER_MESSAGES)
+        return ChatClientResponse(response.chat_response, context)
+
+    async def _begin(self, part: object, request: ChatClientRequest) -> MemoryTurn:
+        """Return the turn of *request*, and withdraw what an earlier attempt would have stored."""
+        turn = turn_of(request)
+        turn.store_at_end(self, None)
+        conversation_id = conversation_id_of(request)
+        spoken = conversation_messages(request)
+        turn.begin(part, spoken[count_default_messages(spoken, request.context) :])
+        present: MemoryTurn | None = turn.state.get(self)
+        if present is None:
+            memory = self._memory_for(request)
+            history: tuple[Message, ...] = ()
+            if not turn.history_sent:
+                history = await _load(memory, conversation_id, request.runtime)
+            present = turn.state[self] = MemoryTurn(memory, conversation_id, history)
+        return present
+
+    def _end(
+        self, present: MemoryTurn, request: ChatClientRequest, response: ChatClientResponse
+    ) -> None:
+        """Store the turn when it ends, if *response* completes it."""
+        turn, ledger = turn_of(request), current_ledger()
+        _, stored = split_resent_history(present.history, turn.request_messages)
+        messages = messages_to_store(
+            turn, stored, response.chat_response, tool_messages=self._tool_messages
+        )
+        if not messages:
+            return
+
+        async def store(runtime: Runtime) -> None:
+            access = MemoryAccess("store", present.conversation_id)
+            with record_usage(ledger), runtime.observe(access) as observed:
+                await present.memory.append(
+                    present.conversation_id, messages, runtime, key=turn.key
+                )
+                observed.result = messages
+
+        turn.store_at_end(self, PendingStore(store))
+
+
+class OuterTurnRecorder:
+    """The part of a memory advisor inside the tool loop that runs once per turn, around the loop.
+
+    Args:
+        recorder: The recorder of the advisor.
+        order: The order of this part.
+        name: The name of the advisor.
+    """
+
+    def __init__(self, recorder: TurnRecorder, order: int, name: str) -> None:
+        self.order = order
+        self.name = f"{name}, whole turns"
+        self._recorder = recorder
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response of the loop, whose turn is stored when it ends."""
+        return await self._recorder.run_around_loop(self, request, call_next)
+
+
+def fixed_memory(memory: ChatMemory) -> Callable[[ChatClientRequest], ChatMemory]:
+    """Return a function that returns *memory* for every request.
+
+    Raises:
+        WrongTypeError: *memory* is not one.
+    """
+    hint = "put a repository into one: MessageWindowChatMemory(repository)"
+    check_type("a memory", memory, ChatMemory, hint)
+    return lambda _: memory
+
+
+def storage_in(memory: ChatMemory) -> object:
+    """Return what *memory* stores turns in: its repository, if it has one, or itself."""
+    return getattr(memory, "repository", memory)
+
+
+def conversation_id_of(request: ChatClientRequest) -> str:
+    """Return the id of the conversation that *request* continues.
+
+    Raises:
+        UsageError: The request has none, or a blank one.
+    """
+    conversation_id = request.context.get(CONVERSATION_ID)
+    if conversation_id is None:
+        msg = (
+            "memory needs to know which conversation a request belongs to, and nothing was sent: "
+            'give it an id with .conversation("...")'
+        )
+        raise UsageError(msg)
+    return checked_id(str(conversation_id))
+
+
+def conversation_messages(request: ChatClientRequest) -> tuple[Message, ...]:
+    """Return the messages of *request* without system messages, earlier ones of its turn first."""
+    earlier: tuple[Message, ...] = request.context.get(EARLIER_MESSAGES, ())
+    return (*earlier, *without_system(request.prompt.messages))
+
+
+def split_resent_history(
+    history: tuple[Message, ...], messages: Sequence[Message]
+) -> tuple[tuple[Message, ...], int]:
+    """Find the messages of *history* that are among *messages*, by their ids.
+
+    Stored turns are complete, so everything up to the next user message belongs to the turn of the
+    last message that was found, with or without an id.
+
+    Returns:
+        The part of the history that is not among the messages, and the index of the first message
+        that is new.
+    """
+    places: dict[str | None, int]
+    places = {message.id: at for at, message in enumerate(history) if message.id is not None}
+    found = [(places[m.id], at) for at, m in enumerate(messages) if m.id in places]
+    if not found:
+        return history, 0
+    begin = min(place for place, _ in found)
+    before = history[:begin]
+    if found[0][1]:  # the messages before it are those of a summary, if there is one
+        before = tuple(message for message in before if SUMMARY not in message.metadata)
+    end = found[-1][1] + 1
+    while end < len(messages) and not isinstance(messages[end], UserMessage):
+        end += 1
+    return (*before, *system_messages(history[begin:])), end
+
+
+def with_history(request: ChatClientRequest, history: tuple[Message, ...]) -> ChatClientRequest:
+    """Return *request* with *history* before its own messages and after the default ones."""
+    spoken = conversation_messages(request)
+    present = request.prompt.messages
+    if not history and len(spoken) <= len(present):
+        return _without_earlier(request, request.prompt)
+    at = count_default_messages(spoken, request.context)
+    systems = system_messages((*present, *history))
+    messages = (*systems, *spoken[:at], *without_system(history), *spoken[at:])
+    return _without_earlier(request, Prompt.of(messages, request.prompt.options))
+
+
+def _without_earlier(request: ChatClientRequest, prompt: Prompt) -> ChatClientRequest:
+    """Return *request* with *prompt*, which contains the earlier messages of its turn."""
+    if EARLIER_MESSAGES not in request.context:
+        return request.mutate(prompt=prompt)
+    context = without(request.context, EARLIER_MESSAGES)
+    return ChatClientRequest(prompt, context, request.runtime)
+
+
+async def _load(memory: ChatMemory, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
+    check_deadline(runtime)
+    with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
+        messages = observed.result = await memory.load(conversation_id, runtime)
+    return messages

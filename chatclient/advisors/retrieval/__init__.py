@@ -1,0 +1,1 @@
+"""Advisors that add retrieved documents to a prompt."""

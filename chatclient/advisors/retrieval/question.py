@@ -1,0 +1,89 @@
+"""`Question`: the user message of a request that its answer is for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from chatclient.advisors.tool_loop.context_keys import EARLIER_MESSAGES
+from chatclient.chain.chain import ChatClientRequest, turn_of
+from chatclient.chat.message_merging import CORRECTION
+from chatclient.chat.messages import Message, UserMessage, without_system
+from chatclient.chat.prompt import Prompt
+
+REWRITTEN_QUESTION = "rewritten_question"
+"""The key in a request's context of the question as an advisor rewrote it, and the original text,
+a tuple of two."""
+
+RETRIEVED = "retrieved_for_question"
+"""The key in a request's context of the documents and augmented text of each retrieval advisor, so
+that documents are retrieved once, even if the model is called several times."""
+
+IN_SYSTEM_TEXT = "memory_in_system_text"
+"""The key in a request's context of the history that a memory writes into the system message, a
+tuple of messages. They precede the messages of the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The question of a request, and its position.
+
+    Attributes:
+        message: The user message.
+        messages: The messages that contain it: those of the prompt, or those that the tool loop
+            has removed from the prompt because a memory inside the loop sends them.
+        index: Its index in the messages.
+    """
+
+    message: UserMessage
+    messages: tuple[Message, ...]
+    index: int
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """The messages before it, without system messages."""
+        return without_system(self.messages[: self.index])
+
+    def with_text(self, text: str, request: ChatClientRequest) -> ChatClientRequest:
+        """Return *request* with the text of the question replaced by *text*."""
+        before, after = self.messages[: self.index], self.messages[self.index + 1 :]
+        changed = (*before, self.message.mutate(text=text), *after)
+        if self.messages is request.prompt.messages:
+            return request.mutate(prompt=Prompt.of(changed, request.prompt.options))
+        return request.mutate(context={EARLIER_MESSAGES: changed})
+
+
+def question_in(request: ChatClientRequest, known: str | None) -> Question | None:
+    """Return the question of *request*, or None if it has no text.
+
+    Corrections, which advisors mark with `CORRECTION` in the metadata, and user input that arrived
+    while the turn ran are not questions.
+
+    Args:
+        request: The request.
+        known: The text of the question in earlier rounds, if any; later user messages are then
+            input that arrived while the turn ran.
+    """
+    candidates = _candidates(request)
+    question = next(candidates, None)
+    if question is None:
+        return None
+    if known is not None and question.message.text != known:
+        question = next((each for each in candidates if each.message.text == known), question)
+    return question if question.message.text.strip() else None
+
+
+def _candidates(request: ChatClientRequest) -> Iterator[Question]:
+    """Yield the user messages that may be the question, the latest first."""
+    turn = turn_of(request)
+    for messages in (request.prompt.messages, request.context.get(EARLIER_MESSAGES, ())):
+        for index in reversed(range(len(messages))):
+            message = messages[index]
+            if not isinstance(message, UserMessage) or CORRECTION in message.metadata:
+                continue
+            if not turn.contains_round([message]):
+                yield Question(message, messages, index)
+
+
+def original_text(question: Question, request: ChatClientRequest) -> str:
+    """Return the text of *question* before an advisor rewrote it."""
+    rewritten, original = request.context.get(REWRITTEN_QUESTION, ("", ""))
+    return original if rewritten == question.message.text else question.message.text

@@ -1,0 +1,44 @@
+"""`ReReadingAdvisor`: repeats the question in the prompt."""
+
+from chatclient.advisors.retrieval.question import REWRITTEN_QUESTION, question_in
+from chatclient.chain.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
+from chatclient.chat.template import PromptTemplate, require_placeholders
+
+RE_READING_ORDER = MEMORY_ORDER + 60
+"""The default order: inside memory, which stores the original question, and outside of retrieval,
+whose documents should not be repeated."""
+
+RE_READING_TEMPLATE = "{question}\n\nRead the question again: {question}"
+"""The default template."""
+
+
+class ReReadingAdvisor:
+    """Repeats the question, which improves the reasoning of models (RE2, arXiv 2309.06275).
+
+    Args:
+        template: The text that replaces the user's; `{question}` is the placeholder for that.
+        order: The position in the chain.
+
+    Raises:
+        TemplateError: The template lacks the placeholder.
+    """
+
+    name = "ReReadingAdvisor"
+
+    def __init__(
+        self, template: str = RE_READING_TEMPLATE, *, order: int = RE_READING_ORDER
+    ) -> None:
+        self._template = PromptTemplate(template)
+        self.order = order
+        require_placeholders(self._template, "question")
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response to the repeated question."""
+        _, known = request.context.get(REWRITTEN_QUESTION, ("", None))
+        question = question_in(request, known)
+        if question is None:
+            return await call_next(request)
+        original = question.message.text
+        text = self._template.render(question=original)
+        rewritten = question.with_text(text, request)
+        return await call_next(rewritten.mutate(context={REWRITTEN_QUESTION: (text, original)}))

@@ -1,0 +1,1 @@
+"""The tool loop: calls the model and its tools until it answers."""

@@ -1,0 +1,371 @@
+"""`ToolLoop`: calls the model and runs its tool calls until it answers."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from chatclient._internal.frozen import merged, without
+from chatclient.advisors.tool_loop.context_keys import (
+    EARLIER_MESSAGES,
+    PENDING_TURN,
+    REFRESH_TOOLS,
+    RESUMED_TURN,
+    TOOL_EXECUTIONS,
+    USER_INPUT,
+)
+from chatclient.advisors.tool_loop.messages import LoopMessages
+from chatclient.advisors.tool_loop.pending_notes import save_turn
+from chatclient.advisors.tool_loop.resumed_turn import ResumedTurn
+from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next, turn_of
+from chatclient.chat.events import ReasoningDelta, ReasoningSigned, TextDelta
+from chatclient.chat.messages import Message
+from chatclient.chat.options import ChatOptions
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.response import NO_USAGE, ChatResponse, Generation
+from chatclient.chat.tool import CONVERSATION_ID, USER_ID, ToolCallback
+from chatclient.chat.turn import TURN
+from chatclient.errors import ToolLoopError
+from chatclient.runtime.runtime import Runtime
+from chatclient.tools.execution.approval import AGENT_TURNS, DECISIONS
+from chatclient.tools.execution.compensation import rewritten, with_undone
+from chatclient.tools.execution.manager import ToolCallingManager
+from chatclient.tools.execution.result import ToolExecutionResult
+from chatclient.tools.execution.turn import ToolTurn
+from chatclient.tools.pending_turn import PendingTurn
+
+RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCallback]]]
+"""Returns all tools of a request, given the conversation so far."""
+
+Eligible = bool | Awaitable[bool]
+
+
+class LoopHooks(Protocol):
+    """The settings and hooks of the advisor that runs the loop; see `ToolCallingAdvisor`."""
+
+    manager: ToolCallingManager
+    conversation_history: bool | None
+    reset_tool_choice: bool
+    stream_tool_call_responses: bool
+
+    def is_eligible(self, options: ChatOptions, response: ChatResponse) -> Eligible:
+        """Return whether the tool calls of *response* should be run."""
+        ...
+
+    async def before_call(self, request: ChatClientRequest) -> ChatClientRequest:
+        """Return the request of this round."""
+        ...
+
+    async def after_call(self, response: ChatClientResponse) -> ChatClientResponse:
+        """Return the response of this round as the loop should see it."""
+        ...
+
+    async def next_messages(
+        self, request: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
+    ) -> tuple[Message, ...]:
+        """Return the messages of the next round."""
+        ...
+
+
+class ToolLoop:
+    """One run of the tool loop.
+
+    Args:
+        advisor: The advisor that runs it.
+        request: The request that it was called with.
+        call_next: The rest of the chain, down to the model.
+        turn: The state of the tools for this run.
+    """
+
+    def __init__(
+        self,
+        advisor: LoopHooks,
+        request: ChatClientRequest,
+        call_next: Next,
+        turn: ToolTurn,
+    ) -> None:
+        self.advisor = advisor
+        self.request = request
+        self.call_next = call_next
+        self.turn = turn
+        self.record = turn_of(request)
+        self.messages = LoopMessages(request.prompt.messages)
+        self.options = request.prompt.options
+        self.context = request.context
+        self.refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
+        self.user_input: Callable[[], tuple[Message, ...]] | None = request.context.get(USER_INPUT)
+        if self.refresh is not None or self.user_input is not None or RESUMED_TURN in self.context:
+            # Advisors inside the loop have no use for these.
+            self.context = without(self.context, REFRESH_TOOLS, USER_INPUT, RESUMED_TURN)
+        if TURN not in self.context:
+            self.context = merged(self.context, {TURN: self.record})
+        self.found: Sequence[ToolCallback] = self.options.tool_callbacks or ()
+        self.usage = NO_USAGE
+
+    async def run(self, resumed: ResumedTurn | None) -> ChatClientResponse:
+        """Return the response that ends the turn."""
+        if resumed is not None or self.record.contains_round(self.messages.history):
+            self._reset_tool_choice()  # the first round of the turn is over
+        if resumed is not None:
+            ended = await self._resume(resumed)
+            if ended is not None:
+                return ended
+            self._append_user_input()
+        while True:
+            sent, response = await self._round()
+            answer = response.chat_response
+            if not await self._is_eligible(sent, answer):
+                return response.mutate(chat_response=answer.with_usage(self.usage))
+            result = await self.advisor.manager.execute(
+                self._offered_prompt(), answer, self.request.runtime, self.turn
+            )
+            result = self._record_round(result, len(self.messages.history))
+            self.messages.history = result.conversation_history
+            ended = await self._response_if_ended(sent, response, result)
+            if ended is not None:
+                return ended
+            await self._prepare_next_round(sent, response, result)
+
+    def _record_round(self, result: ToolExecutionResult, before: int) -> ToolExecutionResult:
+        """Append the messages of a round to the record, and return *result* with their ids.
+
+        Args:
+            result: The result of the round.
+            before: The number of messages in its conversation before the round.
+        """
+        history = result.conversation_history
+        added = self.record.append(history[before:])
+        self._rewrite_undone_calls()
+        return replace(result, conversation_history=(*history[:before], *added))
+
+    def _rewrite_undone_calls(self) -> None:
+        """Mark the undone calls in the record of the turn."""
+        record, undone = self.record, self.turn.compensation.undone
+        if undone:
+            record.rounds = rewritten(record.rounds, undone)
+            record.request_messages = rewritten(record.request_messages, undone)
+
+    async def _prepare_next_round(
+        self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
+    ) -> None:
+        """Set the messages of the next round."""
+        self.messages.to_send = await self.advisor.next_messages(sent, response, result)
+        self._append_user_input()
+
+    def _append_user_input(self) -> None:
+        """Append the user input that has arrived since the last round, if any."""
+        messages = () if self.user_input is None else self.user_input()
+        if messages:
+            self.messages.append(self.record.append(messages))
+
+    @property
+    def prompt(self) -> Prompt:
+        """The conversation so far, with the tools of the turn."""
+        return Prompt.of(self.messages.history, self.options)
+
+    def _offered_prompt(self) -> Prompt:
+        """Return `prompt` with the tools of the last model call, which an advisor may change."""
+        offered = self.record.offered_tools
+        if offered is None or offered == (self.options.tool_callbacks or ()):
+            return self.prompt
+        return Prompt.of(self.messages.history, self.options.mutate(tool_callbacks=offered))
+
+    def with_loop_context(
+        self, response: ChatClientResponse, resumed: ResumedTurn | None
+    ) -> ChatClientResponse:
+        """Return *response* with the context values for advisors outside the loop.
+
+        If the request fails from here on, the calls of this run are undone.
+        """
+        context: dict[str, Any] = {}
+        if resumed is not None:
+            resumed.usage = NO_USAGE  # an advisor that calls again adds up the usage itself
+            context[RESUMED_TURN] = resumed
+        if self.turn.executions:
+            context[TOOL_EXECUTIONS] = tuple(self.turn.executions)
+            if PENDING_TURN not in response.context:  # a suspended turn may be stored already
+                self.request.runtime.undo_on_failure(self)
+        return response.mutate(context=context) if context else response
+
+    async def undo(self) -> None:
+        """Undo the calls of this run, because it or its request fails, and record that."""
+        await self.advisor.manager.abandon(self.prompt, self.request.runtime, self.turn)
+        self._rewrite_undone_calls()
+
+    async def _round(self) -> tuple[ChatClientRequest, ChatClientResponse]:
+        """Call the model once."""
+        advisor, runtime = self.advisor, self.request.runtime
+        if self.refresh is not None:  # in the first round as well: memory adds to the conversation
+            await self._refresh_tools(self.refresh)
+        prompt = Prompt.of(self.messages.to_send, self.options)
+        if advisor.conversation_history is False:
+            self.context = merged(self.context, {EARLIER_MESSAGES: self.messages.earlier})
+        sent = await advisor.before_call(ChatClientRequest(prompt, self.context, runtime))
+        self._adopt_options(sent.prompt.options)
+        self.record.offered_tools = None  # an advisor may answer without the model
+        if advisor.stream_tool_call_responses or not runtime.streaming:
+            response = await self.call_next(await self._with_early_tools(sent))
+        else:
+            response = await self._call_with_held_text(sent)
+        response = await advisor.after_call(response)
+        if response.context is not self.context:  # an advisor changed the context
+            self.context = merged(self.context, response.context)
+            response = ChatClientResponse(response.chat_response, self.context)
+        self.turn.rounds += 1
+        self.usage += response.chat_response.usage
+        self._reset_tool_choice()
+        return sent, response
+
+    def _reset_tool_choice(self) -> None:
+        """Let the model answer: a tool choice that forces a call is for the first round only."""
+        forced = self.options.tool_choice not in (None, "auto", "none")
+        if forced and self.advisor.reset_tool_choice:
+            self.options = self.options.mutate(tool_choice="auto")
+
+    async def _with_early_tools(self, sent: ChatClientRequest) -> ChatClientRequest:
+        """Return *sent* so that tools that only read may start while the model is streaming.
+
+        It does not call the model itself: each event of a stream passes every coroutine around it.
+        """
+        await self.turn.cancel_early_calls()  # started in the round before, and not used
+        # An advisor may change the prompt that is sent; the tools are those of the turn.
+        watched = self.advisor.manager.watched(self.prompt, sent.runtime, self.turn)
+        return sent if watched is sent.runtime else sent.mutate(runtime=watched)
+
+    async def _refresh_tools(self, refresh: RefreshTools) -> None:
+        """Add new tools of providers and drop those that are gone; keep the changes of hooks."""
+        before, present = self.found, self.options.tool_callbacks or ()
+        self.found = found = await refresh(self.messages.history, self.request.runtime)
+        if list(found) == list(before):
+            return
+        callbacks = found
+        if list(present) != list(before):
+            kept = [each for each in present if each not in before or each in found]
+            callbacks = (*kept, *(each for each in found if each not in before))
+        self.options = self.options.mutate(tool_callbacks=callbacks)
+
+    def _adopt_options(self, options: ChatOptions) -> None:
+        """Use *options* for the tools of this round and for all following rounds."""
+        if options.tool_context is not self.options.tool_context:
+            self.turn.context = _tool_context(self.request, options)
+        self.options = options
+
+    async def _call_with_held_text(self, sent: ChatClientRequest) -> ChatClientResponse:
+        """Call the model, and emit its text only if it is the answer."""
+        held: list[Any] = []
+        holding = True
+
+        async def hold(event: Any) -> None:
+            if holding:
+                held.append(event)
+            else:  # of a tool that was started early, and still runs
+                await sent.runtime.emit(event)
+
+        response = await self.call_next(
+            await self._with_early_tools(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
+        )
+        has_calls = await self._is_eligible(sent, response.chat_response)
+        for event in held:
+            if not (has_calls and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned)):
+                await sent.runtime.emit(event)
+        holding = False
+        return response
+
+    async def _is_eligible(self, sent: ChatClientRequest, answer: ChatResponse) -> bool:
+        """Return whether the tool calls of *answer* should be run."""
+        eligible = self.advisor.is_eligible(sent.prompt.options, answer)
+        return bool(await self.request.runtime.awaited(eligible))
+
+    async def _response_if_ended(
+        self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
+    ) -> ChatClientResponse | None:
+        """Return the turn's response if this round was its last, else None."""
+        if result.pending_turn is not None:
+            return self._suspended(response, result.pending_turn)
+        if result.return_direct:
+            return await self._answer_with(response, result.generations())
+        limits = self.advisor.manager.limits
+        between = limits.breach_between_rounds(
+            self.turn.rounds, time.monotonic() - self.turn.started
+        )
+        breach = result.breach if limits.on_exceeded != "tell_model" else None
+        breach = breach or between
+        if breach is None:
+            return None
+        result = replace(result, breach=breach)
+        if limits.on_exceeded == "raise":
+            await self.undo()  # before the result is built, so that it reports it
+            raise ToolLoopError(breach, result=with_undone(result, self.turn.compensation.undone))
+        if limits.on_exceeded == "partial":
+            return await self._answer_with(response, (result.breach_generation(),))
+        return await self._final_answer(sent, response, result)
+
+    async def _final_answer(
+        self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
+    ) -> ChatClientResponse:
+        """Ask the model for an answer from the results so far, without tools."""
+        await self._prepare_next_round(sent, response, result)
+        self.options = self.options.mutate(tool_choice="none")
+        sent, response = await self._round()
+        answer = response.chat_response
+        if await self._is_eligible(sent, answer):  # it called tools despite tool_choice="none"
+            return await self._answer_with(response, (result.breach_generation(),))
+        flagged = tuple(
+            replace(generation, finish_reason="tool_call_limit_exceeded")
+            for generation in answer.generations
+        )
+        answer = ChatResponse(flagged, answer.metadata).with_usage(self.usage)
+        return response.mutate(chat_response=answer)
+
+    async def _answer_with(
+        self, response: ChatClientResponse, generations: tuple[Generation, ...]
+    ) -> ChatClientResponse:
+        """Return *generations*, which no model streamed, as the turn's response."""
+        answer = ChatResponse(generations, response.chat_response.metadata).with_usage(self.usage)
+        if answer.text:
+            await self.request.runtime.emit(TextDelta(answer.text))
+        return response.mutate(chat_response=answer)
+
+    def _suspended(self, response: ChatClientResponse, pending: PendingTurn) -> ChatClientResponse:
+        answer = response.chat_response.with_usage(self.usage)
+        pending = save_turn(replace(pending, usage=self.usage), self.record, self.request.context)
+        return response.mutate(chat_response=answer, context={PENDING_TURN: pending})
+
+    async def _resume(self, resumed: ResumedTurn) -> ChatClientResponse | None:
+        """Finish the suspended round, and return the turn's response if it ends there."""
+        sent, pending, again = self.request.prompt, resumed.pending, resumed.started
+        self.messages.history = pending.messages
+        self.usage = resumed.usage
+        result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.turn)
+        if not again:
+            result = resumed.result = self._record_round(result, len(pending.messages))
+        response = ChatClientResponse(
+            ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context
+        )
+        added = resumed.added_since(sent, self.record)
+        self.messages.restart((*result.conversation_history, *added))
+        return await self._response_if_ended(self.request, response, result)
+
+
+def new_tool_turn(request: ChatClientRequest) -> ToolTurn:
+    """Return the state of the tools for a run of the loop with *request*."""
+    turn = ToolTurn(_tool_context(request, request.prompt.options), turn_of(request).id)
+    turn.executions.extend(request.context.get(TOOL_EXECUTIONS, ()))
+    undo_log = request.runtime.undo_log
+    if undo_log is not None:
+        loops = [each for each in undo_log if isinstance(each, ToolLoop)]
+        turn.compensation.continue_from([loop.turn.compensation for loop in loops])
+    return turn
+
+
+def _tool_context(request: ChatClientRequest, options: ChatOptions) -> Mapping[str, Any]:
+    context = options.tool_context
+    if DECISIONS in context:  # an agent's own calls are not those of the decisions
+        context = without(context, DECISIONS, AGENT_TURNS)
+    # As text, even if an advisor set another type: a suspended turn is stored as JSON.
+    ids = {
+        key: str(request.context[key])
+        for key in (CONVERSATION_ID, USER_ID)
+        if request.context.get(key) is not None
+    }
+    return merged(context, ids) if ids else context

@@ -1,0 +1,1 @@
+"""Tool loop in which the model searches for the tools it needs."""

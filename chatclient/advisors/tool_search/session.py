@@ -1,0 +1,237 @@
+"""The state of tool search: the tools of a session, and which of them were found."""
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from chatclient.advisors.tool_loop.advisor import RefreshTools
+from chatclient.advisors.tool_search.request_tools import RequestTools
+from chatclient.advisors.tool_search.tool import SEARCH_TOOL, found_names, string_items
+from chatclient.chat.messages import AssistantMessage, Message, ToolResponse, ToolResponseMessage
+from chatclient.chat.options import ChatOptions
+from chatclient.chat.tool import ToolCallback
+from chatclient.errors import DuplicateToolError
+from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.tools.search.index import ToolReference
+
+FOUND_TOOLS = "found_tools"
+"""The key in an answer's metadata of the names of the tools found so far in its conversation."""
+
+
+class IndexedTools:
+    """The content of the index for a session; compared by identity, replaced on each change."""
+
+    __slots__ = ("references",)
+
+    def __init__(self, references: tuple[ToolReference, ...] | None) -> None:
+        self.references = references
+
+
+class SessionRegistry:
+    """The tools that sessions have found, and those that are indexed for them."""
+
+    def __init__(self) -> None:
+        self._indexed: dict[str, IndexedTools] = {}
+        self._updates: dict[str, list[IndexedTools]] = {}  # in progress
+        self._found: dict[str, tuple[str, ...]] = {}
+        self._lock = ForkSafeLock()
+
+    def found_names(self, session_id: str) -> tuple[str, ...]:
+        """Return the names that a session has found so far, in that order."""
+        return self._found.get(session_id, ())
+
+    def add_found(self, session_id: str, names: Sequence[str], *, accumulate: bool) -> None:
+        """Add the names that a session has found; concurrent requests do not overwrite them."""
+        with self._lock:
+            earlier = self._found.get(session_id, ()) if accumulate else ()
+            self._found[session_id] = tuple(dict.fromkeys((*earlier, *names)))
+
+    def remove_found(self, session_id: str) -> None:
+        """Remove the names that a session has found."""
+        with self._lock:
+            self._found.pop(session_id, None)
+
+    @contextmanager
+    def updating(
+        self, session_id: str, references: tuple[ToolReference, ...] | None
+    ) -> Iterator[IndexedTools]:
+        """Record what the body puts into the index for a session; None if it drops the session.
+
+        A request with other tools, or an eviction, may change the index at the same time. The order
+        of the changes is then unknown, and `is_indexed` returns False.
+        """
+        with self._lock:
+            tools = self._indexed.get(session_id)
+            if tools is None or tools.references is not references:
+                tools = self._indexed[session_id] = IndexedTools(references)
+            self._updates.setdefault(session_id, []).append(tools)
+        try:
+            yield tools
+        finally:
+            with self._lock:
+                updates = self._updates[session_id]
+                updates.remove(tools)
+                if not updates:
+                    del self._updates[session_id]
+                if references is None or self._indexed.get(session_id) is not tools:
+                    self._indexed.pop(session_id, None)
+
+    def is_indexed(self, session_id: str, tools: IndexedTools) -> bool:
+        """Return whether *tools* are indexed for a session, without a change since `updating`."""
+        with self._lock:
+            updates = self._updates.get(session_id, ())
+            return self._indexed.get(session_id) is tools and all(u is tools for u in updates)
+
+
+class SearchSession:
+    """A session during one request: its tools, and which of them are visible to the model.
+
+    Args:
+        id: The session's id; empty for a request without a session.
+        all_tools: All tools of the request.
+        roles: The roles of the user.
+        accumulates: Whether tools stay visible once found.
+        refresh: Returns the current tools, if there are tool providers that are asked each round.
+
+    Attributes:
+        tools: All tools that may be found, by name; the same mapping during the request.
+        names: The names found, in that order; some may no longer be among the tools.
+
+    Raises:
+        DuplicateToolError: A tool has the name of the search tool.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        all_tools: RequestTools,
+        roles: Collection[str],
+        *,
+        accumulates: bool,
+        refresh: RefreshTools | None,
+    ) -> None:
+        self.id = id
+        self.roles = frozenset(roles)
+        self.refresh = refresh
+        self.names: list[str] = []
+        self._shared_tools: dict[str, ToolCallback] = {}
+        self.search: ToolCallback | None = None
+        self.set_tools(all_tools)
+        self._accumulates = accumulates
+        self._call_required = False
+        self._found = False
+        self._loaded: ToolResponseMessage | None = None
+
+    def set_tools(self, all_tools: RequestTools) -> None:
+        """Replace the tools of the request."""
+        tools = all_tools.permitted(self.roles)
+        if SEARCH_TOOL in tools:
+            msg = f"a tool of the request is called {SEARCH_TOOL!r} like the search; rename it"
+            raise DuplicateToolError(msg, tool_names=[SEARCH_TOOL])
+        self.all_tools = all_tools
+        if self.refresh is None:
+            self.tools = tools
+        else:  # the loop and the search keep a reference to the mapping
+            self._shared_tools.clear()
+            self._shared_tools.update(tools)
+            self.tools = self._shared_tools
+        self._always = [name for name in all_tools.always_visible if name in tools]
+        self._visible: tuple[ToolCallback, ...] | None = None
+
+    @property
+    def hidden_count(self) -> int:
+        """The number of tools that are not always visible."""
+        return len(self.tools) - len(self._always)
+
+    @property
+    def visible(self) -> tuple[ToolCallback, ...]:
+        """The tools to send: the search tool, those always visible, and those found, in order."""
+        if self._visible is None:
+            found = (n for n in self.names if n in self.tools and n not in self._always)
+            names = (*self._always, *found)
+            search = () if self.search is None else (self.search,)
+            self._visible = (*search, *(self.tools[name] for name in names))
+        return self._visible
+
+    def load(
+        self, names: Iterable[str], messages: Iterable[Message], tool_choice: str | None
+    ) -> None:
+        """Load the names that were found before this request.
+
+        Args:
+            names: The names found in this process.
+            messages: The conversation so far, which contains names found in other processes.
+            tool_choice: The tool choice of the request.
+        """
+        self.names = [*names]
+        loaded: list[str] = []
+        message: Message | None = None
+        for message in messages:
+            if isinstance(message, AssistantMessage):
+                self._add(loaded, string_items(message.metadata.get(FOUND_TOOLS)), searched=True)
+            elif isinstance(message, ToolResponseMessage):
+                self._add_responses(loaded, message.responses)
+                self._loaded = message
+        if message is self._loaded:  # the first round continues from it, and calls `update`
+            self._loaded = None
+        if self._accumulates or not self.names:
+            self._add(self.names, loaded)
+        if tool_choice is not None and tool_choice in self.tools:
+            # The model can only call a tool that is sent.
+            self._add(self.names, [tool_choice])
+        self._call_required = tool_choice == "required"
+
+    def update(self, messages: Sequence[Message]) -> bool:
+        """Add the names that the previous round found or called; return whether there are new ones.
+
+        Args:
+            messages: The messages of this round.
+        """
+        message = _last_tool_responses(messages)
+        if message is None or message is self._loaded:
+            return False
+        if any(response.name != SEARCH_TOOL for response in message.responses):
+            self._call_required = False
+        before = list(self.names)
+        self._add_responses(self.names, message.responses)
+        self._found = self._found or bool(self.names)
+        if self.names == before:
+            return False
+        self._visible = None
+        return True
+
+    def with_visible_tools(self, options: ChatOptions) -> ChatOptions:
+        """Return *options* with the visible tools."""
+        changes: dict[str, Any] = {}
+        if options.tool_callbacks is not self.visible:
+            changes["tool_callbacks"] = self.visible
+        if self._call_required and self._found and options.tool_choice == "auto":
+            # A search does not count as the tool call that the application requires.
+            changes["tool_choice"] = "required"
+        return options.mutate(**changes) if changes else options
+
+    def _add_responses(self, names: list[str], responses: Iterable[ToolResponse]) -> None:
+        found = (found_names(r) for r in responses if r.name == SEARCH_TOOL)
+        self._add(names, itertools.chain.from_iterable(found), searched=True)
+        self._add(names, (r.name for r in responses if r.name in self.tools))
+
+    def _add(self, names: list[str], more: Iterable[str], *, searched: bool = False) -> None:
+        """Add *more* to *names*; the results of a search replace them unless they accumulate."""
+        more = list(dict.fromkeys(more))
+        if more and searched and not self._accumulates:
+            names.clear()
+        names.extend(name for name in more if name not in names)
+
+
+def _last_tool_responses(messages: Sequence[Message]) -> ToolResponseMessage | None:
+    """Return the last tool responses, unless an assistant message follows them.
+
+    User messages may follow: input that arrived while the turn ran.
+    """
+    for message in reversed(messages):
+        if isinstance(message, ToolResponseMessage):
+            return message
+        if isinstance(message, AssistantMessage):
+            break
+    return None

@@ -1,0 +1,1 @@
+"""The advisor contract and the chain around the model."""

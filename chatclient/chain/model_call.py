@@ -1,0 +1,199 @@
+"""Calls models, with observation, deadline and usage limits; the innermost step of the chain."""
+
+import time
+from collections.abc import Generator
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+from chatclient._internal.checks import check_type
+from chatclient.chat.aggregator import MessageAggregator
+from chatclient.chat.events import RoundEnded, TextDelta, events_of
+from chatclient.chat.message_merging import merge_consecutive
+from chatclient.chat.messages import AssistantMessage
+from chatclient.chat.model import (
+    RESPONSE_HINT,
+    ChatModel,
+    PromptLike,
+    generate_checked,
+    stream_checked,
+)
+from chatclient.chat.options import check_tool_choice
+from chatclient.chat.prompt import Prompt, as_prompt, with_default_options
+from chatclient.chat.response import ChatResponse, Generation
+from chatclient.errors import (
+    DeadlineExceededError,
+    ProviderError,
+    RequestTimeoutError,
+    StreamInterruptedError,
+    ToolCallRefusedError,
+)
+from chatclient.observability.observers import all_observers
+from chatclient.observability.operations import TIME_TO_FIRST_CHUNK, ModelCall
+from chatclient.runtime.context_vars import context_variable
+from chatclient.runtime.observation import Step
+from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.thread_inbox import Emitter
+
+
+class UsageLedger(Protocol):
+    """Adds up the usage of model calls, and may refuse further calls; must be thread-safe."""
+
+    def check(self) -> None:
+        """Raise an error if no more calls are allowed."""
+        ...
+
+    def add(self, response: ChatResponse) -> None:
+        """Add the usage of *response*."""
+        ...
+
+
+_CLOCK_TOLERANCE = 0.02  # seconds that a timeout of a socket may end before the deadline
+
+_ledger: ContextVar[UsageLedger | None] = context_variable("chatclient_ledger", None)
+
+
+@contextmanager
+def record_usage(ledger: UsageLedger | None) -> Generator[None, None, None]:
+    """Add the usage of all model calls made inside, also by other clients, to *ledger*."""
+    token = _ledger.set(ledger)
+    try:
+        yield
+    finally:
+        _ledger.reset(token)
+
+
+def current_ledger() -> UsageLedger | None:
+    """Return the ledger of the current `record_usage` block, or None."""
+    return _ledger.get()
+
+
+async def ask_model(model: ChatModel, prompt: PromptLike, runtime: Runtime) -> ChatResponse:
+    """Return the response of *model* to *prompt*, for advisors that call a model themselves.
+
+    The call is observed, appears in the trail as an auxiliary call, and counts in a `Budget`.
+
+    Args:
+        model: The model; its default options apply to those that the prompt does not set.
+        prompt: The prompt.
+        runtime: The runtime of the request, usually `request.runtime.silent()`: otherwise, the
+            answer is emitted to the user's stream.
+
+    Raises:
+        UsageError: There is nothing to send.
+        DeadlineExceededError: The deadline has passed.
+        ProviderError: The provider failed or refused the request.
+    """
+    if runtime.steps is None:  # outside of a client's request, which has the client's observers
+        runtime = runtime.for_request(None, runtime.observers or all_observers())
+    complete = with_default_options(as_prompt(prompt), model.options)
+    return await call_model(ModelCall(model, complete, runtime.streaming, auxiliary=True), runtime)
+
+
+async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
+    """Return the response to *call*, streamed if *runtime* streams.
+
+    Raises:
+        UsageError: `tool_choice` names a tool that is not offered.
+        DeadlineExceededError: The deadline has passed.
+        ProviderError: The provider failed or refused the request.
+    """
+    check_tool_choice(call.prompt.options)
+    if runtime.streaming:
+        await runtime.wait_for_consumer()  # no further call starts if the stream is closed now
+    runtime.check_cancelled()
+    if not runtime.remaining():
+        msg = "the deadline passed before the model was called"
+        raise DeadlineExceededError(msg)
+    ledger = _ledger.get()
+    if ledger is not None:
+        ledger.check()
+    with runtime.observe(call) as observed:
+        try:
+            if runtime.streaming:
+                aggregator = MessageAggregator()
+                with _record_partial(aggregator, observed):
+                    response = await _stream(call, runtime, observed, aggregator)
+            else:
+                response = await _generate(call, runtime)
+        except (RequestTimeoutError, StreamInterruptedError) as error:
+            if runtime.remaining() > _CLOCK_TOLERANCE:
+                raise
+            raise _deadline_error(error) from error
+        observed.result = response
+    if ledger is not None:
+        ledger.add(response)
+    return response
+
+
+async def _generate(call: ModelCall, runtime: Runtime) -> ChatResponse:
+    try:
+        return await generate_checked(call.model, _merge_messages(call.prompt), runtime)
+    except ToolCallRefusedError as error:
+        return _with_refused_call(error)
+
+
+def _deadline_error(error: ProviderError) -> DeadlineExceededError:
+    """Return the error for a provider's time-out that is due to the request's deadline."""
+    expired = DeadlineExceededError("the deadline passed before the model's response was complete")
+    if isinstance(error, StreamInterruptedError):
+        expired.partial = error.partial
+    return expired
+
+
+@contextmanager
+def _record_partial(aggregator: MessageAggregator, observed: Step) -> Generator[None, None, None]:
+    """Record the partial response of a stream that fails or is left by its consumer."""
+    try:
+        yield
+    except BaseException as error:
+        observed.result = partial = aggregator.response()
+        if isinstance(error, StreamInterruptedError):
+            error.partial = partial
+        raise
+
+
+async def _stream(
+    call: ModelCall, runtime: Runtime, observed: Step, aggregator: MessageAggregator
+) -> ChatResponse:
+    """Emit the chunks of the model's response, and return the response."""
+    what = f"what generate_stream() of {call.model.name} yields"
+    started: float | None = time.perf_counter()
+    emit, cancellation = runtime.emitter, runtime.cancellation
+    try:
+        prompt = _merge_messages(call.prompt)
+        async with aclosing(stream_checked(call.model, prompt, runtime)) as chunks:
+            async for chunk in chunks:
+                if cancellation is not None and cancellation.requested:
+                    runtime.check_cancelled()
+                if started is not None:
+                    observed.note(TIME_TO_FIRST_CHUNK, time.perf_counter() - started)
+                    started = None
+                if isinstance(chunk, str):  # the most frequent case
+                    aggregator.add_text(chunk)
+                    if chunk:
+                        await emit(TextDelta(chunk))
+                    continue
+                check_type(what, chunk, (str, ChatResponse), RESPONSE_HINT)
+                await _add_chunk(chunk, aggregator, emit)
+    except ToolCallRefusedError as error:
+        await _add_chunk(_with_refused_call(error), aggregator, emit)
+    response = aggregator.response()
+    await emit(RoundEnded(response))
+    return response
+
+
+def _merge_messages(prompt: Prompt) -> Prompt:
+    messages = merge_consecutive(prompt.messages)
+    return prompt if messages is prompt.messages else Prompt.of(messages, prompt.options)
+
+
+async def _add_chunk(chunk: ChatResponse, aggregator: MessageAggregator, emit: Emitter) -> None:
+    for event in events_of(aggregator.take(chunk)):  # only the first generation is emitted
+        await emit(event)
+
+
+def _with_refused_call(error: ToolCallRefusedError) -> ChatResponse:
+    """Return a response with the refused call; the tool loop sends the problem to the model."""
+    message = AssistantMessage(tool_calls=[error.tool_call])
+    return ChatResponse((Generation(message, "tool_call"),))

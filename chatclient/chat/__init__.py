@@ -1,0 +1,1 @@
+"""Messages, prompts, options and responses, and the contracts of models and tools."""

@@ -1,0 +1,200 @@
+"""The events of a stream."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from chatclient.chat.messages import (
+    Part,
+    ProviderPart,
+    Reasoning,
+    ToolCall,
+    ToolCallChunk,
+    ToolResponse,
+)
+from chatclient.chat.response import ChatResponse
+from chatclient.chat.tool import ToolProgress
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """The next piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """The next piece of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningSigned:
+    """The provider's signature of the preceding reasoning, to be sent back with it."""
+
+    proof: Reasoning
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStarted:
+    """The model begins a tool call; its arguments follow.
+
+    Attributes:
+        id: The id of the call.
+        name: The tool's name.
+        index: The number of the call in its message, if the provider sends one.
+    """
+
+    id: str
+    name: str
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """The next piece of a tool call's arguments, with the id and index of its start."""
+
+    id: str
+    arguments: str
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRunStarted:
+    """A tool begins to run; a call that is denied or waits for approval has no such event.
+
+    Attributes:
+        tool_call: The call, with the arguments that the tool gets.
+        attempt: The number of calls of this tool in the turn, including this one.
+    """
+
+    tool_call: ToolCall
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallFinished:
+    """A tool has run or was denied.
+
+    Attributes:
+        tool_call: The call.
+        response: The response to the model.
+        seconds: How long the tool took; 0.0 if it was not run.
+        attempt: The number of calls of this tool in the turn, including this one.
+        error: The complete error, or None. The model got only `response.data`.
+        value: The value that the tool returned; None if it was not run.
+    """
+
+    tool_call: ToolCall
+    response: ToolResponse
+    seconds: float = 0.0
+    attempt: int = 1
+    error: Exception | None = field(default=None, compare=False)
+    value: object = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallUndone:
+    """A tool call was undone by its compensation, because the turn or another call failed.
+
+    Attributes:
+        tool_call: The call.
+        response: The response that the model gets instead of the result.
+    """
+
+    tool_call: ToolCall
+    response: ToolResponse
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnded:
+    """The model has finished one response; after tool calls another round follows."""
+
+    response: ChatResponse
+
+
+@dataclass(frozen=True, slots=True)
+class TextReplaced:
+    """The final text of the answer, if an advisor changed it after it was streamed."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalNeeded:
+    """The turn is suspended until its calls are approved or denied with `client.resume`.
+
+    Attributes:
+        turn: The `PendingTurn`.
+    """
+
+    turn: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The request has ended; this is the last event.
+
+    Attributes:
+        response: The response.
+        entity: The answer as a value, with `events(entity=...)`; None otherwise, and in a turn that
+            waits for approval.
+        executions: Each `ToolExecution` of the turn.
+        documents: The retrieved documents.
+        trail: The `Trail` of the turn.
+    """
+
+    response: ChatResponse
+    entity: Any = None
+    executions: tuple[Any, ...] = field(default=(), compare=False)
+    documents: tuple[Any, ...] = field(default=(), compare=False)
+    trail: Any = field(default=None, compare=False, repr=False)
+
+
+StreamEvent: TypeAlias = (
+    TextDelta
+    | ReasoningDelta
+    | ReasoningSigned
+    | ToolCallStarted
+    | ToolCallDelta
+    | ToolRunStarted
+    | ToolProgress
+    | ToolCallFinished
+    | ToolCallUndone
+    | RoundEnded
+    | TextReplaced
+    | ApprovalNeeded
+    | Done
+)
+"""The events of this library; tools and advisors of the application may emit others."""
+
+
+def events_of(parts: Iterable[Part]) -> Iterator[StreamEvent]:
+    """Yield the events for *parts* of a message or of a chunk."""
+    for part in parts:
+        match part:
+            case ToolCall(id=id, name=name, arguments=arguments):
+                yield from _tool_call_events(id, name, arguments, None)
+            case ToolCallChunk(index=index, id=id, name=name, arguments=arguments):
+                yield from _tool_call_events(id, name, arguments, index)
+            case Reasoning(text=text):
+                if text:
+                    yield ReasoningDelta(text)
+                if part.signature is not None or part.data is not None:
+                    yield ReasoningSigned(replace(part, text=""))
+            case str() | ProviderPart():
+                if text := part if isinstance(part, str) else part.text:
+                    yield TextDelta(text)
+            case _:
+                pass  # media are only in the response
+
+
+def _tool_call_events(
+    id: str, name: str, arguments: str, index: int | None
+) -> Iterator[StreamEvent]:
+    if name:
+        yield ToolCallStarted(id, name, index)
+    if arguments:
+        yield ToolCallDelta(id, arguments, index)

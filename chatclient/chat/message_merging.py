@@ -1,0 +1,140 @@
+"""Merges consecutive messages of the same role.
+
+Chat templates of local models, for example, refuse two consecutive messages of the user or of the
+assistant.
+"""
+
+from collections.abc import Sequence
+
+from chatclient.chat.messages import (
+    ENDS_TURN,
+    AssistantMessage,
+    Message,
+    Part,
+    Reasoning,
+    SystemMessage,
+    ToolResponseMessage,
+    UserMessage,
+    begins_turn,
+)
+from chatclient.chat.response import ChatResponse
+
+CORRECTION = "correction"
+"""Metadata key of a message with which an advisor requests a better answer."""
+
+
+def has_content(message: AssistantMessage) -> bool:
+    """Return whether *message* has a part other than reasoning and blank text."""
+    return any(
+        bool(part.strip()) if isinstance(part, str) else not isinstance(part, Reasoning)
+        for part in message.parts
+    )
+
+
+def current_turn_start(messages: Sequence[Message]) -> int:
+    """Return the index at which the current turn begins; corrections do not begin a turn."""
+    for at in reversed(range(len(messages))):
+        if begins_turn(messages, at) and CORRECTION not in messages[at].metadata:
+            return at
+    return 0
+
+
+def with_correction(
+    messages: tuple[Message, ...], answer: AssistantMessage | None, correction: str
+) -> tuple[Message, ...]:
+    """Return *messages* with *answer*, if it has content, and a message that requests a better one.
+
+    The correction is a separate message, merged with the user's only when it is sent, so that
+    advisors find the user's question.
+    """
+    answers = () if answer is None or not has_content(answer) else (answer,)
+    request = UserMessage(correction, metadata={CORRECTION: True})
+    return (*append_messages(messages, answers), request)
+
+
+def merge_consecutive(
+    messages: tuple[Message, ...], kind: type[Message] = Message
+) -> tuple[Message, ...]:
+    """Return *messages* with corrections and continued answers of the current turn merged.
+
+    Several user messages of the application are not merged.
+
+    Args:
+        messages: The conversation.
+        kind: The type of the messages to merge; default: all types.
+    """
+    if not _has_consecutive(messages):
+        return messages
+    begin = current_turn_start(messages)
+    turn: list[Message] = []
+    for message in messages[begin:]:
+        merged = _merged(turn[-1], message) if turn and isinstance(message, kind) else None
+        if merged is None:
+            turn.append(message)
+        else:
+            turn[-1] = merged
+    return messages if begin + len(turn) == len(messages) else (*messages[:begin], *turn)
+
+
+def _has_consecutive(messages: tuple[Message, ...]) -> bool:
+    """Return whether the current turn may have consecutive messages of the same role."""
+    following = None
+    for at in reversed(range(len(messages))):
+        role = messages[at].role
+        if role == following:
+            return True
+        if role == "user" and begins_turn(messages, at) and CORRECTION not in messages[at].metadata:
+            return False
+        following = role
+    return False
+
+
+def append_messages(
+    messages: tuple[Message, ...], more: tuple[Message, ...]
+) -> tuple[Message, ...]:
+    """Return *messages* and *more*, with consecutive answers at the boundary merged."""
+    merged = _merged(messages[-1], more[0]) if messages and more else None
+    return (*messages, *more) if merged is None else (*messages[:-1], merged, *more[1:])
+
+
+def with_user_message(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return *messages*; if all are system messages, as messages of the user.
+
+    Some APIs have a separate field for system messages, and need another message.
+    """
+    if not messages or not all(isinstance(each, SystemMessage) for each in reversed(messages)):
+        return messages
+    return tuple(UserMessage(message.text, metadata=message.metadata) for message in messages)
+
+
+def complete_answer(response: ChatResponse) -> AssistantMessage | None:
+    """Return the answer of *response* as one message; several direct tool results are joined."""
+    generations = response.generations
+    if response.finish_reason != "return_direct" or len(generations) == 1:
+        return response.output
+    parts: list[Part] = []
+    for generation in generations:
+        parts += ["\n\n", *generation.output.parts] if parts else generation.output.parts
+    return AssistantMessage(parts)
+
+
+def with_turn_ended(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return *messages*; tool results at their end are marked as the end of the turn."""
+    last = messages[-1] if messages else None
+    if not isinstance(last, ToolResponseMessage):
+        return messages
+    return (*messages[:-1], last.mutate(metadata={**last.metadata, ENDS_TURN: True}))
+
+
+def _merged(last: Message, next: Message) -> Message | None:
+    """Return *last* and *next* as one message, or None if they must be separate."""
+    match last, next:
+        case AssistantMessage(tool_calls=()), AssistantMessage():
+            metadata = {**last.metadata, **next.metadata}
+            said = (*last.parts, *next.parts)
+            return AssistantMessage(said, metadata=metadata, id=last.id or next.id)
+        case UserMessage(), UserMessage() if CORRECTION in next.metadata:
+            parts = (*last.parts, "\n\n", *next.parts)
+            return UserMessage(parts, metadata=last.metadata, id=last.id)
+        case _:
+            return None

@@ -1,0 +1,428 @@
+"""The messages of a conversation: immutable and compared by value."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self
+
+from chatclient._internal.checks import check_type
+from chatclient._internal.frozen import EMPTY, freeze_fields, frozen
+from chatclient.chat.parts import (
+    PARTS,
+    Media,
+    Part,
+    ProviderPart,
+    Reasoning,
+    ToolCall,
+    ToolCallChunk,
+    as_tuple,
+    check_parts,
+    join_parts,
+    parts_of,
+    text_of,
+    with_text,
+)
+from chatclient.errors import WrongTypeError
+
+__all__ = [
+    "ENDS_TURN",
+    "AssistantMessage",
+    "Media",
+    "Message",
+    "Part",
+    "ProviderPart",
+    "Reasoning",
+    "Role",
+    "SystemMessage",
+    "ToolCall",
+    "ToolCallChunk",
+    "ToolResponse",
+    "ToolResponseMessage",
+    "UserMessage",
+    "as_messages",
+    "begins_turn",
+    "ends_turn",
+    "flat_messages",
+    "last_turn_start",
+    "last_user_message",
+    "system_messages",
+    "without_system",
+]
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+ENDS_TURN = "ends_turn"
+"""Metadata key of a `ToolResponseMessage` that ends a turn, without an answer of the model to it.
+Set by memory and by the `messages()` of a response."""
+
+
+class Message:
+    """One message of a conversation; see its four kinds.
+
+    Messages may carry an `id`, such as that of a chat frontend. It is neither sent nor compared. A
+    memory recognises messages that an application sends again by it, and gives one to each message
+    that it stores without.
+    """
+
+    # A provider's encoding of the message, cached so that a long history is encoded once. It is
+    # not a field: neither compared nor copied nor pickled.
+    __slots__ = ("_wire",)
+
+    role: ClassVar[Role]
+    metadata: Mapping[str, Any]
+    id: str | None
+    __match_args__: ClassVar[tuple[str, ...]]
+
+    @property
+    def text(self) -> str:
+        """The text of the message; may be empty."""
+        raise NotImplementedError  # pragma: no cover
+
+    def with_id(self, id: str) -> Self:
+        """Return a copy with this id."""
+        kind = type(self)
+        if kind.__module__ != __name__:  # a subclass may have further attributes
+            result = copy(self)
+        else:  # several times faster
+            result = object.__new__(kind)
+            for name in kind.__match_args__:
+                object.__setattr__(result, name, getattr(self, name))
+        object.__setattr__(result, "id", id)
+        return result
+
+    def wire(self, dialect: object) -> bytes | None:
+        """Return the cached encoding for *dialect*, if it is the one stored last."""
+        cached: tuple[object, bytes] | None = getattr(self, "_wire", None)
+        return cached[1] if cached is not None and cached[0] is dialect else None
+
+    def cache_wire(self, dialect: object, form: bytes) -> bytes:
+        """Cache *form* as the encoding of this message for *dialect*, and return it."""
+        object.__setattr__(self, "_wire", (dialect, form))
+        return form
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMessage(Message):
+    """Instructions of the application to the model.
+
+    Attributes:
+        content: The text.
+        metadata: Whatever the application wants to remember; not sent.
+        id: Identifies the message in its conversation, see `Message`; not compared.
+
+    Raises:
+        WrongTypeError: The content is not a text.
+    """
+
+    role: ClassVar[Role] = "system"
+    content: str
+    metadata: Mapping[str, Any] = EMPTY
+    id: str | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        check_type("the content of a system message", self.content, str)
+        object.__setattr__(self, "metadata", frozen(self.metadata, "metadata"))
+
+    @property
+    def text(self) -> str:
+        """The instructions."""
+        return self.content
+
+    def mutate(self, *, text: str | None = None, metadata: Mapping[str, Any] | None = None) -> Self:
+        """Return a copy with the given values replaced."""
+        return type(self)(
+            self.content if text is None else text,
+            self.metadata if metadata is None else metadata,
+            self.id,
+        )
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class UserMessage(Message):
+    """A message of the user: text and media, in any order.
+
+    Args:
+        content: The text, or texts and media in their order.
+        media: Media after the content.
+        metadata: Values for the application; not sent.
+        id: Identifies the message in its conversation, see `Message`; not compared.
+
+    Raises:
+        WrongTypeError: A part is neither text nor media.
+    """
+
+    role: ClassVar[Role] = "user"
+    parts: tuple[str | Media | ProviderPart, ...]
+    metadata: Mapping[str, Any]
+    id: str | None = field(compare=False)
+
+    def __init__(
+        self,
+        content: str | Media | Iterable[str | Media | ProviderPart] | None = None,
+        media: Media | Iterable[Media] = (),
+        metadata: Mapping[str, Any] | None = None,
+        id: str | None = None,
+    ) -> None:
+        parts = join_parts(content, media)
+        check_parts(parts, (str, Media, ProviderPart), "no text and no media")
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
+        object.__setattr__(self, "id", id)
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined."""
+        return text_of(self.parts)
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        """All media, in order."""
+        return parts_of(self.parts, Media)
+
+    def mutate(
+        self,
+        *,
+        text: str | None = None,
+        media: Iterable[Media] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return a copy with the given values replaced."""
+        parts: tuple[Any, ...] = self.parts
+        if text is not None:
+            parts = with_text(parts, text)
+        if media is not None:
+            parts = (*(part for part in parts if not isinstance(part, Media)), *media)
+        metadata = self.metadata if metadata is None else metadata
+        return type(self)(parts, metadata=metadata, id=self.id)
+
+    def __repr__(self) -> str:
+        return _repr(self, self.parts)
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class AssistantMessage(Message):
+    """A message of the model: text, tool calls, reasoning and media, in their order.
+
+    Args:
+        content: The text, or parts in their order.
+        tool_calls: Tool calls after the content and the media.
+        media: Media after the content.
+        reasoning: Reasoning before the content.
+        metadata: Values of the application and of the provider.
+        id: Identifies the message in its conversation, see `Message`; not compared.
+
+    Raises:
+        WrongTypeError: Something in it is not a part of a message.
+    """
+
+    role: ClassVar[Role] = "assistant"
+    parts: tuple[Part, ...]
+    metadata: Mapping[str, Any]
+    id: str | None = field(compare=False)
+
+    def __init__(
+        self,
+        content: str | Iterable[Part] | None = None,
+        tool_calls: ToolCall | Iterable[ToolCall] = (),
+        *,
+        media: Media | Iterable[Media] = (),
+        reasoning: Reasoning | Iterable[Reasoning] = (),
+        metadata: Mapping[str, Any] | None = None,
+        id: str | None = None,
+    ) -> None:
+        parts: tuple[Part, ...]
+        parts = (*as_tuple(reasoning), *join_parts(content, media), *as_tuple(tool_calls))
+        check_parts(parts, PARTS, "no text, no media, no tool call")
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
+        object.__setattr__(self, "id", id)
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined, without the reasoning."""
+        return text_of(self.parts)
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tool calls, in order."""
+        return parts_of(self.parts, ToolCall)
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        """All media, in order."""
+        return parts_of(self.parts, Media)
+
+    @property
+    def reasoning(self) -> tuple[Reasoning, ...]:
+        """The reasoning parts, in order."""
+        return parts_of(self.parts, Reasoning)
+
+    def mutate(
+        self,
+        *,
+        text: str | None = None,
+        tool_calls: Iterable[ToolCall] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return a copy with the given values replaced; other parts keep their positions."""
+        parts: tuple[Any, ...] = self.parts
+        if text is not None:
+            parts = with_text(parts, text)
+        if tool_calls is not None:
+            parts = (*(part for part in parts if not isinstance(part, ToolCall)), *tool_calls)
+        metadata = self.metadata if metadata is None else metadata
+        return type(self)(parts, metadata=metadata, id=self.id)
+
+    def __repr__(self) -> str:
+        return _repr(self, self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResponse:
+    """The result of one tool call.
+
+    Attributes:
+        id: The id of the call.
+        name: The name of the tool.
+        data: The result as text, usually JSON.
+        is_error: Whether the call failed; `data` is the error message then.
+        media: Images and other content of the result.
+        metadata: Values for the application; not sent.
+
+    Raises:
+        WrongTypeError: *data* is not a text.
+    """
+
+    id: str
+    name: str
+    data: str
+    is_error: bool = False
+    media: tuple[Media, ...] = ()
+    metadata: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        check_type("the data of a tool response", self.data, str, "write json.dumps(...)")
+        if self.metadata is not EMPTY:
+            freeze_fields(self, "metadata")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ToolResponseMessage(Message):
+    """The results of all tool calls of one assistant message, in the order of the calls.
+
+    Attributes:
+        responses: The answers.
+        metadata: Whatever the application wants to remember; not sent.
+        id: Identifies the message in its conversation, see `Message`; not compared.
+
+    Raises:
+        WrongTypeError: One of them is not a `ToolResponse`.
+    """
+
+    role: ClassVar[Role] = "tool"
+    responses: tuple[ToolResponse, ...]
+    metadata: Mapping[str, Any]
+    id: str | None = field(compare=False)
+
+    def __init__(
+        self,
+        responses: ToolResponse | Iterable[ToolResponse],
+        metadata: Mapping[str, Any] | None = None,
+        id: str | None = None,
+    ) -> None:
+        several = as_tuple(responses)
+        for each in several:
+            check_type("a tool's answer", each, ToolResponse)
+        object.__setattr__(self, "responses", several)
+        object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
+        object.__setattr__(self, "id", id)
+
+    @property
+    def text(self) -> str:
+        """Always empty: results of tools are not text of the conversation."""
+        return ""
+
+    def mutate(
+        self,
+        *,
+        responses: Iterable[ToolResponse] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return a copy with the given values replaced."""
+        return type(self)(
+            self.responses if responses is None else responses,
+            self.metadata if metadata is None else metadata,
+            self.id,
+        )
+
+
+def _repr(message: Message, parts: Sequence[Any]) -> str:
+    shown = repr(parts[0]) if len(parts) == 1 else repr(list(parts))
+    metadata = f", metadata={dict(message.metadata)!r}" if message.metadata else ""
+    id = f", id={message.id!r}" if message.id is not None else ""
+    return f"{type(message).__name__}({shown}{metadata}{id})"
+
+
+def as_messages(messages: Message | Iterable[Message]) -> tuple[Message, ...]:
+    """Return *messages*, one or several, as a tuple.
+
+    Raises:
+        WrongTypeError: One of them is not a message.
+    """
+    result = messages if isinstance(messages, tuple) else as_tuple(messages)
+    for message in result:
+        if not isinstance(message, Message):
+            hint = "wrap text in UserMessage(...)"
+            if isinstance(message, Mapping):
+                hint = "messages of Chat Completions go through messages_from_openai([...])"
+            msg = f"expected messages, got {message!r}; {hint}"
+            raise WrongTypeError(msg)
+    return result
+
+
+def flat_messages(given: Iterable[Message | Iterable[Message]]) -> tuple[Message, ...]:
+    """Return the messages in *given*, single ones or collections, as one tuple.
+
+    Raises:
+        WrongTypeError: One of them is not a message.
+    """
+    return tuple(message for each in given for message in as_messages(each))
+
+
+def system_messages(messages: Iterable[Message]) -> tuple[SystemMessage, ...]:
+    """Return the system messages among *messages*."""
+    return tuple([message for message in messages if isinstance(message, SystemMessage)])
+
+
+def without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Return *messages* without the system messages."""
+    return tuple([message for message in messages if message.role != "system"])
+
+
+def last_user_message(messages: Sequence[Message]) -> UserMessage | None:
+    """Return the last user message, or None."""
+    return next((each for each in reversed(messages) if isinstance(each, UserMessage)), None)
+
+
+def begins_turn(messages: Sequence[Message], at: int) -> bool:
+    """Return whether a turn begins at index *at*: with the first of consecutive user messages.
+
+    User messages directly after tool results belong to the running turn, unless the results end it.
+    """
+    if not isinstance(messages[at], UserMessage):
+        return False
+    while at and isinstance(messages[at - 1], SystemMessage):
+        at -= 1
+    return not at or ends_turn(messages[at - 1])
+
+
+def ends_turn(message: Message) -> bool:
+    """Return whether *message* completes a turn: an answer, or tool results with `ENDS_TURN`."""
+    if isinstance(message, ToolResponseMessage):
+        return bool(message.metadata.get(ENDS_TURN))
+    return not isinstance(message, UserMessage)
+
+
+def last_turn_start(messages: Sequence[Message]) -> int | None:
+    """Return the index at which the last turn of *messages* begins, or None."""
+    return next((at for at in reversed(range(len(messages))) if begins_turn(messages, at)), None)

@@ -1,0 +1,164 @@
+"""The contract of a chat model."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable
+from contextlib import aclosing
+from typing import Any, Literal, cast
+
+from chatclient._internal.checks import check_type
+from chatclient._internal.closeable import Closeable
+from chatclient.chat.messages import Message
+from chatclient.chat.options import NO_OPTIONS, ChatOptions, check_tool_names
+from chatclient.chat.prompt import Prompt, as_prompt, with_default_options
+from chatclient.chat.response import ChatResponse
+from chatclient.errors import WrongTypeError
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.deadlines import within_callers_deadline
+from chatclient.runtime.event_stream import AsyncEvents, drive_stream
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.runtime.threads import is_awaitable
+
+OutputMode = Literal["schema", "tool", "instructions"]
+"""How a model returns JSON: its provider enforces a schema, it calls a tool whose parameters are
+the answer, or it follows instructions in the prompt."""
+
+RESPONSE_HINT = "of a text, make one: ChatResponse.of(text)"
+"""The end of the error message for a model that returns or yields a value of another type."""
+
+PromptLike = str | Message | Iterable[Message] | Prompt
+
+
+class ChatModel(Closeable, ABC):
+    """A chat model.
+
+    A subclass implements `generate`, and `generate_stream` if the model streams; both serve
+    blocking and asynchronous callers. They must wait with the methods of the given runtime, or use
+    `chatclient.providers.http.client`, which does.
+
+    A model that is called directly returns tool calls unexecuted: `ChatClient` runs them, or the
+    application itself with `ToolCallingManager`.
+    """
+
+    @property
+    def options(self) -> ChatOptions:
+        """The default options, for those that a prompt does not set."""
+        return NO_OPTIONS
+
+    @property
+    def name(self) -> str:
+        """The model's name in logs, spans and `print(client)`."""
+        return self.options.model or type(self).__name__
+
+    def output_mode(self, options: ChatOptions) -> OutputMode:  # noqa: ARG002 - for subclasses
+        """Return how to request JSON from this model in a request with *options*.
+
+        Overridden by models that do not enforce `ChatOptions.output_schema`, or not together with
+        tools, or not every schema.
+        """
+        return "schema"
+
+    @property
+    def provider(self) -> str:
+        """The provider's name in spans and metrics, such as `openai`."""
+        name = type(self).__name__.removesuffix("Model").removesuffix("Chat")
+        return name.lower() or "custom"
+
+    @property
+    def address(self) -> str:
+        """The base URL or another address, without secrets; empty for models in this process.
+
+        Caches identify a model by `provider`, `name` and `address`.
+        """
+        return ""
+
+    def __repr__(self) -> str:
+        kind, name = type(self).__name__, self.name
+        return f"{kind}()" if name == kind else f"{kind}({name!r})"
+
+    @abstractmethod
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        """Return the model's response to *prompt*, whose options include the defaults."""
+
+    async def generate_stream(
+        self, prompt: Prompt, runtime: Runtime
+    ) -> AsyncGenerator[ChatResponse | str, None]:
+        """Yield the response to *prompt* in chunks; a model without streaming yields one.
+
+        A chunk that contains only text may be a `str`.
+        """
+        yield await generate_checked(self, prompt, runtime)
+
+    def call(self, prompt: PromptLike) -> ChatResponse:
+        """Return the model's response.
+
+        Raises:
+            UsageError: There is nothing to send, or tools are given by name.
+            ProviderError: The provider failed or refused the request.
+        """
+        runtime = within_callers_deadline(BLOCKING)
+        return drive(generate_checked(self, self._with_defaults(prompt), runtime))
+
+    async def acall(self, prompt: PromptLike) -> ChatResponse:
+        """Return the model's response; see `call`."""
+        runtime = within_callers_deadline(ON_LOOP)
+        return await generate_checked(self, self._with_defaults(prompt), runtime)
+
+    def stream(self, prompt: PromptLike) -> Generator[ChatResponse, None, None]:
+        """Yield the model's response in chunks; close the generator to leave early."""
+        return drive_stream(self._chunk_emitter(prompt), within_callers_deadline(BLOCKING))
+
+    def astream(self, prompt: PromptLike) -> AsyncEvents[ChatResponse, None]:
+        """Yield the model's response in chunks; `aclose()` the iterator to leave early."""
+        return AsyncEvents(self._chunk_emitter(prompt), within_callers_deadline(ON_LOOP))
+
+    def _with_defaults(self, prompt: PromptLike) -> Prompt:
+        result = with_default_options(as_prompt(prompt), self.options)
+        check_tool_names(result.options)
+        return result
+
+    def _chunk_emitter(self, prompt: PromptLike) -> Any:
+        """Return a coroutine function that emits the chunks of the response to *prompt*."""
+        prompt = self._with_defaults(prompt)
+
+        async def emit_chunks(runtime: Runtime) -> None:
+            async with aclosing(stream_checked(self, prompt, runtime)) as chunks:
+                async for chunk in chunks:
+                    response = ChatResponse.of(chunk, None) if isinstance(chunk, str) else chunk
+                    await runtime.emit(response)
+
+        return emit_chunks
+
+
+async def generate_checked(model: ChatModel, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+    """Return the result of `generate` of *model*.
+
+    Raises:
+        WrongTypeError: `generate` is not a coroutine, or does not return a `ChatResponse`.
+    """
+    awaitable: object = model.generate(prompt, runtime)
+    if not is_awaitable(awaitable):
+        msg = f"generate() of {model.name} must be a coroutine: write `async def`"
+        raise WrongTypeError(msg)
+    response = await awaitable
+    check_type(f"what generate() of {model.name} returns", response, ChatResponse, RESPONSE_HINT)
+    return cast("ChatResponse", response)
+
+
+def stream_checked(
+    model: ChatModel, prompt: Prompt, runtime: Runtime
+) -> AsyncGenerator[ChatResponse | str, None]:
+    """Return the generator of `generate_stream` of *model*.
+
+    Raises:
+        WrongTypeError: `generate_stream` is not an asynchronous generator.
+    """
+    chunks = model.generate_stream(prompt, runtime)
+    if hasattr(chunks, "aclose"):
+        return chunks
+    if isinstance(chunks, Coroutine):
+        chunks.close()
+    msg = (
+        f"generate_stream() of {model.name} must be an asynchronous generator: "
+        "write `async def`, and `yield` the chunks"
+    )
+    raise WrongTypeError(msg)

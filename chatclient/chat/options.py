@@ -1,0 +1,301 @@
+"""`ChatOptions`: the options of a request to a chat model."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Self, TypedDict, get_args, get_origin, get_type_hints
+
+from chatclient._internal.checks import check_method, check_model_name, check_type, names
+from chatclient._internal.frozen import EMPTY, FrozenTree, deep_frozen, frozen, merged
+from chatclient.chat.tool import ToolCallback, ToolDefinition
+from chatclient.errors import UsageError
+
+_NUMBERS = (
+    *("temperature", "top_p", "top_k", "max_tokens"),
+    *("presence_penalty", "frequency_penalty", "seed"),
+)
+_TOOL_CHOICES = ("auto", "none", "required")
+
+
+class OptionValues(TypedDict, total=False):
+    """The keyword arguments of methods that change `ChatOptions`, for type checkers."""
+
+    model: str | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    max_tokens: int | None
+    stop: str | Iterable[str] | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    seed: int | None
+    tool_choice: str | None
+    parallel_tool_calls: bool | None
+    output_schema: Mapping[str, Any] | None
+    tool_callbacks: Iterable[ToolCallback] | None
+    tool_names: str | Iterable[str] | None
+    tool_context: Mapping[str, Any]
+    internal_tool_execution_enabled: bool | None
+    extra: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, repr=False)
+class ChatOptions:
+    """Options common to all providers; subclasses of providers add their own.
+
+    None means "not set": the model's default applies, then the provider's. When options are merged,
+    those nearer to the request win; `tool_context` and `extra` are merged key by key. *unset* drops
+    inherited values, as `.options(temperature=None)` does.
+
+    Mappings and collections are copied and frozen. A single value is accepted for options with
+    several values.
+
+    Attributes:
+        model: The name of the model.
+        temperature: Randomness; 0 to 2 for most providers.
+        top_p: Sample from the most likely tokens with this total probability, 0 to 1.
+        top_k: Sample from this number of most likely tokens, if the provider supports it.
+        max_tokens: The maximum number of tokens of the answer.
+        stop: Texts at which the answer ends.
+        presence_penalty: Reduces repeated topics; -2 to 2 for most providers.
+        frequency_penalty: Reduces repeated words; -2 to 2 for most providers.
+        seed: Makes sampling reproducible, as far as the provider supports it.
+        tool_choice: `auto`, `none`, `required`, or the name of the tool that must be called.
+        parallel_tool_calls: Whether a message of the model may have several tool calls.
+        output_schema: A JSON Schema that the answer must satisfy.
+        tool_callbacks: The tools to offer.
+        tool_names: Names of tools to offer; the client's resolver finds them.
+        tool_context: Values for the tools, not sent to the model.
+        internal_tool_execution_enabled: If False, tool calls are returned unexecuted.
+        extra: Fields of the provider's request that this library does not model. Objects are merged
+            with those that are sent (those of another `type` replace them), and tools are appended.
+        unset: The names of options whose inherited values do not apply.
+
+    Raises:
+        UsageError: A value has the wrong type, or the model's name is blank.
+    """
+
+    model: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    max_tokens: int | None = None
+    stop: str | Sequence[str] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    tool_choice: str | None = None
+    parallel_tool_calls: bool | None = None
+    output_schema: Mapping[str, Any] | None = None
+    tool_callbacks: Sequence[ToolCallback] | None = None
+    tool_names: str | Sequence[str] | None = None
+    tool_context: Mapping[str, Any] = EMPTY
+    internal_tool_execution_enabled: bool | None = None
+    extra: Mapping[str, Any] = EMPTY
+    unset: str | Collection[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.model is not None:
+            check_model_name(self.model)
+        if self.tool_context:
+            check_type("tool_context", self.tool_context, Mapping)
+        object.__setattr__(self, "tool_context", frozen(self.tool_context))
+        if self.unset:
+            check_options(type(self), dict.fromkeys(unset := names(self.unset)))
+            object.__setattr__(self, "unset", unset)
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, int | float):
+                msg = f"{name} must be a number, not {value!r}"
+                raise UsageError(msg)
+        kind: Any = type(self)
+        for name, form in _forms(kind):
+            given = getattr(self, name)
+            if given is None or given is EMPTY or type(given) is FrozenTree:
+                continue
+            value = _frozen_value(name, given, form)
+            if value is not given:
+                object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        values = self.set_values()
+        if self.tool_context:  # may contain secrets, and prompts are logged
+            values["tool_context"] = sorted(self.tool_context, key=str)
+        if self.unset:
+            values["unset"] = sorted(self.unset)
+        shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        return f"{type(self).__name__}({shown})"
+
+    def mutate(self, **changes: Any) -> Self:
+        """Return a copy with the given options replaced.
+
+        Raises:
+            UsageError: There is no such option.
+        """
+        return replace(self, **check_options(type(self), changes))
+
+    def merge(self, over: "ChatOptions | None") -> "ChatOptions":
+        """Return these options, overridden by those set in *over*.
+
+        The result has the more specific of the two types. Options of another provider's type are
+        dropped.
+        """
+        if over is None or over is NO_OPTIONS:
+            return self
+        check_type("options", over, ChatOptions, "write ChatOptions(temperature=0.2)")
+        kind = type(over) if isinstance(over, type(self)) else type(self)
+        known = _names(kind)
+        changes = {name: value for name, value in over.set_values().items() if name in known}
+        dropped = {name for name in over.unset if name in known}
+        if not changes and not dropped and kind is type(self):
+            return self
+        values = {name: value for name, value in self.set_values().items() if name not in dropped}
+        unset = frozenset((dropped | set(self.unset)) - changes.keys())
+        return kind(**_merged_values(values, changes), unset=unset)
+
+    def set_values(self) -> dict[str, Any]:
+        """Return the options that are set, by name."""
+        return {
+            name: value
+            for name in _names(type(self))
+            if (value := getattr(self, name)) is not None and value is not EMPTY
+        }
+
+
+@cache
+def _forms(kind: type[Any]) -> tuple[tuple[str, tuple[type, ...]], ...]:
+    """Return the options of *kind* that may be mappings or sequences, and which of these."""
+    found: dict[str, tuple[type, ...]] = {}
+    for name, hint in get_type_hints(kind).items():
+        origins = [get_origin(each) for each in get_args(hint) or (hint,)]
+        origins.append(get_origin(hint))
+        form = tuple(
+            each
+            for each in (Mapping, Sequence)
+            if any(isinstance(o, type) and issubclass(o, each) for o in origins)
+        )
+        if form and name in _names(kind) and name != "tool_context":
+            found[name] = form
+    return tuple(found.items())
+
+
+def _frozen_value(name: str, given: Any, form: tuple[type, ...]) -> Any:
+    """Return *given*, the value of the option *name*, immutable and hashable."""
+    if name == "tool_callbacks":
+        return _callbacks(given)
+    if name in ("output_schema", "extra"):
+        check_type(name, given, Mapping)
+    if Sequence not in form:
+        return deep_frozen(given) or EMPTY if name == "extra" else deep_frozen(given)
+    if isinstance(given, Mapping) and Mapping in form:
+        return deep_frozen(given)
+    several = (given,) if isinstance(given, str | Mapping) else given
+    check_type(name, several, Iterable, "put a single one into a list")
+    if type(several) is tuple and all(type(each) in _IMMUTABLE for each in several):
+        return several
+    return tuple(_hashable(each) for each in several)
+
+
+_IMMUTABLE = (str, FrozenTree)
+
+
+def _hashable(value: Any) -> Any:
+    value = deep_frozen(value)
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _callbacks(given: Any) -> tuple[ToolCallback, ...]:
+    hint = "functions go into .tools(...), or through tool_callbacks(function)"
+    if type(given) is tuple:  # usually checked in an earlier round
+        several, unchecked = given, given[:1]
+    else:
+        several = tuple(given) if isinstance(given, Iterable) else (given,)
+        unchecked = several
+    for each in unchecked:
+        if isinstance(each, ToolDefinition):
+            hint = "a definition alone is offered as ExternalTool(definition)"
+        check_method("a tool callback", each, "invoke", hint)
+    return several
+
+
+def _merged_values(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    values = {**below, **above}
+    for name in ("tool_context", "extra"):
+        if name in below and name in above:
+            values[name] = merged(below[name], above[name])
+    return values
+
+
+def _names(kind: type[ChatOptions]) -> Collection[str]:
+    """Return the names of the options of *kind*, in order."""
+    key: Any = kind  # for mypy, which checks the hash of its instances
+    return _cached_names(key)
+
+
+@cache
+def _cached_names(kind: type[ChatOptions]) -> Collection[str]:
+    return dict.fromkeys(name for name in kind.__dataclass_fields__ if name != "unset")
+
+
+def model_options(kind: type[ChatOptions], model: str, options: ChatOptions | None) -> ChatOptions:
+    """Return the default options of *model* as an instance of *kind*.
+
+    Raises:
+        UsageError: *model* is not a valid name, or *options* are not `ChatOptions`.
+    """
+    check_model_name(model)
+    return kind(model=model).merge(options)
+
+
+def check_options(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *values* after a check that they are options of *kind*.
+
+    Raises:
+        UsageError: One of them is not.
+    """
+    known = _names(kind)
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        near = [name for each in unknown for name in get_close_matches(each, known, n=1)]
+        suggestion = f"did you mean {', '.join(map(repr, near))}? Otherwise " if near else ""
+        msg = (
+            f"{kind.__name__} has no option {', '.join(map(repr, unknown))}; "
+            f"{suggestion}send fields it does not model with extra={{...}}"
+        )
+        raise UsageError(msg)
+    return dict(values)
+
+
+def check_tool_names(options: ChatOptions) -> None:
+    """Check the tool names of a direct call of a model, which has no resolver.
+
+    Raises:
+        UsageError: A name is not that of one of the `tool_callbacks`.
+    """
+    offered = {callback.definition.name for callback in options.tool_callbacks or ()}
+    if unknown := [name for name in options.tool_names or () if name not in offered]:
+        msg = (
+            f"the resolver of a client makes tools of names, such as {unknown}; a model that is"
+            " called without one must be given the tools themselves: tool_callbacks=[...]"
+        )
+        raise UsageError(msg)
+
+
+def check_tool_choice(options: ChatOptions) -> None:
+    """Check that the tool named in `tool_choice` is offered.
+
+    Raises:
+        UsageError: It is not; the message lists the tools, unlike the errors of providers.
+    """
+    choice = options.tool_choice
+    if choice is None or choice in _TOOL_CHOICES:
+        return
+    offered = [callback.definition.name for callback in options.tool_callbacks or ()]
+    if choice not in offered:
+        names = f"the tools are {', '.join(offered)}" if offered else "there are no tools"
+        msg = f"tool_choice must be auto, none, required or a tool's name, not {choice!r}; {names}"
+        raise UsageError(msg)
+
+
+NO_OPTIONS = ChatOptions()

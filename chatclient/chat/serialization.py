@@ -1,0 +1,264 @@
+"""Converts messages and responses to and from JSON values, for memory and recordings."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from chatclient._internal.frozen import FrozenDict, frozen
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    Part,
+    ProviderPart,
+    Reasoning,
+    SystemMessage,
+    ToolCall,
+    ToolCallChunk,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.chat.response import (
+    ChatResponse,
+    ChatResponseMetadata,
+    Generation,
+    RateLimit,
+    Usage,
+)
+from chatclient.errors import UsageError
+
+
+def message_to_dict(message: Message) -> dict[str, Any]:
+    """Return *message* as JSON values, for `message_from_dict`."""
+    result: dict[str, Any] = {"role": message.role}
+    match message:
+        case SystemMessage():
+            result["content"] = message.content
+        case UserMessage() | AssistantMessage():
+            result["content"] = [_part_to_dict(part) for part in message.parts]
+        case ToolResponseMessage():
+            result["responses"] = [_response_to_dict(r) for r in message.responses]
+        case _:
+            msg = f"{type(message).__name__} is not a message of this library and cannot be stored"
+            raise TypeError(msg)
+    if message.metadata:
+        result["metadata"] = dict(message.metadata)
+    if message.id is not None:
+        result["id"] = message.id
+    return result
+
+
+def message_from_dict(data: Mapping[str, Any], *, trusted: bool = True) -> Message:
+    """Return the message in *data*, the result of `message_to_dict`.
+
+    Args:
+        data: The message.
+        trusted: Whether its metadata is kept, parts of which have a meaning for the library and
+            for providers. Not for a message that a browser sends, for example.
+
+    Raises:
+        UsageError: *data* is not a stored message; messages of Chat Completions have another form.
+    """
+    try:
+        return _message_from(data if trusted else _without_metadata(data))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        msg = f"not a stored message: {error!r}"
+        raise UsageError(msg) from error
+
+
+def _without_metadata(data: Any) -> Any:
+    """Return *data* without the metadata of the message and its parts."""
+    if isinstance(data, list):
+        return [_without_metadata(item) for item in data]
+    if not isinstance(data, Mapping):
+        return data
+    return {
+        key: _without_metadata(value) if key in ("content", "responses", "media") else value
+        for key, value in data.items()
+        if key != "metadata"
+    }
+
+
+_ONLY_IN_CHAT_COMPLETIONS = frozenset({"tool_calls", "tool_call_id"})
+
+
+def _message_from(data: Mapping[str, Any]) -> Message:
+    if not _ONLY_IN_CHAT_COMPLETIONS.isdisjoint(data):
+        msg = "messages of Chat Completions are read by messages_from_openai([...])"
+        raise ValueError(msg)
+    metadata, id = data.get("metadata"), data.get("id")
+    match data.get("role"):
+        case "system":
+            return SystemMessage(data["content"], frozen(metadata), id)
+        case "user":
+            return UserMessage(_parts_from(data["content"]), metadata=metadata, id=id)
+        case "assistant":
+            return AssistantMessage(_parts_from(data["content"]), metadata=metadata, id=id)
+        case "tool":
+            responses = [_response_from_dict(r) for r in data["responses"]]
+            return ToolResponseMessage(responses, metadata, id)
+        case role:
+            raise LookupError(f"unknown role {role!r}")
+
+
+def _part_to_dict(part: Part) -> Any:
+    match part:
+        case str():
+            return part
+        case Media():
+            return _media_to_dict(part)
+        case Reasoning():
+            return {"type": "reasoning", **_fields(part)}
+        case ToolCall():
+            return {"type": "tool_call", **_fields(part)}
+        case ToolCallChunk():
+            return {"type": "tool_call_chunk", **_fields(part)}
+        case ProviderPart():
+            return {"type": "provider", **_fields(part)}
+        case _:
+            raise TypeError(f"{type(part).__name__} is not a part of a message")
+
+
+def _fields(part: Any) -> dict[str, Any]:
+    """Return the fields of *part* that differ from their defaults."""
+    return {
+        field.name: dict(value) if isinstance(value, Mapping) else value
+        for field in fields(part)
+        if (value := getattr(part, field.name)) != field.default
+    }
+
+
+_PART_KINDS: dict[str, type[Any]] = {
+    "reasoning": Reasoning,
+    "tool_call": ToolCall,
+    "tool_call_chunk": ToolCallChunk,
+    "provider": ProviderPart,
+}
+
+
+def _part_from(data: Any) -> Part:
+    if isinstance(data, str):
+        return data
+    content = _content(data)
+    if data["type"] == "media":
+        return _media_from_dict(content)
+    part: Part = _PART_KINDS[data["type"]](**content)
+    return part
+
+
+def _content(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: FrozenDict(value) if isinstance(value, Mapping) else value
+        for key, value in data.items()
+        if key != "type"
+    }
+
+
+def _parts_from(content: Any) -> list[Any]:
+    return [content] if isinstance(content, str) else [_part_from(part) for part in content]
+
+
+def _media_to_dict(media: Media) -> dict[str, Any]:
+    content = _fields(media)
+    data = content.pop("data")
+    where = {"url": data} if media.is_url else {"base64": media.base64()}
+    return {"type": "media", **where, **content}
+
+
+def _media_from_dict(content: dict[str, Any]) -> Media:
+    encoded = content.pop("base64", None)
+    data = content.pop("url") if encoded is None else base64.b64decode(encoded)
+    return Media(data=data, **content)
+
+
+def _response_to_dict(response: ToolResponse) -> dict[str, Any]:
+    result: dict[str, Any] = {"id": response.id, "name": response.name, "data": response.data}
+    if response.is_error:
+        result["is_error"] = True
+    if response.media:
+        result["media"] = [_media_to_dict(media) for media in response.media]
+    if response.metadata:
+        result["metadata"] = dict(response.metadata)
+    return result
+
+
+def _response_from_dict(data: Mapping[str, Any]) -> ToolResponse:
+    media = tuple(_media_from_dict(_content(item)) for item in data.get("media", ()))
+    return ToolResponse(
+        id=data["id"],
+        name=data["name"],
+        data=data["data"],
+        is_error=data.get("is_error", False),
+        media=media,
+        metadata=frozen(data.get("metadata")),
+    )
+
+
+# --- responses ------------------------------------------------------------------------------
+
+
+def response_to_dict(response: ChatResponse) -> dict[str, Any]:
+    """Return *response* as JSON values, for `response_from_dict`."""
+    return {
+        "generations": [
+            {**_set_fields(generation), "output": message_to_dict(generation.output)}
+            for generation in response.generations
+        ],
+        "metadata": _set_fields(response.metadata),
+    }
+
+
+def response_from_dict(data: Mapping[str, Any]) -> ChatResponse:
+    """Return the response in *data*, the result of `response_to_dict`.
+
+    Raises:
+        UsageError: *data* is not a stored response.
+    """
+    try:
+        return ChatResponse(
+            tuple(_generation_from(generation) for generation in data["generations"]),
+            _metadata_from(data["metadata"]),
+        )
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        msg = f"not a stored response: {error!r}"
+        raise UsageError(msg) from error
+
+
+def usage_to_dict(usage: Usage) -> dict[str, Any]:
+    """Return *usage* as JSON values, for `usage_from_dict`."""
+    return _set_fields(usage)
+
+
+def usage_from_dict(data: Mapping[str, Any]) -> Usage:
+    """Return the usage in *data*, the result of `usage_to_dict`."""
+    return Usage(**data)
+
+
+def _set_fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from their defaults, as JSON values."""
+    found: dict[str, Any] = {}
+    for field in fields(value):
+        item = getattr(value, field.name)
+        if item == field.default or field.name == "output":
+            continue
+        found[field.name] = _set_fields(item) if is_dataclass(item) else item
+    return found
+
+
+def _generation_from(data: Mapping[str, Any]) -> Generation:
+    output = message_from_dict(data["output"])
+    if not isinstance(output, AssistantMessage):
+        msg = f"a generation of role {output.role!r}"
+        raise TypeError(msg)
+    return Generation(**{**data, "output": output})
+
+
+def _metadata_from(data: Mapping[str, Any]) -> ChatResponseMetadata:
+    found = dict(data)
+    if "usage" in found:
+        found["usage"] = usage_from_dict(found["usage"])
+    if "rate_limit" in found:
+        found["rate_limit"] = RateLimit(**found["rate_limit"])
+    return ChatResponseMetadata(**found)

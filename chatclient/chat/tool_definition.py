@@ -1,0 +1,117 @@
+"""`ToolDefinition`: the name, description and schema of a tool."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from chatclient._internal.checks import check_type
+from chatclient._internal.frozen import EMPTY, deep_frozen
+from chatclient._internal.json import dumps, loads
+from chatclient._internal.json_schema import complete_object_schema
+from chatclient.errors import ToolDefinitionError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ToolDefinition:
+    """The name, description and schema of a tool, as sent to a model.
+
+    Attributes:
+        name: The name that the model uses in calls.
+        description: The purpose of the tool, for the model.
+        input_schema: The JSON Schema (2020-12) of its arguments, an object; `type` and
+            `properties` are optional. An empty schema means no arguments.
+        strict: Whether the provider has to enforce the schema; None: the model's options decide.
+        metadata: Values for the application, as JSON; not sent.
+
+    Raises:
+        WrongTypeError: The name or the description is not a text, or the schema not a mapping.
+        ToolDefinitionError: The schema is not that of an object.
+    """
+
+    name: str
+    description: str = ""
+    input_schema: Mapping[str, Any] = EMPTY
+    strict: bool | None = None
+    metadata: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        check_type("the name of a tool", self.name, str)
+        check_type("the description of a tool", self.description, str)
+        object.__setattr__(
+            self, "input_schema", deep_frozen(complete_object_schema(self.input_schema))
+        )
+        if self.metadata:
+            object.__setattr__(self, "metadata", deep_frozen(self.metadata))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ToolDefinition):
+            return NotImplemented
+        return self is other or (
+            self.name == other.name
+            and self.description == other.description
+            and self.input_schema == other.input_schema
+            and self.strict == other.strict
+            and self.metadata == other.metadata
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.description))
+
+    def to_json(self) -> str:
+        """Return the definition as JSON text, for `from_json`.
+
+        Raises:
+            TypeError: A value in the metadata cannot be encoded as JSON.
+        """
+        fields = {
+            "name": self.name,
+            "description": self.description,
+            "input_schema": self.input_schema,
+            "strict": self.strict,
+            "metadata": self.metadata,
+        }
+        return dumps({key: item for key, item in fields.items() if item not in (None, {})}).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Return the definition in *text*, written by `to_json` or in the same format.
+
+        Only the name is required.
+
+        Raises:
+            ToolDefinitionError: *text* is not a definition; the message names the invalid field.
+        """
+        try:
+            fields = loads(text)
+        except ValueError as error:
+            msg = f"not a tool definition: {error}"
+            raise ToolDefinitionError(msg) from error
+        if not isinstance(fields, dict):
+            raise _invalid("it", "a JSON object", fields)
+        for name, (kind, words) in _FIELDS.items():
+            if name in fields and not isinstance(fields[name], kind):
+                raise _invalid(repr(name), words, fields[name])
+        if unknown := sorted(fields.keys() - _FIELDS.keys()):
+            msg = f"not a tool definition: it has the fields {unknown}; known are {list(_FIELDS)}"
+            raise ToolDefinitionError(msg)
+        if not fields.get("name"):
+            raise _invalid("'name'", "a text", fields.get("name"))
+        try:
+            return cls(**fields)
+        except ToolDefinitionError as error:
+            schema = fields["input_schema"]
+            wanted = "the JSON Schema of an object"
+            raise _invalid("'input_schema'", wanted, schema) from error
+
+
+_FIELDS: Mapping[str, tuple[Any, str]] = {
+    "name": (str, "a text"),
+    "description": (str, "a text"),
+    "input_schema": (dict, "the JSON Schema of an object"),
+    "strict": (bool | None, "true, false or null"),
+    "metadata": (dict, "a JSON object"),
+}
+
+
+def _invalid(what: str, wanted: str, given: object) -> ToolDefinitionError:
+    return ToolDefinitionError(f"not a tool definition: {what} must be {wanted}, not {given!r}")

@@ -1,0 +1,1 @@
+"""`ChatClient`, its requests and its responses."""

@@ -1,0 +1,404 @@
+"""`ChatClient` and its builder."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from chatclient._internal.checks import (
+    check_callable,
+    check_choice,
+    check_method,
+    missing_attribute,
+)
+from chatclient._internal.closeable import Closeable
+from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN
+from chatclient.advisors.tool_loop.resumed_turn import ResumedTurn
+from chatclient.chain.chain import Advisor
+from chatclient.chat.messages import Media, Message
+from chatclient.chat.model import ChatModel
+from chatclient.chat.options import ChatOptions, OptionValues
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.template import TemplateRenderer
+from chatclient.chat.tool import CONVERSATION_ID, ToolCallback, ToolMetadata
+from chatclient.client.agent_tool import AgentTurn, ClientTool, ConversationOf, conversation_below
+from chatclient.client.call_response import CallResponse
+from chatclient.client.chain import describe_chain, draw_chain
+from chatclient.client.options import with_options
+from chatclient.client.pipeline import Pipeline
+from chatclient.client.request import CALL_SYNONYMS, MEMORY_HINT, ChatClientRequestSpec
+from chatclient.client.request_settings import RequestSettings, check_text, merge_params
+from chatclient.client.shared_parts import SharedParts, model_of
+from chatclient.client.system_function import SystemFunction
+from chatclient.errors import UsageError
+from chatclient.runtime.observation import Observer
+from chatclient.tools.duplicates import DuplicatePolicy
+from chatclient.tools.execution.approval import Decisions, decisions_for
+from chatclient.tools.execution.manager import ToolCallingManager, check_manager
+from chatclient.tools.pending_turn import PendingTurn
+from chatclient.tools.resolvers import ToolCallbackResolver
+from chatclient.tools.sources import ToolSource
+
+if TYPE_CHECKING:  # only loaded with settings and tool search
+    from chatclient.client.settings import ChatClientSettings
+    from chatclient.tools.search.index import ToolIndex
+
+
+class ChatClient(Closeable):
+    """A chat model with default settings for requests.
+
+    Immutable, and safe to share between threads, tasks and event loops. Create one with
+    `ChatClient.builder(model)`, or `ChatClient.create(model)` without default settings.
+    """
+
+    def __init__(self, shared: SharedParts, defaults: RequestSettings | None = None) -> None:
+        given: object = shared
+        if not isinstance(given, SharedParts) or defaults is None:
+            msg = "a client is made by ChatClient.create(model), or by ChatClient.builder(model)"
+            raise UsageError(msg)
+        self._shared = shared
+        self._defaults = defaults
+        self._pipeline = Pipeline(shared, defaults)
+
+    @classmethod
+    def create(cls, model: ChatModel | str) -> "ChatClient":
+        """Return a client of *model* without default settings; see `builder`."""
+        return cls.builder(model).build()
+
+    @classmethod
+    def builder(cls, model: ChatModel | str) -> "ChatClientBuilder":
+        """Return a builder for a client of *model*.
+
+        Args:
+            model: A chat model, or its name: `"openai:gpt-5-mini"`, `"local"`.
+
+        Raises:
+            UsageError: The provider in the name is unknown, or *model* is not a model.
+        """
+        return ChatClientBuilder(
+            SharedParts(model_of(model), ToolCallingManager()), RequestSettings()
+        )
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: "ChatClientSettings | None" = None,
+        *,
+        model: ChatModel | None = None,
+        resolver: ToolCallbackResolver | None = None,
+        tool_index: "ToolIndex | None" = None,
+    ) -> "ChatClient":
+        """Return a client configured by settings; use `mutate()` to change it further.
+
+        Args:
+            settings: The settings; default: `ChatClientSettings.load()`.
+            model: Replaces the model in the settings.
+            resolver: Finds tools by name.
+            tool_index: Replaces the tool index in the settings.
+
+        Raises:
+            UsageError: A setting is invalid, or an object that it requires is missing.
+        """
+        from chatclient.client.from_settings import client_parts  # noqa: PLC0415 - an extra
+
+        return ChatClient(*client_parts(settings, model, resolver, tool_index))
+
+    @property
+    def model(self) -> ChatModel:
+        """The chat model of this client."""
+        return self._shared.model
+
+    def prompt(
+        self, prompt: str | Message | Iterable[Message] | Prompt | None = None
+    ) -> "ChatClientRequestSpec":
+        """Return a new request.
+
+        Args:
+            prompt: The user text; or messages; or a `Prompt`, whose options take precedence over
+                those of the client; or None for an empty request.
+
+        Raises:
+            UsageError: The text is blank, or not a string.
+            TypeError: One of the messages is not a message.
+        """
+        request = ChatClientRequestSpec(self._pipeline, self._defaults)
+        if prompt is None:
+            return request
+        if isinstance(prompt, Prompt):
+            return request.messages(prompt.messages).options(prompt.options)
+        if isinstance(prompt, str):
+            return request.user(prompt)
+        check_text(prompt, Message, Iterable)
+        return request.messages(prompt)
+
+    def resume(self, turn: PendingTurn | str, decisions: Decisions) -> "ChatClientRequestSpec":
+        """Return a request that resumes a turn after approval, in this process or another one.
+
+        Args:
+            turn: The `pending_turn()` of the response, or its JSON.
+            decisions: A mapping from the id of each tool call to a bool or a `Decision`; or
+                `"approve"` or `"deny"` for all calls. `PendingTurn.to_decide` has the ids.
+
+        Returns:
+            A request with the messages of the turn. Set again what the first request had in
+            addition to the defaults of the client, such as tools.
+
+        Raises:
+            UsageError: A decision is missing, or *turn* is not a pending turn.
+        """
+        if isinstance(turn, str):
+            turn = PendingTurn.from_json(turn)
+        params: dict[str, Any] = {RESUMED_TURN: ResumedTurn(turn, decisions_for(turn, decisions))}
+        if turn.conversation_id is not None:
+            params[CONVERSATION_ID] = turn.conversation_id
+        settings = self._defaults.with_turn(turn)
+        return ChatClientRequestSpec(self._pipeline, settings).advisor_params(params)
+
+    def as_tool(
+        self,
+        name: str,
+        description: str,
+        *,
+        metadata: ToolMetadata | None = None,
+        conversation: str | ConversationOf | None = None,
+        input_type: Any = None,
+    ) -> ToolCallback:
+        """Return this client as a tool for another client: an agent.
+
+        Each tool call is a separate request within the deadline of the calling request. Events
+        of the agent are streamed as `ToolProgress` and appear in the trail of the caller.
+
+        Args:
+            name: The name of the tool.
+            description: The description of the tool for the model.
+            metadata: How the tool is run.
+            conversation: For an agent with a memory: the conversation id, or a plain or async
+                function of the `ToolContext` that returns it. Default: `{id}/{name}` with the
+                conversation id of the caller.
+            input_type: The type of the input, such as a pydantic model, which the agent receives
+                as JSON. Default: a text, `request`.
+
+        Raises:
+            ToolDefinitionError: Providers do not accept the name, the type has no schema, or the
+                compensation has a parameter that the tool does not have.
+        """
+        if conversation is None and self._defaults.lacks_conversation:
+            conversation = conversation_below(name)
+        return ClientTool(
+            self._agent_request,
+            name,
+            description,
+            metadata=metadata,
+            conversation=conversation,
+            input_type=input_type,
+        )
+
+    def _agent_request(self, question: str | AgentTurn) -> ChatClientRequestSpec:
+        return self.prompt(question) if isinstance(question, str) else self.resume(*question)
+
+    def mutate(self) -> "ChatClientBuilder":
+        """Return a builder with the settings of this client."""
+        return ChatClientBuilder(self._shared, self._defaults)
+
+    def close(self) -> None:
+        """Close the connections of the model, and of a memory created from settings."""
+        self._shared.close()
+
+    async def aclose(self) -> None:
+        """Close what `close` closes, and the connections of this event loop."""
+        await self._shared.aclose()
+
+    if not TYPE_CHECKING:  # see `ChatClientBuilder.__getattr__`
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if name in ("build", "clone"):
+                hint = "; it is built and never changes: use it as it is, or client.mutate() it"
+            elif hasattr(ChatClientBuilder, name):
+                hint = f"; a changed client is client.mutate().{name}(...).build()"
+            elif hasattr(ChatClientRequestSpec, name):
+                hint = f"; a request has: client.prompt(...).{name}(...)"
+            elif name in CALL_SYNONYMS or hasattr(CallResponse, name):
+                accessor = "content" if name in CALL_SYNONYMS else name
+                hint = f"; ask it: client.prompt(...).call().{accessor}()"
+            raise missing_attribute(self, name, hint)
+
+    def __repr__(self) -> str:
+        return f"ChatClient({self._shared.model.name})"
+
+    def __str__(self) -> str:
+        return describe_chain(self._pipeline.chain, rounds=self._pipeline.runs_tools)
+
+    def diagram(self) -> str:
+        """Return the advisor chain as a Mermaid flowchart."""
+        return draw_chain(self._pipeline.chain, rounds=self._pipeline.runs_tools)
+
+
+class ChatClientBuilder:
+    """Collects the settings of a client; immutable, each method returns a new builder."""
+
+    def __init__(self, shared: SharedParts, settings: RequestSettings) -> None:
+        self._shared = shared
+        self._settings = settings
+
+    def default_system(
+        self,
+        text: str | SystemFunction | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Set the system text of all requests; see `ChatClientRequestSpec.system`."""
+        return self._with(self._settings.with_system(text, params, metadata))
+
+    def default_user(
+        self,
+        text: str | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        media: Media | Iterable[Media] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Set the user text of requests without one."""
+        return self._with(self._settings.with_user(text, params, media, metadata))
+
+    def default_messages(self, *messages: Message | Iterable[Message]) -> Self:
+        """Add messages at the start of each conversation."""
+        return self._with(self._settings.with_messages(messages))
+
+    def default_options(
+        self, options: ChatOptions | None = None, /, **values: Unpack[OptionValues]
+    ) -> Self:
+        """Set options of all requests; see `ChatClientRequestSpec.options`."""
+        return self._with(with_options(self._shared, self._settings, options, values))
+
+    def default_deadline(self, seconds: float | timedelta) -> Self:
+        """Limit the duration of each request; see `ChatClientRequestSpec.deadline`.
+
+        Raises:
+            UsageError: *seconds* is not a number or `timedelta` greater than 0.
+        """
+        return self._with(self._settings.with_deadline(seconds))
+
+    def default_tools(self, *sources: ToolSource) -> Self:
+        """Add tools for requests that set no tools.
+
+        Raises:
+            ToolDefinitionError: A source contains no tool, or a tool is invalid.
+        """
+        return self._with(self._settings.with_default_tools(sources))
+
+    def default_tool_context(
+        self, context: Mapping[str, Any] | None = None, /, **more: Any
+    ) -> Self:
+        """Add values for the tools of all requests, which the model does not see."""
+        return self._with(
+            self._settings.with_tool_context(merge_params("a tool context", context, more))
+        )
+
+    def default_advisors(
+        self,
+        *advisors: Advisor | Iterable[Advisor],
+        params: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Add advisors for all requests."""
+        return self._with(self._settings.with_advisors(advisors, params))
+
+    def default_advisor_params(
+        self, params: Mapping[str, Any] | None = None, /, **more: Any
+    ) -> Self:
+        """Add values to the advisor context of all requests."""
+        return self._with(self._settings.with_advisors((), merge_params("params", params, more)))
+
+    def default_template_renderer(self, renderer: TemplateRenderer) -> Self:
+        """Set the function that fills the placeholders of system and user texts."""
+        check_callable("a template renderer", renderer, takes=("template", "values"))
+        return self._with(replace(self._settings, renderer=renderer))
+
+    def model(self, model: ChatModel | str) -> Self:
+        """Replace the model; see `ChatClientRequestSpec.model`.
+
+        Args:
+            model: A chat model, or its name; see `ChatClient.builder`.
+
+        Raises:
+            UsageError: The provider in the name is unknown, or *model* is not a model.
+        """
+        shared = replace(self._shared, model=model_of(model))
+        return type(self)(shared, self._settings.without_model_name())
+
+    def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
+        """Set whether requests run tools; if not, they return the tool calls.
+
+        Raises:
+            WrongTypeError: *enabled* is not a bool.
+        """
+        return self._with(self._settings.with_tool_calling(enabled))
+
+    def tool_calling_manager(self, manager: ToolCallingManager) -> Self:
+        """Set the manager that runs the tools of all requests.
+
+        Raises:
+            UsageError: *manager* is not a `ToolCallingManager`, or it overrides a method that
+                requests do not call.
+        """
+        check_manager(manager)
+        return type(self)(replace(self._shared, manager=manager), self._settings)
+
+    def tool_callback_resolver(self, resolver: ToolCallbackResolver) -> Self:
+        """Set the resolver that finds tools by name."""
+        hint = "put tools into a StaticToolCallbackResolver(...)"
+        check_method("a resolver of tools", resolver, "resolve", hint)
+        return type(self)(replace(self._shared, resolver=resolver), self._settings)
+
+    def observers(self, *observers: Observer | Iterable[Observer]) -> Self:
+        """Add observers of the operations of all requests, such as a `Telemetry`.
+
+        Raises:
+            WrongTypeError: One of them is not an observer.
+        """
+        return type(self)(self._shared.with_observers(observers), self._settings)
+
+    def duplicate_tools(self, policy: DuplicatePolicy) -> Self:
+        """Set what to do if several tools have the same name: raise, or use one of them.
+
+        Raises:
+            UsageError: *policy* is not a known value.
+        """
+        check_choice("duplicate_tools", policy, DuplicatePolicy)
+        return type(self)(replace(self._shared, duplicate_tools=policy), self._settings)
+
+    def clone(self) -> Self:
+        """Return a builder with the same settings."""
+        return type(self)(self._shared, self._settings)
+
+    def build(self) -> ChatClient:
+        """Return the client, without opening connections.
+
+        Raises:
+            UsageError: Two advisors run the tool loop.
+            DuplicateToolError: Two default tools have the same name.
+        """
+        return ChatClient(self._shared, self._settings)
+
+    def _with(self, settings: RequestSettings) -> Self:
+        return type(self)(self._shared, settings)
+
+    def __repr__(self) -> str:
+        return f"ChatClientBuilder({self._shared.model.name})"
+
+    if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if hasattr(ChatClient, name):
+                hint = "; call .build() first"
+            elif hasattr(type(self), f"default_{name}"):
+                hint = f"; here it is .default_{name}(...), for all requests"
+            elif hasattr(ChatClientRequestSpec, name):
+                hint = f"; a request has: client.prompt(...).{name}(...)"
+            elif name.endswith("memory"):
+                hint = f"; {MEMORY_HINT}"
+            elif name in OptionValues.__annotations__:
+                hint = f"; it is an option: .default_options({name}=...)"
+            raise missing_attribute(self, name, hint)

@@ -1,0 +1,265 @@
+"""`ChatClientRequestSpec`: collects the settings of a request, then calls or streams."""
+
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from chatclient._internal.checks import check_callable, missing_attribute
+from chatclient.chain.chain import Advisor, ChatClientResponse
+from chatclient.chat.messages import Media, Message
+from chatclient.chat.model import ChatModel
+from chatclient.chat.options import ChatOptions, OptionValues
+from chatclient.chat.template import TemplateRenderer
+from chatclient.chat.tool import CONVERSATION_ID
+from chatclient.chat.turn import TURN_KEY
+from chatclient.client.call_response import AsyncCallResponse, CallResponse
+from chatclient.client.options import with_request_options
+from chatclient.client.pipeline import Pipeline
+from chatclient.client.request_settings import RequestSettings, merge_params
+from chatclient.client.stream_response import AsyncStreamResponse, StreamResponse
+from chatclient.client.system_function import SystemFunction
+from chatclient.errors import UsageError
+from chatclient.memory.repository import checked_id
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.structured.output import StructuredOutput
+from chatclient.tools.sources import ToolSource
+
+if TYPE_CHECKING:  # that module imports this one
+    from chatclient.client.client import ChatClientBuilder
+
+CALL_SYNONYMS = frozenset({"ainvoke", "ask", "chat", "generate", "invoke", "run", "run_sync"})
+"""Names of methods that call the model in other libraries, for hints in errors."""
+
+MEMORY_HINT = "it is in an advisor: .default_advisors(MessageChatMemoryAdvisor(memory))"
+"""The hint for attribute names that end in `memory`."""
+
+
+class ChatClientRequestSpec:
+    """A request before it is sent; immutable, each method returns a new one."""
+
+    __slots__ = ("_pipeline", "_settings")
+
+    def __init__(self, pipeline: Pipeline, settings: RequestSettings) -> None:
+        self._pipeline = pipeline
+        self._settings = settings
+
+    def system(
+        self,
+        text: str | SystemFunction | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Set the system text, which is sent first.
+
+        Args:
+            text: Replaces the default text. A template if *params* is given, otherwise sent
+                unchanged. Or a plain or async function that is called for each request and may
+                have a `SystemRequest` parameter.
+            params: Values for the placeholders of the template, added to earlier ones.
+            metadata: Metadata of the message for the application; not sent.
+
+        Raises:
+            UsageError: The text is blank, or not a string.
+        """
+        return self.with_settings(self._settings.with_system(text, params, metadata))
+
+    def user(
+        self,
+        text: str | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        media: Media | Iterable[Media] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Set the user text and media, which are sent last.
+
+        Args:
+            text: Replaces an earlier text. A template if *params* is given, otherwise sent
+                unchanged.
+            params: Values for the placeholders of the template, added to earlier ones.
+            media: Images and other content, added to earlier ones.
+            metadata: Metadata of the message for the application; not sent.
+
+        Raises:
+            UsageError: The text is blank, or not a string.
+        """
+        return self.with_settings(self._settings.with_user(text, params, media, metadata))
+
+    def messages(self, *messages: Message | Iterable[Message]) -> Self:
+        """Add messages between the system text and the user text."""
+        return self.with_settings(self._settings.with_messages(messages))
+
+    def options(
+        self, options: ChatOptions | None = None, /, **values: Unpack[OptionValues]
+    ) -> Self:
+        """Set options, in addition to earlier ones; tools in them replace the default tools.
+
+        Args:
+            options: Options of the provider, or common ones.
+            **values: Single options by name, such as `temperature=0.2`; None drops the value of the
+                client or the model. Provider-specific options work, but type checkers know them
+                only in the options class of the provider.
+
+        Raises:
+            UsageError: The provider has no such option, or *options* is not a `ChatOptions`.
+        """
+        shared = self._pipeline.shared
+        return self.with_settings(with_request_options(shared, self._settings, options, values))
+
+    def model(self, model: ChatModel) -> Self:
+        """Use another model, of any provider, for this request.
+
+        Its default options replace those of the client's model. Options of the request and the
+        client are kept if its provider has them, except for the model name.
+
+        Args:
+            model: A chat model, which the application creates and closes.
+
+        Raises:
+            UsageError: *model* is not a model. (For another model of the same provider, use
+                `.options(model="...")`.)
+        """
+        given: object = model
+        if not isinstance(given, ChatModel):
+            msg = (
+                f"{given!r} is not a chat model; make one once, for all requests, or choose another"
+                ' model of the same provider by its name: .options(model="...")'
+            )
+            raise UsageError(msg)
+        return type(self)(self._pipeline.with_model(model), self._settings.without_model_name())
+
+    def tools(self, *sources: ToolSource, keep_defaults: bool = False) -> Self:
+        """Add tools for this request, which replace the default tools of the client.
+
+        Args:
+            *sources: Functions, objects with `@tool` methods, tool callbacks, tool providers,
+                names for the resolver of the client, and collections of these.
+            keep_defaults: Whether to offer the default tools as well.
+
+        Raises:
+            ToolDefinitionError: A source contains no tool, or a tool is invalid.
+        """
+        return self.with_settings(self._settings.with_tools(sources, keep_defaults=keep_defaults))
+
+    def tool_context(self, context: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
+        """Add values for the tools, which the model does not see."""
+        return self.with_settings(
+            self._settings.with_tool_context(merge_params("a tool context", context, more))
+        )
+
+    def advisors(
+        self,
+        *advisors: Advisor | Iterable[Advisor],
+        params: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Add advisors to those of the client, and params for all advisors."""
+        return self.with_settings(self._settings.with_advisors(advisors, params))
+
+    def advisor_params(self, params: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
+        """Add values to the context of the advisors."""
+        return self.with_settings(
+            self._settings.with_advisors((), merge_params("params", params, more))
+        )
+
+    def conversation(self, conversation_id: str) -> Self:
+        """Set the conversation id, which memory advisors and tools read.
+
+        Raises:
+            UsageError: The id is blank, or not a string.
+        """
+        return self.advisor_params({CONVERSATION_ID: checked_id(conversation_id)})
+
+    def idempotency_key(self, key: str) -> Self:
+        """Set a key for the turn, so that a repeated request continues the same turn.
+
+        A memory stores the turn once, and a repeated tool call has the same
+        `ToolContext.idempotency_key`. Use different keys for different conversations, users and
+        tenants.
+
+        Raises:
+            UsageError: The key is blank, or not a string.
+        """
+        return self.advisor_params({TURN_KEY: checked_id(key, "an idempotency key")})
+
+    def deadline(self, seconds: float | timedelta) -> Self:
+        """Limit the duration of the call, with all rounds and tools, to *seconds*.
+
+        This replaces the default deadline of the client. A request that a tool or advisor makes
+        during another request also has the deadline of that request.
+
+        Raises:
+            UsageError: *seconds* is not a number or `timedelta` greater than 0.
+        """
+        return self.with_settings(self._settings.with_deadline(seconds))
+
+    def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
+        """Set whether tools are run; if not, the tool calls are returned.
+
+        Raises:
+            WrongTypeError: *enabled* is not a bool.
+        """
+        return self.with_settings(self._settings.with_tool_calling(enabled))
+
+    def template_renderer(self, renderer: TemplateRenderer) -> Self:
+        """Set the function that fills the placeholders of this request."""
+        check_callable("a template renderer", renderer, takes=("template", "values"))
+        return self.with_settings(replace(self._settings, renderer=renderer))
+
+    @property
+    def settings(self) -> RequestSettings:
+        """The settings of this request."""
+        return self._settings
+
+    def mutate(self) -> "ChatClientBuilder":
+        """Return a builder with the settings of this request as defaults."""
+        from chatclient.client.client import ChatClientBuilder  # noqa: PLC0415 - it imports this
+
+        return ChatClientBuilder(self._pipeline.shared, self._settings.as_defaults())
+
+    def call(self) -> CallResponse:
+        """Return a blocking response; the request runs at the first access."""
+        return CallResponse(self._run, BLOCKING)
+
+    def acall(self) -> AsyncCallResponse:
+        """Return an async response; the request runs at the first `await`."""
+        return AsyncCallResponse(self._run, ON_LOOP)
+
+    def stream(self) -> StreamResponse:
+        """Return a blocking stream; the request runs while it is consumed."""
+        return StreamResponse(self._run, BLOCKING)
+
+    def astream(self) -> AsyncStreamResponse:
+        """Return an async stream; the request runs while it is consumed."""
+        return AsyncStreamResponse(self._run, ON_LOOP)
+
+    def _run(
+        self, runtime: Runtime, output: StructuredOutput[Any] | None = None
+    ) -> Coroutine[Any, Any, ChatClientResponse]:
+        return self._pipeline.run(self._settings, runtime, output)
+
+    def with_settings(self, settings: RequestSettings) -> Self:
+        """Return a request with other settings."""
+        return type(self)(self._pipeline, settings)
+
+    if not TYPE_CHECKING:  # see `ChatClientBuilder.__getattr__`
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if hasattr(CallResponse, name):
+                hint = f"; send it first: .call().{name}()"
+            elif hasattr(StreamResponse, name):
+                hint = f"; stream it: .stream().{name}()"
+            elif name in CALL_SYNONYMS:
+                hint = "; send it: .call().content()"
+            elif name.endswith("memory"):
+                hint = f"; {MEMORY_HINT} of the client"
+            elif name.startswith("default_"):
+                hint = f"; of one request it is .{name.removeprefix('default_')}(...)"
+            elif name in OptionValues.__annotations__:
+                hint = f"; it is an option: .options({name}=...)"
+            raise missing_attribute(self, name, hint)
+
+    def __repr__(self) -> str:
+        return f"ChatClientRequestSpec({self._pipeline.shared.model.name})"

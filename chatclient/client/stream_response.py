@@ -1,0 +1,416 @@
+"""`StreamResponse` and `AsyncStreamResponse`: the response to a streamed request."""
+
+import functools
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+
+from chatclient._internal.frozen import EMPTY
+from chatclient._internal.logging import get_logger
+from chatclient.chain.chain import ChatClientResponse
+from chatclient.chat.events import ApprovalNeeded, Done, StreamEvent, TextDelta, TextReplaced
+from chatclient.chat.messages import Message
+from chatclient.chat.response import ChatResponse
+from chatclient.client.accessors import (
+    documents_in,
+    executions_in,
+    messages_in,
+    new_messages_in,
+    pending_in,
+    require_not_nested,
+    round_responses_in,
+)
+from chatclient.client.call_response import EntityType, LazyResponse, Run
+from chatclient.client.stream_items import (
+    AsyncItems,
+    Convert,
+    ItemConverter,
+    StreamedText,
+    chunk_of,
+    entities_of,
+    event_of,
+    events_with_entity,
+)
+from chatclient.errors import UsageError
+from chatclient.observability.operations import AdvisorPass
+from chatclient.observability.trail import Trail
+from chatclient.runtime.event_stream import AsyncEvents, drive_stream
+from chatclient.runtime.runtime import Runtime
+from chatclient.structured.output import Native, StructuredOutput
+from chatclient.structured.partial import NOTHING
+from chatclient.tools.pending_turn import PendingTurn
+from chatclient.tools.tool_execution import ToolExecution
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+    from chatclient.retrieval.vector_store.store import Document  # only loaded with retrieval
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+IteratorT = TypeVar("IteratorT")
+
+
+class _Stream(LazyResponse):
+    """The common part of blocking and async streams."""
+
+    _path = "stream.response.chat_response"
+
+    def __init__(self, run: Run, runtime: Runtime) -> None:
+        self._trail = Trail()
+        self._consumed = False
+        self._entered = False
+        # The iterator, referenced only inside `with`; otherwise dropping it ends the request.
+        self._iterator: Any = None
+        super().__init__(run, replace(runtime, steps=self._trail.steps))
+
+    @property
+    def response(self) -> ChatClientResponse:
+        """The complete response, once the stream has ended.
+
+        Raises:
+            Exception: The error that ended the stream.
+            UsageError: The stream has not ended, or was left early.
+        """
+        if self._response is not None:
+            return self._response
+        if self._error is not None:
+            raise self._error
+        msg = "the stream has not ended; its response is known once it is exhausted"
+        raise UsageError(msg)
+
+    def tool_executions(self) -> tuple[ToolExecution, ...]:
+        """Return the executed tool calls; before the end of the stream, those so far."""
+        if self._response is not None:
+            return executions_in(self._response)
+        return self._trail.executions
+
+    def documents(self) -> "tuple[Document, ...]":
+        """Return the retrieved documents, once the stream has ended.
+
+        See `CallResponse.documents`.
+        """
+        return documents_in(self.response)
+
+    def messages(self) -> tuple[Message, ...]:
+        """Return the messages of the turn and its request, once the stream has ended.
+
+        See `CallResponse.messages`.
+        """
+        return messages_in(self.response)
+
+    def new_messages(self) -> tuple[Message, ...]:
+        """Return the messages of this turn, once the stream has ended."""
+        return new_messages_in(self.response)
+
+    def round_responses(self) -> tuple[ChatResponse, ...]:
+        """Return the response of the model in each round, once the stream has ended."""
+        return round_responses_in(self.response)
+
+    def trail(self) -> Trail:
+        """Return the trail of the turn so far, or until the stream was left.
+
+        The text of the last round of a stream that was left is the text until then.
+        """
+        return self._trail
+
+    def pending_turn(self) -> PendingTurn | None:
+        """Return the turn if it waits for approval, once the stream has ended."""
+        return pending_in(self.response)
+
+    def _consume(
+        self, convert: Convert[T], output: StructuredOutput[Any] | None = None
+    ) -> ItemConverter[T]:
+        """Mark the stream as consumed, and return the converter for its events.
+
+        Raises:
+            UsageError: It has been consumed before.
+        """
+        if self._consumed:
+            msg = "a stream is consumed once; call stream() again to ask the model again"
+            raise UsageError(msg)
+        self._used = self._consumed = True
+        return ItemConverter(
+            convert,
+            self._closing_events,
+            is_text=convert == self._text_of,
+            separate=output is None,
+        )
+
+    def _enter(self) -> None:
+        if self._consumed:
+            msg = "a stream that is being consumed cannot be entered; `with` comes before that"
+            raise UsageError(msg)
+        self._entered = True
+
+    def _keep(self, iterator: IteratorT) -> IteratorT:
+        if self._entered:
+            self._iterator = iterator
+        return iterator
+
+    def _leave(self) -> Any:
+        """Return the iterator to be closed, or None, and drop the reference to it."""
+        iterator, self._iterator, self._entered = self._iterator, None, False
+        return iterator
+
+    def _closing_events(self, response: ChatClientResponse, streamed: StreamedText) -> list[Any]:
+        """Store *response*, and return the events that end the stream.
+
+        The final text is included if it was not streamed, because an advisor replaced the
+        answer. The text of an answer that calls tools (the turn is pending, or no tools are run)
+        was streamed before its tool calls.
+        """
+        self._response = response
+        chat, turn = response.chat_response, pending_in(response)
+        events: list[Any] = []
+        if not streamed.last_round:
+            if chat.text and not (streamed.any_text and chat.has_tool_calls()):
+                events.append(TextDelta(chat.text))
+        elif streamed.last_round != chat.text and not chat.has_tool_calls():
+            _log_replaced_text(self._trail, chat.text)
+            events.append(TextReplaced(chat.text))
+        if turn is not None:
+            events.append(ApprovalNeeded(turn))
+        executions, documents = executions_in(response), documents_in(response)
+        return [*events, Done(chat, None, executions, documents, response.trail)]
+
+    def _text_of(self, event: Any) -> str:
+        if type(event) is TextDelta:
+            return event.text
+        if type(event) is Done:
+            require_not_nested(self.response)
+        return NOTHING  # type: ignore[no-any-return]
+
+    def _client_chunk_of(self, event: Any) -> ChatClientResponse:
+        chunk: Any = chunk_of(event)
+        if chunk is NOTHING:
+            return NOTHING  # type: ignore[no-any-return]
+        context = self.response.context if isinstance(event, Done) else EMPTY
+        return ChatClientResponse(chunk, context)
+
+    def _for_events(
+        self, entity: Any, native: Native | None, *, validate: bool
+    ) -> tuple[Convert[Any], StructuredOutput[Any] | None]:
+        """Return the conversion for `events`, and the requested type if there is one.
+
+        Raises:
+            UsageError: The type has no JSON Schema, or *native* or *validate* has no type.
+        """
+        if entity is not None:
+            output = self._output_of(entity, native, validate=validate)
+            return events_with_entity(output.converter, lambda: self.response), output
+        if native is not None or validate:
+            self._used = True  # the caller did not forget the stream
+            msg = "native and validate are about a value; say which: events(entity=...)"
+            raise UsageError(msg)
+        return event_of, None
+
+    def _for_entity(
+        self, kind: Any, native: Native | None, *, validate: bool
+    ) -> tuple[Convert[Any], StructuredOutput[Any]]:
+        """Return the conversion for `entity`, and the requested type.
+
+        Raises:
+            UsageError: The type has no JSON Schema.
+        """
+        output = self._output_of(kind, native, validate=validate, streamed=True)
+        return entities_of(output.converter, lambda: self.response), output
+
+
+def _log_replaced_text(trail: Trail, text: str) -> None:
+    """Log which advisor replaced the streamed text by *text*: the innermost that returned it."""
+    for step in reversed(trail.steps):
+        operation, result = step.operation, step.result
+        if isinstance(operation, AdvisorPass) and result and result.chat_response.text == text:
+            log.warning("text was changed after it was streamed", advisor=operation.advisor)
+            return
+
+
+class StreamResponse(_Stream):
+    """The stream of a request; iterating over it yields the text of the answer.
+
+    Leaving the loop early ends the request: when the iterator is closed or garbage-collected, or
+    a `with` block ends, the connection is closed and all `finally` blocks have run. At the end,
+    `response` is the complete response. A stream that was left early has none, but its `trail()`
+    contains the operations until then.
+    """
+
+    def __enter__(self) -> Self:
+        self._enter()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        iterator = self._leave()
+        if iterator is not None:
+            iterator.close()
+
+    def __iter__(self) -> Iterator[str]:
+        return self.content()
+
+    def content(self) -> Generator[str, None, None]:
+        """Return an iterator over the text of the answer, as it arrives.
+
+        Raises:
+            UsageError: The stream was consumed before.
+        """
+        return self._items(self._text_of)
+
+    def chat_response(self) -> Generator[ChatResponse, None, None]:
+        """Return an iterator over chunks of the answer, which a `MessageAggregator` joins.
+
+        The last chunk has tool calls, media, usage and finish reason; the others have text and
+        reasoning.
+        """
+        return self._items(chunk_of)
+
+    def chat_client_response(self) -> Generator[ChatClientResponse, None, None]:
+        """Return the chunks of `chat_response`, the last one with the context of the advisors."""
+        return self._items(self._client_chunk_of)
+
+    def events(
+        self, *, entity: Any = None, native: Native | None = None, validate: bool = False
+    ) -> Generator[StreamEvent | object, None, None]:
+        """Return an iterator over all events: `StreamEvent`s and events of the application.
+
+        Args:
+            entity: The type of the answer, as for `CallResponse.entity`. The value is `entity` of
+                the last event, `Done`. A turn that waits for approval has no value; its stream
+                ends with `ApprovalNeeded` and `Done`.
+            native: See `CallResponse.entity`.
+            validate: See `CallResponse.entity`; text is withheld until it is valid.
+
+        Raises:
+            UsageError: The stream was consumed before, the type has no JSON Schema, or *native*
+                or *validate* is given without *entity*.
+            EntityError: The answer cannot be converted (raised at the end).
+        """
+        return self._items(*self._for_events(entity, native, validate=validate))
+
+    @overload
+    def entity(
+        self, kind: EntityType[T], *, native: Native | None = None, validate: bool = False
+    ) -> Generator[T, None, None]: ...
+
+    @overload
+    def entity(
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
+    ) -> Generator[Any, None, None]: ...
+
+    @overload
+    def entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> Generator[T, None, None]: ...
+
+    def entity(
+        self, kind: Any, *, native: Native | None = None, validate: bool = False
+    ) -> Generator[Any, None, None]:
+        """Return an iterator over increasingly complete values; see `CallResponse.entity`.
+
+        A field that has not arrived has its default value, or None. The last value is complete
+        and validated. With `validate`, the values start again with each attempt.
+
+        Raises:
+            UsageError: The stream was consumed before, or the type has no JSON Schema.
+            EntityError: The answer cannot be converted (raised at the end).
+        """
+        return self._items(*self._for_entity(kind, native, validate=validate))
+
+    def _items(
+        self, convert: Convert[T], output: StructuredOutput[Any] | None = None
+    ) -> Generator[T, None, None]:
+        return self._keep(self._iterate(self._consume(convert, output), output))
+
+    def _iterate(
+        self, convert: ItemConverter[T], output: StructuredOutput[Any] | None
+    ) -> Generator[T, None, None]:
+        events = drive_stream(functools.partial(self._run, output=output), self._runtime)
+        try:
+            with self._storing_error():
+                while True:
+                    try:
+                        event = next(events)
+                    except StopIteration as stop:
+                        closing_items = convert.closing_items(stop.value)
+                        break
+                    if (item := convert(event)) is not NOTHING:
+                        yield item
+        finally:
+            events.close()
+        yield from closing_items
+
+
+class AsyncStreamResponse(_Stream):
+    """The async stream of a request; see `StreamResponse`.
+
+    To leave early, use `async with`, or `aclose()` the iterator. The request of an iterator that
+    is garbage-collected ends soon after.
+    """
+
+    async def __aenter__(self) -> Self:
+        self._enter()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        iterator = self._leave()
+        if iterator is not None:
+            await iterator.aclose()
+
+    def __aiter__(self) -> AsyncItems[str]:
+        return self.content()
+
+    def content(self) -> AsyncItems[str]:
+        """Return an iterator over the text of the answer, as it arrives.
+
+        Raises:
+            UsageError: The stream was consumed before.
+        """
+        return self._items(self._text_of)
+
+    def chat_response(self) -> AsyncItems[ChatResponse]:
+        """Return an iterator over chunks of the answer; see `StreamResponse.chat_response`."""
+        return self._items(chunk_of)
+
+    def chat_client_response(self) -> AsyncItems[ChatClientResponse]:
+        """Return the chunks of `chat_response`, the last one with the context of the advisors."""
+        return self._items(self._client_chunk_of)
+
+    def events(
+        self, *, entity: Any = None, native: Native | None = None, validate: bool = False
+    ) -> AsyncItems[StreamEvent | object]:
+        """Return an iterator over all events; see `StreamResponse.events`."""
+        return self._items(*self._for_events(entity, native, validate=validate))
+
+    @overload
+    def entity(
+        self, kind: EntityType[T], *, native: Native | None = None, validate: bool = False
+    ) -> AsyncItems[T]: ...
+
+    @overload
+    def entity(
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
+    ) -> AsyncItems[Any]: ...
+
+    @overload
+    def entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> AsyncItems[T]: ...
+
+    def entity(
+        self, kind: Any, *, native: Native | None = None, validate: bool = False
+    ) -> AsyncItems[Any]:
+        """Return an iterator over increasingly complete values; see `StreamResponse.entity`."""
+        return self._items(*self._for_entity(kind, native, validate=validate))
+
+    def _items(
+        self, convert: Convert[T], output: StructuredOutput[Any] | None = None
+    ) -> AsyncItems[T]:
+        convert_item = self._consume(convert, output)
+        run = functools.partial(self._run_storing_error, output=output)
+        return self._keep(AsyncItems(AsyncEvents(run, self._runtime), convert_item))
+
+    async def _run_storing_error(
+        self, runtime: Runtime, output: StructuredOutput[Any] | None
+    ) -> ChatClientResponse:
+        with self._storing_error():
+            return await self._run(runtime, output)

@@ -1,0 +1,1 @@
+"""Storage of conversations in a SQL database."""

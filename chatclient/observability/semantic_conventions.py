@@ -1,0 +1,127 @@
+"""Attribute names and JSON forms of OpenTelemetry's conventions for generative AI."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from chatclient._internal.json import dumps
+from chatclient.chat.messages import (
+    Media,
+    Message,
+    Reasoning,
+    ToolCall,
+    ToolResponseMessage,
+    system_messages,
+    without_system,
+)
+from chatclient.chat.model import ChatModel
+from chatclient.chat.options import ChatOptions
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.response import ChatResponse, Usage
+from chatclient.chat.tool import ToolDefinition
+
+# Provider names of the conventions that differ from ours.
+_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "xai": "x_ai",
+}
+
+_REQUESTED = {
+    "model": "gen_ai.request.model",
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "seed": "gen_ai.request.seed",
+    "stop": "gen_ai.request.stop_sequences",
+    "tool_choice": "chatclient.request.tool_choice",
+}
+
+
+def provider_name(model: ChatModel) -> str:
+    """Return the conventions' name of the provider of *model*."""
+    return _PROVIDERS.get(model.provider, model.provider)
+
+
+def option_attributes(options: ChatOptions) -> dict[str, Any]:
+    """Return the values of *options* by attribute name; None for those that are not set."""
+    return {attribute: getattr(options, name) for name, attribute in _REQUESTED.items()}
+
+
+def tool_names(options: ChatOptions) -> tuple[str, ...] | None:
+    """Return the names of the tools in *options*, sorted; None without any."""
+    return tuple(sorted(c.definition.name for c in options.tool_callbacks or ())) or None
+
+
+def finish_reasons(response: ChatResponse) -> tuple[str, ...]:
+    """Return the known finish reasons of the generations of *response*."""
+    return tuple(g.finish_reason for g in response.generations if g.finish_reason is not None)
+
+
+def usage_counts(usage: Usage) -> dict[str, int]:
+    """Return the numbers of tokens by attribute name, without zeros."""
+    counts = {
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def content_attributes(prompt: Prompt, response: ChatResponse | None) -> Mapping[str, str]:
+    """Return the messages of *prompt* and *response*, and the tools, as JSON by attribute name."""
+    callbacks = prompt.options.tool_callbacks or ()
+    generations = () if response is None else response.generations
+    found = {
+        "gen_ai.system_instructions": [_text(m.text) for m in system_messages(prompt.messages)],
+        "gen_ai.input.messages": [_message(m) for m in without_system(prompt.messages)],
+        "gen_ai.tool.definitions": [_tool(callback.definition) for callback in callbacks],
+        "gen_ai.output.messages": [
+            {**_message(each.output), "finish_reason": each.finish_reason} for each in generations
+        ],
+    }
+    return {name: dumps(value).decode() for name, value in found.items() if value}
+
+
+def _message(message: Message) -> dict[str, Any]:
+    if isinstance(message, ToolResponseMessage):
+        parts = [
+            {"type": "tool_call_response", "id": answer.id, "response": answer.data}
+            for answer in message.responses
+        ]
+        return {"role": "tool", "parts": parts}
+    parts = [_part(part) for part in getattr(message, "parts", (message.text,))]
+    return {"role": message.role, "parts": parts}
+
+
+def _part(part: Any) -> dict[str, Any]:
+    match part:
+        case str():
+            return _text(part)
+        case ToolCall(id=id, name=name, arguments=arguments):
+            return {"type": "tool_call", "id": id, "name": name, "arguments": arguments}
+        case Reasoning():
+            return {"type": "reasoning", "content": part.text}
+        case Media():
+            kind = "uri" if isinstance(part.data, str) else "blob"
+            return {"type": kind, "mime_type": part.mime_type}
+        case _:
+            return {"type": type(part).__name__}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "content": text}
+
+
+def _tool(definition: ToolDefinition) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": definition.name,
+        "description": definition.description,
+        "parameters": definition.input_schema,
+    }

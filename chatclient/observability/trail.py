@@ -1,0 +1,253 @@
+"""`Trail`: the operations of a turn, as data and as text.
+
+While the request runs, only the steps are recorded; everything else is computed on access.
+"""
+
+from asyncio import CancelledError
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from chatclient._internal.text import on_one_line, printable_line
+from chatclient.chat.messages import Message
+from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
+from chatclient.observability.operations import (
+    WAITS,
+    ClientCall,
+    MemoryAccess,
+    ModelCall,
+    ToolRun,
+    ToolUndo,
+)
+from chatclient.observability.rounds import Change, Round, round_of
+from chatclient.runtime.observation import Operation, Step
+
+__all__ = ["Change", "Round", "Trail"]
+
+_TEXT_LENGTH = 60  # maximum number of characters of a text in a line
+_TOOL_NAMES = 10  # maximum number of tool names in a line
+
+
+class Trail:
+    """The operations of one turn, in the order of their start.
+
+    `rounds`, `usage` and `messages` are data; `str(trail)` is a readable text. The trail of a
+    failed turn is at `error.trail`.
+
+    Args:
+        steps: The list of operations, which grows while the turn runs.
+    """
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: list[Step] | None = None) -> None:
+        self.steps: list[Step] = [] if steps is None else steps
+
+    def tree(self) -> Iterator[tuple[int, Step]]:
+        """Yield every step with its depth, each after its parent.
+
+        The steps of agents called as tools are below the tool calls.
+        """
+        depths: dict[int, int] = {}
+        for step in _with_inner(self.steps):  # parents come first
+            parent = step.parent
+            while parent is not None and id(parent) not in depths:  # a step outside of the trail
+                parent = parent.parent
+            depth = 0 if parent is None else depths[id(parent)] + 1
+            depths[id(step)] = depth
+            yield depth, step
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """The rounds of the turn: model calls with their tool calls."""
+        starts = [at for at, step in enumerate(self.steps) if _is_round(step)]
+        ends = [*starts[1:], len(self.steps)]
+        rounds: list[Round] = []
+        since = 0
+        for number, (start, end) in enumerate(zip(starts, ends, strict=False), 1):
+            offered = rounds[-1].offered if rounds else None
+            before, model, after = self.steps[since:start], self.steps[start], self.steps[start:end]
+            rounds.append(round_of(number, before, model, after, offered))
+            since = start + 1
+        return tuple(rounds)
+
+    @property
+    def auxiliary_calls(self) -> tuple[Step, ...]:
+        """The model calls of advisors and memories, for a summary for example.
+
+        The response of each is at `step.result`.
+        """
+        return tuple(s for s in self.steps if _is(s, ModelCall) and not _is_round(s))
+
+    @property
+    def executions(self) -> tuple[Any, ...]:
+        """The `ToolExecution`s of the tool calls, in the order of their start."""
+        runs = [step for step in self.steps if _is(step, ToolRun)]
+        return tuple(run.result for run in runs if run.result is not None)
+
+    @property
+    def inner(self) -> "tuple[Trail, ...]":
+        """The trails of nested requests, made by tools or advisors, in their order."""
+        return tuple(trail for step in self.steps for trail in _trails_in(step))
+
+    @property
+    def usage(self) -> Usage:
+        """The sum of the usage of all model calls: rounds, auxiliary calls and inner trails."""
+        calls = [step for step in _with_inner(self.steps) if _is(step, ModelCall)]
+        return sum((call.result.usage for call in calls if call.result is not None), NO_USAGE)
+
+    @property
+    def request_messages(self) -> tuple[Message, ...]:
+        """The messages of the request, without system messages and default messages."""
+        call = self._call
+        return () if call is None else call.turn.messages()[: len(call.turn.request_messages)]
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages of the request and of the completed rounds, without the final answer.
+
+        A request with these messages continues a failed turn without repeating its tool calls.
+        """
+        call = self._call
+        return () if call is None else call.turn.messages()
+
+    @property
+    def _call(self) -> ClientCall | None:
+        operation = self.steps[0].operation if self.steps else None
+        return operation if isinstance(operation, ClientCall) else None
+
+    @property
+    def parent(self) -> Step | None:
+        """The step of another turn that made this request, or None."""
+        return self.steps[0].parent if self.steps else None
+
+    @property
+    def seconds(self) -> float | None:
+        """The duration of the turn in seconds; None while it runs."""
+        return self.steps[0].seconds if self.steps else None
+
+    def __str__(self) -> str:
+        return "\n".join(map(printable_line, _lines(self)))
+
+    def __repr__(self) -> str:
+        return f"Trail({len(self.rounds)} rounds, {len(self.steps)} steps)"
+
+
+def _is(step: Step, kind: type[Operation]) -> bool:
+    return isinstance(step.operation, kind)
+
+
+def _is_round(step: Step) -> bool:
+    return isinstance(step.operation, ModelCall) and not step.operation.auxiliary
+
+
+def _trails_in(step: Step) -> Iterator[Trail]:
+    """Yield the trails of requests that were made directly in *step*."""
+    return (Trail(steps) for steps in step.turns or ())
+
+
+def _with_inner(steps: Sequence[Step]) -> Iterator[Step]:
+    """Yield *steps*, each followed by the steps of its nested requests."""
+    for step in steps:
+        yield step
+        for inner in step.turns or ():
+            yield from _with_inner(inner)
+
+
+# --- text -----------------------------------------------------------------------------------
+
+
+def _lines(trail: Trail) -> Iterator[str]:
+    for step in trail.steps:
+        if isinstance(step.operation, ClientCall):
+            names = " → ".join(step.operation.advisors)
+            yield f"turn{_duration(step)}: {names}" if names else f"turn{_duration(step)}"
+    calls = filter(_is_round, trail.steps)
+    for round_, call in zip(trail.rounds, calls, strict=False):  # a running turn may add rounds
+        yield from _round_lines(round_, call)
+    for step in trail.steps:
+        if not _is(step, ToolRun):  # tool runs are in the rounds
+            yield from _inner_lines(step, "    ")
+        if _is(step, ModelCall) and not _is_round(step):
+            yield f"auxiliary call: {step.operation.name}: {_outcome(step)}"
+        if isinstance(step.operation, ToolUndo):
+            problem = "" if step.error is None else f" failed: {step.error!r}"
+            yield f"undone: {step.operation.call.name} because {step.operation.cause}{problem}"
+        if isinstance(step.operation, MemoryAccess) and not step.error:
+            access, id = step.operation.access, step.operation.conversation_id
+            yield f"memory: {access} {_message_count(len(step.result or ()))} of {id!r}"
+    usage = trail.usage
+    yield f"in all: {usage.input_tokens} + {usage.output_tokens} tokens"
+
+
+def _inner_lines(step: Step, indent: str) -> Iterator[str]:
+    for trail in _trails_in(step):
+        yield from (f"{indent}{line}" for line in _lines(trail))
+
+
+def _outcome(call: Step) -> str:
+    """Return the result of a model call as text."""
+    response: ChatResponse | None = call.result
+    cancelled = isinstance(call.error, GeneratorExit | CancelledError)
+    if response is None or (call.error is not None and not cancelled):
+        return f"failed: {call.error!r}"
+    usage = response.usage
+    reason = "left" if cancelled else response.finish_reason or "ended"
+    text = f": {_short(response.text)}" if response.text else ""
+    tokens = f"{usage.input_tokens} + {usage.output_tokens} tokens"
+    return f"{reason}{text} ({tokens}, {call.seconds or 0.0:.2f} s)"
+
+
+def _round_lines(round_: Round, call: Step) -> Iterator[str]:
+    tools = f", tools: {', '.join(round_.offered)}" if round_.offered else ""
+    yield f"round {round_.number}: {round_.model}, {_message_count(round_.messages)}{tools}"
+    for change in round_.changes:
+        yield f"    {change.advisor} {_change_text(change)}"
+    if round_.discovered:
+        yield f"    discovered {', '.join(round_.discovered)}"
+    if round_.retries:
+        yield f"    retried after {', '.join(round_.retries)}"
+    if round_.fallbacks:
+        yield f"    in place of {', '.join(round_.fallbacks)}"
+    yield f"    {_outcome(call)}"
+    for step in round_.tools:
+        yield f"    {_tool_line(step)}"
+        yield from _inner_lines(step, "        ")
+
+
+def _change_text(change: Change) -> str:
+    parts = [
+        f"added {_message_count(len(change.added))}" if change.added else "",
+        f"removed {_message_count(len(change.removed))}" if change.removed else "",
+        f"offered {_listed(change.tools_added)}" if change.tools_added else "",
+        f"hid {_listed(change.tools_removed)}" if change.tools_removed else "",
+        *(f"set {name}={_short(repr(value))}" for name, value in change.options),
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first of *names*: a tool search may hide hundreds of tools."""
+    more = len(names) - _TOOL_NAMES
+    return ", ".join(names[:_TOOL_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _tool_line(step: Step) -> str:
+    run = step.operation
+    assert isinstance(run, ToolRun)  # noqa: S101 - for type checkers
+    if WAITS in step.found:
+        return f"{run.call.name}({_short(run.call.arguments)}) waits for {step.found[WAITS]}"
+    result = "" if step.result is None else _short(step.result.response.data)
+    problem = f" failed: {step.error!r}" if step.error is not None else ""
+    return f"{run.call.name}({_short(run.call.arguments)}){problem} -> {result}{_duration(step)}"
+
+
+def _duration(step: Step) -> str:
+    return "" if step.seconds is None else f" ({step.seconds:.2f} s)"
+
+
+def _short(text: str) -> str:
+    return on_one_line(text, _TEXT_LENGTH)
+
+
+def _message_count(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"

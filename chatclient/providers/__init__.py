@@ -1,0 +1,65 @@
+"""Chat, embedding and moderation models, and the HTTP settings they share."""
+
+from typing import TYPE_CHECKING
+
+from chatclient._internal.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from chatclient.providers.anthropic.model import (
+        AnthropicChatModel as AnthropicChatModel,
+        AnthropicChatOptions as AnthropicChatOptions,
+    )
+    from chatclient.providers.compatible import (
+        compatible_model as compatible_model,
+    )
+    from chatclient.providers.composite import (
+        FallbackChatModel as FallbackChatModel,
+        RoutingChatModel as RoutingChatModel,
+    )
+    from chatclient.providers.embeddings import (
+        GeminiEmbeddingModel as GeminiEmbeddingModel,
+        OllamaEmbeddingModel as OllamaEmbeddingModel,
+        OpenAIEmbeddingModel as OpenAIEmbeddingModel,
+    )
+    from chatclient.providers.gemini.model import (
+        GeminiChatModel as GeminiChatModel,
+        GeminiChatOptions as GeminiChatOptions,
+    )
+    from chatclient.providers.http.auth import Headers as Headers
+    from chatclient.providers.http.client import HttpAnswer as HttpAnswer, HttpClient as HttpClient
+    from chatclient.providers.http.connections import Connections as Connections
+    from chatclient.providers.http.limits import ResponseLimits as ResponseLimits
+    from chatclient.providers.http.model import HttpModel as HttpModel
+    from chatclient.providers.http.reader import EventReader as EventReader
+    from chatclient.providers.http.retry import RetryPolicy as RetryPolicy
+    from chatclient.providers.http.settings import HttpOptions as HttpOptions
+    from chatclient.providers.http.stream_listener import with_listener as with_listener
+    from chatclient.providers.http.timeouts import Timeouts as Timeouts
+    from chatclient.providers.local.minilm import MiniLmEmbeddingModel as MiniLmEmbeddingModel
+    from chatclient.providers.local.model import LocalChatModel as LocalChatModel
+    from chatclient.providers.local.weights import Weights as Weights, join_weights as join_weights
+    from chatclient.providers.ollama.model import (
+        OllamaChatModel as OllamaChatModel,
+        OllamaChatOptions as OllamaChatOptions,
+    )
+    from chatclient.providers.openai.chat import (
+        OpenAIChatModel as OpenAIChatModel,
+        OpenAIChatOptions as OpenAIChatOptions,
+    )
+    from chatclient.providers.openai.chat_format import (
+        messages_from_openai as messages_from_openai,
+        messages_to_openai as messages_to_openai,
+    )
+    from chatclient.providers.openai.moderation import (
+        OpenAIModerationModel as OpenAIModerationModel,
+    )
+    from chatclient.providers.openai.presets import (
+        Preset as Preset,
+    )
+    from chatclient.providers.openai.responses import (
+        OpenAIResponsesChatModel as OpenAIResponsesChatModel,
+        OpenAIResponsesChatOptions as OpenAIResponsesChatOptions,
+    )
+    from chatclient.providers.registry import chat_model as chat_model
+else:  # not seen by type checkers, which would take any name for one that exists
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -1,0 +1,343 @@
+"""Encodes messages for Anthropic's Messages API; no I/O."""
+
+import base64
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from chatclient._internal.frozen import EMPTY
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    Part,
+    ProviderPart,
+    Reasoning,
+    SystemMessage,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.errors import UsageError
+from chatclient.providers.wire.fields import arguments_object, unsupported_message, valid_tool_name
+from chatclient.providers.wire.json_cache import cached_json
+from chatclient.providers.wire.media import base64_of, encode_tool_media
+
+PROVIDER = "anthropic"
+"""The provider's name in errors and parts of messages."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dialect:
+    """Differences of a server's Messages API from Anthropic's.
+
+    Attributes:
+        unsigned_thinking: Whether reasoning without a signature is sent back. Anthropic rejects it;
+            models of servers without signatures need it.
+    """
+
+    unsigned_thinking: bool = False
+
+
+ANTHROPIC = Dialect()
+COMPATIBLE = Dialect(unsigned_thinking=True)
+
+Block = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedConversation:
+    """An encoded conversation to which messages can be appended.
+
+    Consecutive messages of one role become one turn. All bytes are JSON elements, separated by
+    commas.
+
+    Attributes:
+        system: The system messages, which are a separate field of the request.
+        turns: The complete turns.
+        role: Role of the last turn: `user`, `assistant`, or empty for messages in the API's format.
+        results: Tool results of the last turn; the API requires them first.
+        content: Other content of the last turn.
+        calls: The ids of all tool calls.
+        renamed: New ids of the last calls, by original ids, if those were not unique.
+    """
+
+    system: bytes = b""
+    turns: bytes = b""
+    role: str = ""
+    results: bytes = b""
+    content: bytes = b""
+    calls: frozenset[str] = frozenset()
+    renamed: Mapping[str, str] = EMPTY
+
+    def plus(self, messages: Iterable[Message], dialect: Dialect) -> "EncodedConversation":
+        """Return this conversation with *messages* appended."""
+        role, system, turns = self.role, [self.system], [self.turns]
+        results, content = [self.results], [self.content]
+        ids = _CallIds(self.calls, self.renamed)
+        for message in messages:
+            form = cached_json(ids.with_unique_ids(message), dialect, encode_message)
+            if not form:
+                continue
+            if isinstance(message, SystemMessage):
+                system.append(form)
+                continue
+            if (new_role := _role(message)) != role:
+                turns.append(_turn(role, _joined(results), _joined(content)))
+                role, results, content = new_role, [], []
+            (results if isinstance(message, ToolResponseMessage) else content).append(form)
+        return EncodedConversation(
+            *(_joined(system), _joined(turns), role, _joined(results), _joined(content)),
+            *(frozenset(ids.known), ids.renamed),
+        )
+
+    def messages(self) -> bytes:
+        """Return the elements of the request's `messages`."""
+        return _joined([self.turns, _turn(self.role, self.results, self.content)])
+
+
+class _CallIds:
+    """Makes the ids of tool calls unique, as the API requires.
+
+    Some servers reuse ids in each round, and ids that differ only in characters that the API does
+    not allow become equal.
+    """
+
+    __slots__ = ("known", "renamed")
+
+    def __init__(self, known: frozenset[str], renamed: Mapping[str, str]) -> None:
+        self.known = set(known)
+        self.renamed = renamed
+
+    def with_unique_ids(self, message: Message) -> Message:
+        """Return *message* with new ids for calls, and their results, whose id is not unique."""
+        match message:
+            case AssistantMessage() if message.tool_calls:
+                return self._rename_calls(message)
+            case ToolResponseMessage() if self.renamed:
+                return message.mutate(responses=[self._rename_result(r) for r in message.responses])
+            case UserMessage() if self.renamed:
+                parts = [self._rename_result_part(part) for part in message.parts]
+                return UserMessage(parts, metadata=message.metadata)
+            case _:
+                return message
+
+    def _rename_calls(self, message: AssistantMessage) -> AssistantMessage:
+        renamed: dict[str, str] = {}
+        for id in dict.fromkeys(call.id for call in message.tool_calls):
+            allowed = _id(id)
+            if allowed in self.known:
+                renamed[id] = self._unused_id(allowed)
+            self.known.add(allowed)
+        self.renamed = renamed
+        if not renamed:
+            return message
+        return AssistantMessage(
+            [self._rename_call(p) for p in message.parts], metadata=message.metadata
+        )
+
+    def _rename_call(self, part: Part) -> Part:
+        if not isinstance(part, ToolCall):
+            return part
+        return replace(part, id=self.renamed.get(part.id, part.id))
+
+    def _rename_result(self, response: ToolResponse) -> ToolResponse:
+        return replace(response, id=self.renamed.get(response.id, response.id))
+
+    def _rename_result_part(self, part: str | Media | ProviderPart) -> str | Media | ProviderPart:
+        """Return *part*, with the new id if it is a tool result in the API's format."""
+        if isinstance(part, ProviderPart):
+            new = self.renamed.get(str(part.data.get("tool_use_id")))
+            return part if new is None else replace(part, data={**part.data, "tool_use_id": new})
+        return part
+
+    def _unused_id(self, id: str) -> str:
+        """Return *id* with the first suffix that makes it unique."""
+        new = next(name for at in count(2) if (name := f"{id}_{at}") not in self.known)
+        self.known.add(new)
+        return new
+
+
+def _joined(elements: list[bytes]) -> bytes:
+    return b",".join([element for element in elements if element])
+
+
+def _role(message: Message) -> str:
+    if isinstance(message, AssistantMessage):
+        return "assistant"
+    return "" if _is_native_message(message) else "user"
+
+
+def _is_native_message(message: Message) -> bool:
+    """Whether *message* is one in the API's format, such as a system turn after the first."""
+    if not isinstance(message, UserMessage) or len(message.parts) != 1:
+        return False
+    part = message.parts[0]
+    return isinstance(part, ProviderPart) and part.provider == PROVIDER and "role" in part.data
+
+
+def _turn(role: str, results: bytes, content: bytes) -> bytes:
+    elements = _joined([results, content])
+    if not role or not elements:
+        return elements
+    return b'{"role":"%b","content":[%b]}' % (role.encode(), elements)
+
+
+def encode_message(message: Message, dialect: Dialect) -> list[Block]:
+    """Return *message* as content blocks; there are none for blank text."""
+    blocks = _blocks(message, dialect)
+    cache_control = message.metadata.get("cache_control")
+    if cache_control and blocks and blocks[-1].get("type") not in _WITHOUT_CACHE_CONTROL:
+        blocks[-1] = {**blocks[-1], "cache_control": cache_control}
+    return blocks
+
+
+_WITHOUT_CACHE_CONTROL = ("thinking", "redacted_thinking")
+
+
+def _blocks(message: Message, dialect: Dialect) -> list[Block]:
+    match message:
+        case SystemMessage():
+            return _text(message.text)
+        case UserMessage():
+            return [block for part in message.parts for block in _user_blocks(part)]
+        case AssistantMessage():
+            return [b for part in message.parts for b in _assistant_blocks(part, dialect)]
+        case ToolResponseMessage():
+            results = [_tool_result(response) for response in message.responses]
+            # A failed result may contain only text; its media follow.
+            media = [b for r in message.responses if r.is_error for b in _tool_media(r)]
+            return [*results, *media]
+        case _:
+            raise unsupported_message(message)
+
+
+def without_trailing_space(message: AssistantMessage) -> AssistantMessage:
+    """Return *message* without trailing space, which the API rejects in the last message."""
+    *before, last = message.parts or ("",)
+    if not isinstance(last, str):
+        return message
+    return AssistantMessage([*before, last.rstrip()], metadata=message.metadata)
+
+
+def _text(text: str) -> list[Block]:
+    # The API rejects blank text, although its models may write it.
+    return [{"type": "text", "text": text}] if text.strip() else []
+
+
+def _user_blocks(part: str | Media | ProviderPart) -> list[Block]:
+    match part:
+        case str():
+            return _text(part)
+        case Media():
+            return [_media(part)]
+        case _:
+            return _own_block(part)
+
+
+def _assistant_blocks(part: Part, dialect: Dialect) -> list[Block]:
+    match part:
+        case str():
+            return _text(part)
+        case Reasoning():
+            return _thinking(part, dialect)
+        case ToolCall():
+            return [_tool_use(part)]
+        case ProviderPart():
+            return _own_block(part)
+        case _:
+            return []  # the API accepts no media of the assistant
+
+
+def _own_block(part: ProviderPart) -> list[Block]:
+    if part.provider != PROVIDER:
+        return _text(part.text)
+    if part.data.get("type") == "text" and not part.data.get("text", "").strip():
+        return []
+    return [part.data]
+
+
+def _thinking(part: Reasoning, dialect: Dialect) -> list[Block]:
+    if part.provider != PROVIDER:
+        return []
+    if part.data is not None:
+        return [part.data]
+    if part.signature:  # the API rejects an empty one
+        return [{"type": "thinking", "thinking": part.text, "signature": part.signature}]
+    unsigned = dialect.unsigned_thinking and part.text
+    return [{"type": "thinking", "thinking": part.text}] if unsigned else []
+
+
+CALL_KEYS = ("caller", "toolset_name")
+_NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def _tool_use(call: ToolCall) -> Block:
+    more = {key: call.metadata[key] for key in CALL_KEYS if key in call.metadata}
+    name, input = valid_tool_name(call.name), arguments_object(call.arguments)
+    return {"type": "tool_use", "id": _id(call.id), "name": name, "input": input, **more}
+
+
+def _id(id: str) -> str:
+    """Return *id* with characters that the API does not allow replaced."""
+    return _NOT_IN_IDS.sub("_", id)
+
+
+def _tool_result(response: ToolResponse) -> Block:
+    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": _id(response.id)}
+    if response.is_error:
+        return {**result, "content": response.data.strip() or "error", "is_error": True}
+    if response.media:
+        result["content"] = [*_text(response.data), *_tool_media(response)]
+    elif response.data.strip():
+        result["content"] = response.data
+    return result
+
+
+def _tool_media(response: ToolResponse) -> list[Block]:
+    media, errors = encode_tool_media(response.media, _media)
+    return [*media, *({"type": "text", "text": error} for error in errors)]
+
+
+_MEDIA_KEYS = ("cache_control", "citations", "context", "title")
+_AS_TEXT = ("application/json", "application/xml", "application/yaml")
+
+
+def _media(media: Media) -> Block:
+    kind = _media_kind(media)
+    if kind == "container_upload":
+        return {"type": kind, "file_id": media.id}
+    title = {"title": media.name} if kind == "document" and media.name else {}
+    more = {key: media.metadata[key] for key in _MEDIA_KEYS if key in media.metadata}
+    return {"type": kind, "source": _source(media), **title, **more}
+
+
+def _media_kind(media: Media) -> str:
+    mime_type = media.mime_type
+    if mime_type.startswith("image/"):
+        return "image"
+    if mime_type in ("application/pdf", "text/plain"):
+        return "document"
+    if media.id is not None:
+        return "container_upload"  # a file for code execution
+    if mime_type.startswith("text/") or mime_type in _AS_TEXT:
+        return "document"
+    msg = f"the Messages API takes images, PDFs and text, not {mime_type}; convert it, or upload it"
+    raise UsageError(msg)
+
+
+def _source(media: Media) -> Block:
+    if media.id is not None:
+        return {"type": "file", "file_id": media.id}
+    content = base64_of(media)
+    if content is None:
+        return {"type": "url", "url": media.data}
+    if media.mime_type.startswith("image/") or media.mime_type == "application/pdf":
+        # The API accepts only the registered name.
+        media_type = "image/jpeg" if media.mime_type == "image/jpg" else media.mime_type
+        return {"type": "base64", "media_type": media_type, "data": content}
+    text = base64.b64decode(content).decode(errors="replace")
+    return {"type": "text", "media_type": "text/plain", "data": text}

@@ -1,0 +1,271 @@
+"""Chat models of Anthropic's Messages API and compatible servers."""
+
+import os
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, Unpack
+
+from chatclient._internal.checks import check_choice, check_number
+from chatclient._internal.frozen import EMPTY
+from chatclient._internal.json import dumps
+from chatclient.chat.message_merging import with_user_message
+from chatclient.chat.messages import AssistantMessage, Message
+from chatclient.chat.model import ChatModel, OutputMode
+from chatclient.chat.options import ChatOptions, model_options
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.response import ChatResponse
+from chatclient.providers.anthropic.decoding import decode_response
+from chatclient.providers.anthropic.encoding import (
+    ANTHROPIC,
+    COMPATIBLE,
+    PROVIDER,
+    Dialect,
+    EncodedConversation,
+    without_trailing_space,
+)
+from chatclient.providers.anthropic.options import (
+    check_enforceable,
+    encode_options,
+    thinking_in,
+    with_cache_control,
+)
+from chatclient.providers.anthropic.paused_turns import PAUSED_TURNS, runs_tools, with_container
+from chatclient.providers.anthropic.schemas import is_enforceable
+from chatclient.providers.anthropic.stream import StreamDecoder
+from chatclient.providers.http.auth import (
+    Headers,
+    Key,
+    key_source,
+    lower_case_headers,
+)
+from chatclient.providers.http.client import HttpAnswer
+from chatclient.providers.http.continuation import max_continuations_of
+from chatclient.providers.http.errors import parse_json
+from chatclient.providers.http.model import HttpModel
+from chatclient.providers.http.reader import EventReader, decode_body
+from chatclient.providers.http.settings import HttpOptions, HttpSettings
+from chatclient.providers.http.url import first_url
+from chatclient.providers.wire.cache_control import limit_breakpoints
+from chatclient.providers.wire.json_cache import EncodedOptions
+from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
+from chatclient.providers.wire.sendable_tools import RenamedArguments
+from chatclient.runtime.runtime import Runtime
+
+_BASE_URL = "https://api.anthropic.com"
+_PATH = "/v1/messages"
+# Later versions do not support temperature, top_p and top_k.
+_HEADERS = {"anthropic-version": "2023-06-01"}
+_BETA = "anthropic-beta"
+# platform.claude.com/docs/en/build-with-claude/structured-outputs: from Opus 4.1 and the other 4.5.
+_WITHOUT_SCHEMAS = re.compile(r"claude-(?:[23]|instant|(?:opus|sonnet)-4-(?:0|2025))")
+# platform.claude.com/docs/en/models/opus-5-5/whats-new-opus-5-5, and the pages of other models.
+_WITHOUT_FORCED_CALLS = re.compile(
+    r"claude-(?:(?:opus|sonnet)-5[-.]5|(?:fable|mythos)-5[-.][12]\b)"
+)
+
+CachedUpTo = Literal["tools", "system", "conversation"]
+"""The cached prefix of a prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AnthropicChatOptions(ChatOptions):
+    """Additional options of Anthropic's Messages API.
+
+    The API requires `max_tokens`; the default is 16,384 plus the thinking budget. The API has no
+    seed and no penalties; those options are not sent.
+
+    Attributes:
+        thinking: A budget in tokens, a mode such as `adaptive` or `disabled`, or the complete
+            value of the API's field.
+        effort: Effort of the model, such as `low` or `max`.
+        service_tier: The service tier of the request.
+        user_id: The end user, for the provider's abuse detection.
+        cache: Cached prefix of the prompt: the tools, also the system text, or also the
+            conversation.
+        cache_ttl: Lifetime of the cache.
+        server_tools: Server-side tools, in the API's format.
+        max_continuations: Maximum number of requests that continue a turn paused by the provider;
+            default 8.
+        betas: Names for the `anthropic-beta` header.
+
+    Raises:
+        UsageError: *cache* is not a known value, *max_continuations* is not a number or negative,
+            or an option of `ChatOptions` is invalid.
+    """
+
+    thinking: int | str | Mapping[str, Any] | None = None
+    effort: str | None = None
+    service_tier: str | None = None
+    user_id: str | None = None
+    cache: CachedUpTo | None = None
+    cache_ttl: Literal["5m", "1h"] | None = None
+    server_tools: Sequence[Mapping[str, Any]] | None = None
+    max_continuations: int | None = None
+    betas: str | Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        ChatOptions.__post_init__(self)  # slots: there is no `super()` without arguments
+        check_choice("cache", self.cache, None, CachedUpTo)
+        if self.max_continuations is not None:
+            check_number("max_continuations", self.max_continuations)
+
+
+class _LastConversation(NamedTuple):
+    """The conversation of the last request."""
+
+    messages: tuple[Message, ...]
+    dialect: Dialect
+    conversation: EncodedConversation
+
+
+class AnthropicChatModel(HttpModel, ChatModel):
+    """A model of Anthropic's Messages API, or of a compatible server.
+
+    Args:
+        model: The model's name.
+        api_key: The key, or a function that returns the current one; default: the environment's
+            `ANTHROPIC_API_KEY`.
+        base_url: URL of the API without its version; default: the environment's
+            `ANTHROPIC_BASE_URL`, else Anthropic's.
+        options: Default options.
+        **http: `max_retries`, `timeout`, `headers` (which may override `anthropic-version`),
+            `http_client`, `limits`; see `HttpOptions`.
+
+    Raises:
+        UsageError: The key is missing, *base_url* is not an HTTP URL, or *model* is blank.
+    """
+
+    def __init__(
+        self,
+        model: str = "claude-haiku-4-5",
+        *,
+        api_key: Key = None,
+        base_url: str | None = None,
+        options: ChatOptions | None = None,
+        **http: Unpack[HttpOptions],
+    ) -> None:
+        base_url = first_url(base_url, os.environ.get("ANTHROPIC_BASE_URL"), _BASE_URL)
+        base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._dialect = ANTHROPIC if base_url == _BASE_URL else COMPATIBLE
+        self._options = model_options(AnthropicChatOptions, model, options)
+        required_by = "Anthropic" if self._dialect is ANTHROPIC else ""
+        key = key_source(api_key, "ANTHROPIC_API_KEY", required_by=required_by)
+        more = lower_case_headers(http.get("headers"))
+        http["headers"] = {**_HEADERS, **more}
+        self._http = HttpSettings(**http).connect(
+            PROVIDER, base_url, key, key_header="x-api-key", scheme="", idempotent=True
+        )
+        # The application's headers may already contain beta features.
+        self._betas = tuple(filter(None, [more.get(_BETA)]))
+        self._head_cache: EncodedOptions[bytes] = EncodedOptions()
+        self._last = _LastConversation((), self._dialect, EncodedConversation())
+        self._renamed = RenamedArguments(ANTHROPIC_RULES)
+
+    @property
+    def options(self) -> ChatOptions:
+        """The default options."""
+        return self._options
+
+    def output_mode(self, options: ChatOptions) -> OutputMode:
+        """Return how the model supports output schemas."""
+        schema, model = options.output_schema, options.model or self.name
+        if not _WITHOUT_SCHEMAS.search(model) and (schema is None or is_enforceable(schema)):
+            return "schema"
+        # A thinking model cannot be forced to call a tool; some models never can.
+        thinks = thinking_in(options).get("type", "disabled") != "disabled"
+        return "instructions" if thinks or _WITHOUT_FORCED_CALLS.search(model) else "tool"
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        """Return the model's response to *prompt*."""
+
+        async def ask(prompt: Prompt) -> ChatResponse:
+            body = self._body(prompt, streaming=False)
+            headers = self._headers(prompt.options)
+            return await self._http.post(runtime, _PATH, body, _decode, headers)
+
+        answer = await PAUSED_TURNS.complete(ask, prompt, _max_continuations(prompt.options))
+        return self._renamed.received(answer, prompt.options)
+
+    def generate_stream(
+        self, prompt: Prompt, runtime: Runtime
+    ) -> AsyncGenerator[ChatResponse | str, None]:
+        """Return the chunks of the model's response to *prompt*."""
+
+        def ask(prompt: Prompt) -> AsyncGenerator[ChatResponse | str, None]:
+            body = self._body(prompt, streaming=True)
+            headers = self._headers(prompt.options)
+            return self._http.stream(runtime, _PATH, body, _reader, headers)
+
+        # Without continuations, each chunk passes through one generator less.
+        limit = _max_continuations(prompt.options)
+        chunks = PAUSED_TURNS.stream(ask, prompt, limit) if limit else ask(prompt)
+        return self._renamed.received_stream(chunks, prompt.options)
+
+    def _headers(self, options: ChatOptions) -> Headers:
+        """Return the additional headers of a request."""
+        betas = getattr(options, "betas", None)
+        if not betas:
+            return EMPTY
+        named = (betas,) if isinstance(betas, str) else betas
+        return {_BETA: ",".join((*self._betas, *named))}
+
+    def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
+        options = with_container(prompt)
+        head = self._head_cache.get(options, self._head, streaming=streaming)
+        messages = self._renamed.sent(prompt.messages, prompt.options)
+        messages = with_user_message(messages)
+        conversation = self._conversation(messages, self._dialect_for(prompt.options))
+        system = b""
+        if conversation.system:
+            system = b',"system":[%b]' % with_cache_control(conversation.system, prompt.options)
+        head = head[:-1] + system
+        return b'%b,"messages":[%b]}' % (head, limit_breakpoints(conversation.messages(), head))
+
+    def _head(self, options: ChatOptions, *, streaming: bool) -> bytes:
+        """Return the request body without messages and system text."""
+        if self._dialect is ANTHROPIC:
+            check_enforceable(options.output_schema)
+        return dumps(encode_options(options, streaming=streaming))
+
+    def _dialect_for(self, options: ChatOptions) -> Dialect:
+        # Gateways forward requests for Claude to Anthropic, which requires signed reasoning.
+        is_claude = "claude" in (options.model or self.name).lower()
+        return ANTHROPIC if is_claude else self._dialect
+
+    def _conversation(self, messages: tuple[Message, ...], dialect: Dialect) -> EncodedConversation:
+        match messages:
+            case (*_, AssistantMessage() as last):  # prefill
+                ending = [without_trailing_space(last)]
+                return self._encode(messages[:-1], dialect).plus(ending, dialect)
+            case _:
+                return self._encode(messages, dialect)
+
+    def _encode(self, messages: tuple[Message, ...], dialect: Dialect) -> EncodedConversation:
+        known, form, conversation = self._last
+        # Usually, the last request's messages are a prefix. Tuples compare items by identity first.
+        size = len(known)
+        if form is not dialect or size > len(messages) or messages[:size] != known:
+            size, conversation = 0, EncodedConversation()
+        conversation = conversation.plus(messages[size:], dialect)
+        self._last = _LastConversation(messages, dialect, conversation)
+        return conversation
+
+
+def _max_continuations(options: ChatOptions) -> int:
+    return max_continuations_of(options) if runs_tools(options) else 0
+
+
+def _decode(answer: HttpAnswer) -> ChatResponse:
+    headers = answer.headers
+    return decode_body(answer.body, partial(_decode_json, headers), partial(_reader, headers))
+
+
+def _decode_json(headers: Headers, body: bytes) -> ChatResponse:
+    data = parse_json(PROVIDER, body, exact=b'"tool_use"' in body)
+    return decode_response(data, headers)
+
+
+def _reader(headers: Headers) -> EventReader:
+    return EventReader(StreamDecoder(headers), partial(_decode_json, headers))

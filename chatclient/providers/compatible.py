@@ -1,0 +1,55 @@
+"""Models of known servers of the Chat Completions API, by name."""
+
+from typing import Unpack
+
+from chatclient._internal.checks import check_type
+from chatclient.chat.options import ChatOptions
+from chatclient.errors import UsageError
+from chatclient.providers.http.auth import Key
+from chatclient.providers.http.settings import HttpOptions
+from chatclient.providers.http.url import first_url
+from chatclient.providers.openai.chat import OpenAIChatModel
+from chatclient.providers.openai.presets import PRESETS, Preset
+
+
+def compatible_model(
+    preset: str,
+    model: str,
+    *,
+    api_key: Key = None,
+    base_url: str | None = None,
+    options: ChatOptions | None = None,
+    **http: Unpack[HttpOptions],
+) -> OpenAIChatModel:
+    """Return a model of the server named *preset*.
+
+    Args:
+        preset: A name in `PRESETS`.
+        model: The model's name; for Azure the deployment's name.
+        api_key: The key, or a function that returns the current one, such as a token of Entra ID;
+            default: the environment's.
+        base_url: URL of the API with its version; default: that of the preset.
+        options: Default options.
+        **http: `max_retries`, `timeout`, `headers`, `http_client`, `limits`; see `HttpOptions`.
+
+    Raises:
+        UsageError: The preset is unknown, or its key or URL is missing.
+    """
+    found = _preset(preset)
+    return OpenAIChatModel(
+        model,
+        api_key=found.key(api_key),
+        base_url=first_url(base_url) or found.locate(),
+        options=options,
+        dialect=found.dialect,
+        **http,
+    )
+
+
+def _preset(name: str) -> Preset:
+    check_type("a preset", name, str)
+    found = PRESETS.get(name)
+    if found is None:
+        msg = f"no preset is called {name!r}; there are {', '.join(sorted(PRESETS))}"
+        raise UsageError(msg)
+    return found

@@ -1,0 +1,236 @@
+"""Chat models of the Gemini API and Vertex AI."""
+
+import re
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Unpack
+from urllib.parse import quote
+
+from chatclient._internal.checks import check_number
+from chatclient._internal.json import dumps
+from chatclient.chat.message_merging import with_user_message
+from chatclient.chat.model import ChatModel, OutputMode
+from chatclient.chat.options import ChatOptions, model_options
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.response import ChatResponse
+from chatclient.errors import UsageError
+from chatclient.providers.gemini.decoding import PROVIDER, decode_response
+from chatclient.providers.gemini.encoding import (
+    LONG_ANSWERS,
+    EncodedConversation,
+    dialect_of,
+    encode_options,
+)
+from chatclient.providers.gemini.stream import StreamDecoder, StreamReader
+from chatclient.providers.http.auth import Headers, Key, key_source
+from chatclient.providers.http.client import HttpAnswer, HttpClient
+from chatclient.providers.http.continuation import max_continuations_of
+from chatclient.providers.http.errors import parse_json
+from chatclient.providers.http.limits import ResponseLimits
+from chatclient.providers.http.model import HttpModel
+from chatclient.providers.http.reader import Chunk, decode_body
+from chatclient.providers.http.settings import HttpOptions, HttpSettings
+from chatclient.providers.http.stream_listener import with_listener
+from chatclient.providers.http.url import first_url
+from chatclient.providers.wire.json_cache import EncodedOptions
+from chatclient.providers.wire.sendable_schemas import GEMINI_RULES
+from chatclient.providers.wire.sendable_tools import RenamedArguments
+from chatclient.runtime.runtime import Runtime
+
+_SCHEMA_WITH_TOOLS = re.compile(r"gemini-(?:[3-9]|\d\d)")
+
+BASE_URL = "https://generativelanguage.googleapis.com/v1beta"
+"""URL of the Gemini API."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class GeminiChatOptions(ChatOptions):
+    """Additional options of Gemini; it has none for parallel tool calls.
+
+    If one tool definition is `strict`, Gemini enforces the schemas of all tools.
+
+    Attributes:
+        thinking_budget: Token budget for reasoning; 0 disables it, -1 lets the model choose.
+        thinking_level: Reasoning effort of models since version 3, such as `low`.
+        include_thoughts: Whether to return summaries of the reasoning, as `Reasoning` parts.
+        candidate_count: Number of answers.
+        safety_settings: Thresholds such as `BLOCK_NONE`, by harm category.
+        cached_content: Name of a cached prefix of the conversation.
+        server_tools: Server-side tools, such as `{"googleSearch": {}}`.
+        response_mime_type: Format of the answer, if there is no output schema.
+        response_modalities: Output types, such as `TEXT` and `IMAGE`.
+        response_logprobs: Whether to report log probabilities, in `Generation.metadata`.
+        logprobs: Number of alternatives to report for each token.
+        media_resolution: How closely images and videos are looked at.
+        speech_config: How spoken answers sound.
+        image_config: What drawn answers look like.
+        labels: Vertex AI's labels of the request, for billing.
+        max_continuations: Maximum number of requests that continue an answer too long for one;
+            default 8.
+
+    Raises:
+        UsageError: *max_continuations* is not a number or negative, or an option of `ChatOptions`
+            is invalid.
+    """
+
+    thinking_budget: int | None = None
+    thinking_level: str | None = None
+    include_thoughts: bool | None = None
+    candidate_count: int | None = None
+    safety_settings: Mapping[str, str] | None = None
+    cached_content: str | None = None
+    server_tools: Sequence[Mapping[str, Any]] | None = None
+    response_mime_type: str | None = None
+    response_modalities: str | Sequence[str] | None = None
+    response_logprobs: bool | None = None
+    logprobs: int | None = None
+    media_resolution: str | None = None
+    speech_config: Mapping[str, Any] | None = None
+    image_config: Mapping[str, Any] | None = None
+    labels: Mapping[str, str] | None = None
+    max_continuations: int | None = None
+
+    def __post_init__(self) -> None:
+        ChatOptions.__post_init__(self)  # slots: there is no `super()` without arguments
+        if self.max_continuations is not None:
+            check_number("max_continuations", self.max_continuations)
+
+
+class GeminiChatModel(HttpModel, ChatModel):
+    """A model of the Gemini API or Vertex AI.
+
+    Args:
+        model: The model's name; a path such as that of a tuned model or of a Vertex endpoint is
+            used unchanged.
+        api_key: The key, or a function that returns the current one; default: the environment's
+            `GEMINI_API_KEY` or `GOOGLE_API_KEY`.
+        base_url: URL of the API with its version. For Vertex AI it ends with
+            `/projects/{project}/locations/{location}/publishers/google`, and *api_key* is a
+            function that returns access tokens.
+        options: Default options.
+        **http: `max_retries`, `timeout`, `headers`, `http_client`, `limits`; see `HttpOptions`.
+
+    Raises:
+        UsageError: The key is missing, *base_url* is not an HTTP URL, or *model* is blank.
+    """
+
+    def __init__(
+        self,
+        model: str = "gemini-2.5-flash",
+        *,
+        api_key: Key = None,
+        base_url: str | None = None,
+        options: ChatOptions | None = None,
+        **http: Unpack[HttpOptions],
+    ) -> None:
+        base_url = first_url(base_url, BASE_URL)
+        self._options = model_options(GeminiChatOptions, model, options)
+        self._http = connect(base_url, api_key, http)
+        self._head_cache: EncodedOptions[bytes] = EncodedOptions()
+        self._conversation = EncodedConversation()
+        self._renamed = RenamedArguments(GEMINI_RULES)
+
+    @property
+    def options(self) -> ChatOptions:
+        """The default options."""
+        return self._options
+
+    def output_mode(self, options: ChatOptions) -> OutputMode:
+        """Return how the model supports output schemas."""
+        # Models before Gemini 3 do not support a schema together with tools.
+        with_tools = _SCHEMA_WITH_TOOLS.search(options.model or self.name) is not None
+        return "tool" if options.tool_callbacks and not with_tools else "schema"
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        """Return the model's response to *prompt*."""
+        path = f"{path_of(prompt.options.model or self.name)}:generateContent"
+
+        async def ask(prompt: Prompt) -> ChatResponse:
+            return await self._http.post(runtime, path, self._body(prompt), _decode)
+
+        answer = await LONG_ANSWERS.complete(ask, prompt, max_continuations_of(prompt.options))
+        return self._renamed.received(answer, prompt.options)
+
+    def generate_stream(
+        self, prompt: Prompt, runtime: Runtime
+    ) -> AsyncGenerator[ChatResponse | str, None]:
+        """Return the chunks of the model's response to *prompt*."""
+        path = f"{path_of(prompt.options.model or self.name)}:streamGenerateContent?alt=sse"
+
+        def ask(prompt: Prompt) -> AsyncGenerator[ChatResponse | str, None]:
+            return self._http.stream(runtime, path, self._body(prompt), _Reader)
+
+        chunks = LONG_ANSWERS.stream(ask, prompt, max_continuations_of(prompt.options))
+        return self._renamed.received_stream(chunks, prompt.options)
+
+    def _body(self, prompt: Prompt) -> bytes:
+        head = self._head_cache.get(prompt.options, _head)
+        dialect = dialect_of(prompt.options.model or self.name)
+        messages = with_user_message(self._renamed.sent(prompt.messages, prompt.options))
+        self._conversation = sent = self._conversation.continued(messages, dialect)
+        fields = [head] if head else []
+        if sent.system:
+            fields.append(b'"systemInstruction":{"parts":[%b]}' % sent.system)
+        fields.append(b'"contents":[%b]' % sent.contents)
+        return b"{%b}" % b",".join(fields)
+
+
+def _head(options: ChatOptions, **_: bool) -> bytes:
+    """Return the fields of a request without messages; streaming is part of the path."""
+    return dumps(encode_options(options))[1:-1]
+
+
+def _decode(answer: HttpAnswer) -> ChatResponse:
+    headers = answer.headers
+    return decode_body(answer.body, partial(_decode_json, headers), partial(_Reader, headers))
+
+
+def _decode_json(headers: Headers, body: bytes) -> ChatResponse:
+    data = parse_json(PROVIDER, body, exact=b'"functionCall"' in body)
+    return decode_response(data, headers)
+
+
+class _Reader:
+    """Reader of a streamed answer."""
+
+    def __init__(self, headers: Headers) -> None:
+        self._split = StreamReader()
+        self._values = with_listener(self._split)
+        self._decoder = StreamDecoder(headers)
+
+    def set_limits(self, limits: ResponseLimits) -> None:
+        """Use other limits than the default ones."""
+        self._split.set_limit(limits.event_bytes)
+
+    def feed(self, piece: bytes) -> Iterator[Chunk]:
+        return map(self._decoder.feed, self._values.feed(piece))
+
+    def finish(self) -> Iterator[Chunk]:
+        yield from map(self._decoder.feed, self._values.finish())
+        last = self._decoder.finish()
+        if last is not None:
+            yield last
+
+
+def path_of(model: str) -> str:
+    """Return the path of *model*, below the base URL."""
+    steps = model.split("/")
+    if {"", ".", ".."}.intersection(steps):
+        msg = f"{model!r} is not the name of a Gemini model"
+        raise UsageError(msg)
+    path = "/".join(quote(step, safe="@") for step in steps)
+    return f"/{path}" if "/" in model else f"/models/{path}"
+
+
+def connect(base_url: str, api_key: Key, http: HttpOptions) -> HttpClient:
+    """Return a client that sends a key, or on Vertex AI an access token."""
+    settings, on_google = HttpSettings(**http), "googleapis.com" in base_url
+    if "/projects/" not in base_url:
+        required_by = "Gemini" if on_google else ""
+        key = key_source(api_key, "GEMINI_API_KEY", "GOOGLE_API_KEY", required_by=required_by)
+        return settings.connect(PROVIDER, base_url, key, key_header="x-goog-api-key", scheme="")
+    if not api_key and on_google:
+        msg = "Vertex AI needs access tokens: pass a function that returns them as api_key="
+        raise UsageError(msg)
+    return settings.connect(PROVIDER, base_url, key_source(api_key or ""))

@@ -1,0 +1,1 @@
+"""HTTP client of the providers: connections, retries, streams, errors."""

@@ -1,0 +1,80 @@
+"""Reads response bodies, within size limits and deadlines."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Literal
+
+from chatclient.errors import InvalidResponseError, RequestTimeoutError, ResponseLimitError
+from chatclient.providers.http.auth import Headers
+from chatclient.providers.http.limits import ResponseLimits
+from chatclient.runtime.runtime import Runtime
+
+_Limit = Literal["stream_bytes", "answer_bytes", "error_bytes"]
+
+
+def received_headers(headers: Any) -> Headers:
+    """Return *headers* of a response as a dict; lookups in httpx's class decode each time."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers.raw}
+
+
+class BodyReader:
+    """Reads the bodies of responses from one provider.
+
+    If *own*, the responses are from a client of the application, whose mock transport may return
+    content that is already decoded.
+    """
+
+    def __init__(self, provider: str, limits: ResponseLimits, *, own: bool) -> None:
+        self._provider = provider
+        self._limits = limits
+        self._own = own
+
+    def check_encoding(self, response: Any, request: Any) -> Headers:
+        """Return the headers of *response* after a check of its content encoding.
+
+        Raises:
+            InvalidResponseError: The encoding was not requested, so it may not be decodable; or
+                there are several, which allow extreme compression.
+        """
+        received = received_headers(response.headers)
+        if "content-encoding" not in received:
+            return received
+        encodings = response.headers.get_list("content-encoding", split_commas=True)
+        used = [name for each in encodings if (name := each.strip().lower()) != "identity"]
+        accepted = f"x-gzip, {request.headers.get('accept-encoding', '')}"
+        requested = {name.partition(";")[0].strip() for name in accepted.split(",")}
+        if len(used) <= 1 and requested.issuperset(used):
+            return received
+        encoding = ", ".join(used)
+        msg = f"{self._provider} answered in the encoding {encoding!r}, which was not asked for"
+        raise InvalidResponseError(msg, provider=self._provider)
+
+    async def read(self, response: Any, runtime: Runtime, limit: _Limit) -> bytes:
+        """Return the complete body; see `stream`."""
+        async with aclosing(self.stream(response, runtime, limit)) as pieces:
+            return b"".join([piece async for piece in pieces])
+
+    async def stream(
+        self, response: Any, runtime: Runtime, limit: _Limit
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the decoded body as it arrives, up to the *limit* of that name."""
+        size, maximum = 0, getattr(self._limits, limit)
+        decoded = self._own or "content-encoding" in response.headers
+        if runtime.blocking:
+            for piece in response.iter_bytes() if decoded else response.iter_raw():
+                size += len(piece)
+                self._check_limits(runtime, size, maximum, limit)
+                yield piece
+        else:
+            async for piece in response.aiter_bytes() if decoded else response.aiter_raw():
+                size += len(piece)
+                self._check_limits(runtime, size, maximum, limit)
+                yield piece
+
+    def _check_limits(self, runtime: Runtime, size: int, maximum: int, limit: _Limit) -> None:
+        if size > maximum:
+            msg = f"the answer of {self._provider} is larger than {maximum:,} bytes"
+            raise ResponseLimitError(msg, limit=limit, maximum=maximum, provider=self._provider)
+        if runtime.deadline is not None and not runtime.remaining():
+            msg = f"{self._provider} did not finish in time"
+            raise RequestTimeoutError(msg, provider=self._provider)

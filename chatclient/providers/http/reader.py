@@ -1,0 +1,171 @@
+"""Stream readers: pieces of bytes in, chunks out; no I/O."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Protocol
+
+from chatclient.chat.aggregator import MessageAggregator
+from chatclient.chat.response import ChatResponse
+from chatclient.errors import InvalidResponseError, ResponseLimitError
+from chatclient.providers.http.limits import LIMITS, ResponseLimits
+from chatclient.providers.http.sse import ServerSentEventDecoder
+from chatclient.providers.http.stream_listener import with_listener
+
+Chunk = ChatResponse | str
+"""An item of a stream; a string is a piece of the answer's text."""
+
+
+class Reader(Protocol):
+    """Reader of one streamed answer.
+
+    It may have a method `set_limits(limits)`, called with the `ResponseLimits` of the model before
+    the first piece, and two boolean attributes. `complete`: the server has marked the end of the
+    stream, so reading stops. `is_finished`: the answer is complete, and only metadata may follow;
+    reading continues, but a broken connection is not an error.
+    """
+
+    def feed(self, piece: bytes) -> Iterable[Chunk]:
+        """Return the chunks that *piece* completes."""
+        ...
+
+    def finish(self) -> Iterable[Chunk]:
+        """Return the chunks that the end of the stream completes.
+
+        Raises:
+            StreamInterruptedError: The answer is incomplete.
+        """
+        ...
+
+
+class EventDecoder(Protocol):
+    """Converts events to chunks; may have the attributes `complete` and `is_finished`.
+
+    Raises (from both methods):
+        ProviderError: The stream reports an error.
+        StreamInterruptedError: The answer is incomplete.
+        InvalidResponseError: An event is malformed.
+    """
+
+    def feed(self, data: bytes, event: str, /) -> Chunk | None:
+        """Return the chunk of an event, or None if the event has no content."""
+        ...
+
+    def finish(self, rest: bytes, /) -> Iterable[Chunk]:
+        """Return the last chunks; *rest* is the data of an unfinished event."""
+        ...
+
+
+def is_complete(reader: object) -> bool:
+    """Return whether *reader* (or a decoder) has read the end marker of the stream."""
+    return bool(getattr(reader, "complete", False))
+
+
+def is_finished(reader: object) -> bool:
+    """Return whether *reader* (or a decoder) has the complete answer."""
+    return bool(getattr(reader, "is_finished", False)) or is_complete(reader)
+
+
+def join_stream(reader: Reader, body: bytes) -> ChatResponse:
+    """Return the answer in *body*, a complete stream."""
+    answer = MessageAggregator()
+    for chunk in reader.feed(body):
+        answer.add(chunk)
+    for chunk in reader.finish():
+        answer.add(chunk)
+    return answer.response()
+
+
+def decode_body(
+    body: bytes, decode: Callable[[bytes], ChatResponse], new_reader: Callable[[], Reader]
+) -> ChatResponse:
+    """Return the response in *body*, the answer to a request without streaming.
+
+    Some gateways always stream.
+
+    Args:
+        body: The complete body.
+        decode: Decodes a response.
+        new_reader: Returns a reader of a stream.
+    """
+    if body.lstrip()[:6].startswith((b"event:", b"data:", b"id:", b"retry:", b":")):
+        return join_stream(new_reader(), body)
+    return decode(body)
+
+
+class EventReader:
+    """Reader of server-sent events.
+
+    Texts that arrive in one piece become one chunk: they are available at the same time, and every
+    chunk passes through all advisors.
+
+    Args:
+        decoder: Decodes single events.
+        decode: Decodes a complete response, which some servers send instead of a stream.
+    """
+
+    __slots__ = (
+        *("_decode", "_decoder", "_empty_events", "_events", "_lines"),
+        "_max_empty_events",
+    )
+
+    def __init__(
+        self, decoder: EventDecoder, decode: Callable[[bytes], ChatResponse] | None = None
+    ) -> None:
+        self._lines = ServerSentEventDecoder()
+        self._events = with_listener(self._lines)
+        self._decoder = decoder
+        self._decode = decode
+        self._empty_events, self._max_empty_events = 0, LIMITS.empty_events
+
+    def set_limits(self, limits: ResponseLimits) -> None:
+        """Use other limits than the default ones."""
+        self._lines.limit = limits.event_bytes
+        self._max_empty_events = limits.empty_events
+
+    @property
+    def complete(self) -> bool:
+        """Whether the server has marked the end of the stream."""
+        return is_complete(self._decoder)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the answer is complete."""
+        return is_finished(self._decoder)
+
+    def feed(self, piece: bytes) -> Iterator[Chunk]:
+        """Yield the chunks that *piece* completes."""
+        decode = self._decoder.feed
+        texts: list[str] = []
+        try:
+            for data, event in self._events.feed(piece):
+                chunk = decode(data, event)
+                if type(chunk) is str:
+                    texts.append(chunk)
+                elif chunk is not None:
+                    if texts:
+                        yield "".join(texts)
+                        texts = []
+                    yield chunk
+                else:
+                    self._count_empty_event()
+        except Exception:
+            if texts:
+                yield "".join(texts)
+            raise
+        if texts:
+            yield "".join(texts)
+
+    def _count_empty_event(self) -> None:
+        self._empty_events += 1
+        if self._empty_events > self._max_empty_events:
+            maximum = self._max_empty_events
+            msg = f"the stream has more than {maximum:,} events without content"
+            raise ResponseLimitError(msg, limit="empty_events", maximum=maximum)
+
+    def finish(self) -> Iterable[Chunk]:
+        """Return the chunks that the end of the stream completes."""
+        rest = self._events.finish()
+        if self._decode is not None and rest and not self._lines.is_event_stream:
+            with suppress(InvalidResponseError):  # truncated, or no JSON at all
+                return (self._decode(rest),)
+        return self._decoder.finish(rest)

@@ -1,0 +1,94 @@
+"""Removes the secrets of a request from the errors it raises."""
+
+import base64
+import binascii
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from os.path import commonprefix
+from typing import Any
+from urllib.parse import parse_qsl
+
+from chatclient.errors import ProviderError
+
+# Every other header may contain a key; gateways define their own.
+_PUBLIC = frozenset(
+    {
+        *("accept", "accept-encoding", "anthropic-beta", "anthropic-version", "connection"),
+        *("content-length", "content-type", "host", "http-referer", "idempotency-key"),
+        *("openai-beta", "openai-organization", "openai-project", "transfer-encoding"),
+        *("user-agent", "x-title"),
+    }
+)
+_MIN_LENGTH = 8  # characters; shorter values would match ordinary text
+
+
+def redact_from(error: ProviderError, request: Any) -> None:
+    """Mask the secrets of *request* in *error* and its causes.
+
+    Some services quote a rejected key, and errors contain the response. Prefixes of a secret are
+    masked too, because quoted responses may be truncated.
+    """
+    secrets = {secret for secret in _secrets_of(request) if len(secret) >= _MIN_LENGTH}
+    longest_first = sorted(secrets, key=len, reverse=True)
+    if error.__cause__ is None and error.__suppress_context__:
+        error.__context__ = None  # may contain secrets in attributes that are not searched
+    for linked in _chain_of(error):
+        linked.args = tuple(_mask_in(longest_first, value) for value in linked.args)
+        for name, value in vars(linked).items():
+            masked = None if value is request else _mask_in(longest_first, value)
+            if masked != value:
+                setattr(linked, name, masked)
+
+
+@contextmanager
+def redacting(request: Any) -> Generator[None, None, None]:
+    """Mask the secrets of *request* (None if not built yet) in errors raised in this context."""
+    try:
+        yield
+    except ProviderError as error:
+        if request is not None:
+            redact_from(error, request)
+        raise
+
+
+def _chain_of(error: BaseException) -> list[BaseException]:
+    """Return *error* with all its causes and contexts."""
+    chain: list[BaseException] = []
+    pending: list[BaseException | None] = [error]
+    while pending:
+        linked = pending.pop()
+        if linked is not None and linked not in chain:
+            chain.append(linked)
+            pending += [linked.__cause__, linked.__context__]
+    return chain
+
+
+def _secrets_of(request: Any) -> Iterator[str]:
+    for name, value in request.headers.items():
+        if name.lower() not in _PUBLIC:
+            scheme, _, token = value.partition(" ")
+            yield from (value, token)
+            if scheme == "Basic":
+                with suppress(binascii.Error, UnicodeDecodeError):
+                    yield from base64.b64decode(token).decode().split(":", 1)
+    for name, value in parse_qsl(request.url.query.decode()):
+        if "version" not in name:
+            yield value
+
+
+def _mask_in(secrets: list[str], value: Any) -> Any:
+    if isinstance(value, str):
+        for secret in secrets:
+            value = _mask(value, secret)
+        return value
+    if isinstance(value, dict):
+        return {_mask_in(secrets, key): _mask_in(secrets, item) for key, item in value.items()}
+    return [_mask_in(secrets, item) for item in value] if isinstance(value, list) else value
+
+
+def _mask(text: str, secret: str) -> str:
+    """Replace *secret*, and prefixes of it with at least `_MIN_LENGTH` characters, by `***`."""
+    first, *others = text.split(secret[:_MIN_LENGTH])
+    rest = secret[_MIN_LENGTH:]
+    cut = (piece[len(commonprefix((piece, rest))) :] for piece in others)  # noqa: RUF071 - texts
+    return "***".join((first, *cut))

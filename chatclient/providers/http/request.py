@@ -1,0 +1,134 @@
+"""Builds HTTP requests: URL, headers, time-outs, idempotency key."""
+
+import re
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from chatclient._internal.version import __version__
+from chatclient.errors import UsageError
+from chatclient.providers.http.auth import Headers, SecretHeaders
+from chatclient.providers.http.connections import library_of
+from chatclient.providers.http.timeouts import Timeouts, shorter
+from chatclient.providers.http.url import BaseUrl
+from chatclient.runtime.runtime import Runtime
+
+_HEADERS = {
+    "accept": "*/*",
+    "accept-encoding": "gzip, deflate",
+    "content-type": "application/json",
+    "user-agent": f"chatclient/{__version__}",
+}
+_IDEMPOTENCY = "idempotency-key"
+_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_ERROR_BODY_SECONDS = 10.0
+
+
+class RequestBody(NamedTuple):
+    """The content of a request, the same for all attempts."""
+
+    path: str
+    content: bytes
+    headers: Headers
+    key: str | None  # idempotency key
+
+
+class _PathCache(NamedTuple):
+    """URL and encoded headers of the previous request to a path."""
+
+    library: ModuleType
+    headers: Headers
+    url: Any
+    raw: list[tuple[bytes, bytes]]
+
+
+class RequestBuilder:
+    """Builds requests to one provider, and caches URL and headers of each path.
+
+    If *own*, a client of the application sends the requests. Its headers and cookies are added; its
+    time-outs, if set, override *timeouts*.
+    """
+
+    def __init__(self, base_url: BaseUrl, timeouts: Timeouts, *, own: bool) -> None:
+        self._base_url = base_url
+        self._timeouts = timeouts
+        self._own = own
+        self._cache: dict[str, _PathCache] = {}
+
+    def build(self, client: Any, body: RequestBody, headers: Headers, runtime: Runtime) -> Any:
+        """Return a request with *body* and *headers* for *client*."""
+        library = library_of(client)
+        more = SecretHeaders({**headers, **body.headers}) if body.headers else headers
+        if self._own:
+            return self._build_with_client(client, body, more, runtime)
+        cached = self._cache.get(body.path)
+        is_known = cached is not None and (cached.headers is more or cached.headers == more)
+        if cached is None or not is_known or cached.library is not library:
+            url = library.URL(self._base_url.join(body.path))
+            host = {"host": url.netloc.decode()}
+            raw = _encode_headers(
+                SecretHeaders({**host, **_HEADERS, **self._base_url.headers, **more})
+            )
+            cached = self._cache[body.path] = _PathCache(library, more, url, raw)
+        raw = [*cached.raw, (b"content-length", b"%d" % len(body.content))]
+        if body.key is not None and _IDEMPOTENCY not in more:
+            raw.append((_IDEMPOTENCY.encode(), body.key.encode()))
+        # With `stream=` instead of `content=` the library adds no headers.
+        request = library.Request(
+            "POST",
+            cached.url,
+            headers=library.Headers(raw),
+            stream=library.ByteStream(body.content),
+            extensions={"timeout": self._timeouts.within(runtime.remaining())},
+        )
+        request.read()  # some transports access `request.content`
+        return request
+
+    def _build_with_client(
+        self, client: Any, body: RequestBody, more: Headers, runtime: Runtime
+    ) -> Any:
+        """Build a request with the application's client, which adds headers and cookies."""
+        remaining = runtime.remaining()
+        key = {} if body.key is None else {_IDEMPOTENCY: body.key}
+        credentials = {} if "authorization" in client.headers else self._base_url.headers
+        raw = _encode_headers(SecretHeaders({**_HEADERS, **credentials, **key, **more}))
+        url = self._base_url.join(body.path)
+        request = client.build_request("POST", url, content=body.content, headers=raw)
+        if self._timeouts_apply(client):
+            request.extensions["timeout"] = self._timeouts.within(remaining)
+            return request
+        timeouts = request.extensions["timeout"]
+        timeouts.update({name: shorter(value, remaining) for name, value in timeouts.items()})
+        return request
+
+    def _timeouts_apply(self, client: Any) -> bool:
+        """Return whether our time-outs apply, because *client* has only httpx's default of 5 s."""
+        return not self._own or client.timeout == library_of(client).Timeout(5.0)
+
+    def apply_read_timeout(
+        self, client: Any, request: Any, runtime: Runtime, *, is_error: bool
+    ) -> None:
+        """Set the read time-out for the body, after the response headers have arrived."""
+        timeouts = request.extensions["timeout"]
+        if self._timeouts.first_byte is not None and self._timeouts_apply(client):
+            timeouts["read"] = self._timeouts.read
+        if is_error:
+            timeouts["read"] = shorter(timeouts["read"], _ERROR_BODY_SECONDS)
+        if runtime.deadline is not None:
+            timeouts["read"] = shorter(timeouts["read"], runtime.remaining())
+
+
+def _header_problem(header: tuple[str, str]) -> str | None:
+    """Return why *header* cannot be sent, or None."""
+    name, value = header
+    if not _NAME.fullmatch(name):
+        return f"{name!r} cannot be the name of a header"
+    if not value.isprintable() or value != value.strip():
+        return f"the header {name!r} has a value with a line end or the like; check the API key"
+    return None
+
+
+def _encode_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """Return *headers* as bytes; errors contain no values, which may be secret."""
+    if problem := next(filter(None, map(_header_problem, headers.items())), None):
+        raise UsageError(problem)
+    return [(name.lower().encode("ascii"), value.encode()) for name, value in headers.items()]

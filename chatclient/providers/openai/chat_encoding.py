@@ -1,0 +1,353 @@
+"""Encodes prompts as Chat Completions requests; no I/O."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import partial
+from itertools import takewhile
+from typing import Any
+
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    ProviderPart,
+    Reasoning,
+    SystemMessage,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.chat.options import ChatOptions
+from chatclient.chat.tool import ToolDefinition
+from chatclient.providers.openai.dialect import REASONING_FIELD, Dialect
+from chatclient.providers.openai.media import media_part
+from chatclient.providers.openai.reasoning import FIELDS, reasoning_item
+from chatclient.providers.openai.schemas import enforceable, json_schema_format
+from chatclient.providers.wire.fields import (
+    arguments_json,
+    merge_extra,
+    option_fields,
+    unsupported_message,
+    valid_tool_name,
+)
+from chatclient.providers.wire.media import encode_tool_media
+from chatclient.providers.wire.sendable_tools import sendable_definitions
+
+_NAMES = {
+    name: name
+    for name in (
+        *("model", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty"),
+        *("stop", "n", "reasoning_effort", "verbosity", "service_tier", "user"),
+        *("safety_identifier", "logit_bias", "logprobs", "top_logprobs", "store", "modalities"),
+        *("audio", "prediction", "prompt_cache_key", "prompt_cache_retention"),
+        "web_search_options",
+    )
+}
+
+
+def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -> dict[str, Any]:
+    """Return the request body without messages."""
+    body = option_fields(options, _NAMES, dialect.unsupported)
+    renamed = (
+        (dialect.max_tokens, options.max_tokens),
+        (dialect.seed, options.seed),
+        ("metadata", getattr(options, "request_metadata", None)),
+        ("response_format", _response_format(options)),
+    )
+    body.update({name: value for name, value in renamed if value is not None})
+    body.update(_tools(options, dialect))
+    body["stream"] = streaming  # some gateways stream by default
+    if streaming and dialect.usage_in_stream:
+        body["stream_options"] = {"include_usage": True}
+    return merge_extra(body, options.extra)
+
+
+def _tools(options: ChatOptions, dialect: Dialect) -> dict[str, Any]:
+    if not options.tool_callbacks:
+        return {}
+    strict: bool | None = getattr(options, "strict_tools", None)
+    definitions = sendable_definitions(options, dialect.tool_schemas)
+    tools = [_tool(definition, strict=strict) for definition in definitions]
+    fields: dict[str, Any] = {"tools": tools}
+    if options.tool_choice is not None:
+        fields["tool_choice"] = _tool_choice(options.tool_choice)
+    if options.parallel_tool_calls is not None:
+        fields["parallel_tool_calls"] = options.parallel_tool_calls
+    return fields
+
+
+def _tool(definition: ToolDefinition, *, strict: bool | None) -> dict[str, Any]:
+    function: dict[str, Any] = {
+        "name": definition.name,
+        "description": definition.description,
+        "parameters": definition.input_schema,
+    }
+    if definition.strict is not None:
+        function["strict"] = definition.strict
+    elif strict is not None:
+        form = enforceable(definition.input_schema) if strict else None
+        function["strict"] = form is not None
+        function["parameters"] = form or definition.input_schema
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: str) -> Any:
+    if choice in ("auto", "none", "required"):
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def _response_format(options: ChatOptions) -> Mapping[str, Any] | None:
+    schema = options.output_schema
+    if schema is None:
+        return getattr(options, "response_format", None)
+    return {"type": "json_schema", "json_schema": json_schema_format(schema)}
+
+
+_ACKNOWLEDGEMENT = AssistantMessage("I have the results.")
+
+
+def prepare_messages(messages: tuple[Message, ...], dialect: Dialect) -> tuple[Message, ...]:
+    """Return *messages* in a sequence of roles that the server accepts."""
+    if dialect.one_system_message:
+        messages = _with_one_system_message(messages)
+    if dialect.user_after_tool:
+        return messages
+    result: list[Message] = []
+    for message in messages:
+        follows_results = bool(result) and isinstance(result[-1], ToolResponseMessage)
+        if follows_results and isinstance(message, UserMessage):
+            result.append(_ACKNOWLEDGEMENT)
+        result.append(message)
+    return tuple(result)
+
+
+def _with_one_system_message(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    first = tuple(takewhile(lambda message: isinstance(message, SystemMessage), messages))
+    # Metadata may contain a cache breakpoint.
+    if len(first) < 2 or any(message.metadata for message in first):  # noqa: PLR2004
+        return messages
+    return (SystemMessage("\n\n".join(message.text for message in first)), *messages[len(first) :])
+
+
+def encode_message(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
+    """Return *message* as JSON objects; each tool response becomes a message.
+
+    The message's metadata may contain the speaker's `name`, and `cache_control`, a prompt-cache
+    breakpoint that gateways forward to Anthropic's models.
+    """
+    elements = _elements(message, dialect)
+    if not message.metadata.keys().isdisjoint(("name", "cache_control")) and elements:
+        elements[-1] = _annotated(elements[-1], message.metadata, dialect)
+    return elements
+
+
+_NOT_IN_NAMES = re.compile(r"[\s<|\\/>]+")
+
+
+def _annotated(
+    element: dict[str, Any], metadata: Mapping[str, Any], dialect: Dialect
+) -> dict[str, Any]:
+    """Return a message with the name and cache breakpoint in *metadata*."""
+    name, breakpoint_ = metadata.get("name"), metadata.get("cache_control")
+    if isinstance(name, str) and name and element["role"] != "tool":
+        element = {"name": _NOT_IN_NAMES.sub("_", name)[:64], **element}
+    content = element["content"]
+    if breakpoint_ and content and dialect.takes_cache_control:
+        parts = [_text(content)] if isinstance(content, str) else content
+        last = {**parts[-1], "cache_control": breakpoint_}
+        element = {**element, "content": [*parts[:-1], last]}
+    return element
+
+
+def _elements(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
+    match message:
+        case SystemMessage():
+            return [_system(message, dialect)]
+        case UserMessage():
+            return [_user(message, dialect)]
+        case AssistantMessage():
+            return [_assistant(message, dialect)]
+        case ToolResponseMessage():
+            return _tool_responses(message, dialect)
+        case _:
+            raise unsupported_message(message)
+
+
+def _system(message: SystemMessage, dialect: Dialect) -> dict[str, Any]:
+    return {"role": message.metadata.get("role", dialect.system_role), "content": message.content}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _user(message: UserMessage, dialect: Dialect) -> dict[str, Any]:
+    body: dict[str, Any] = {"role": "user", "content": ""}
+    if len(message.parts) == 1 and isinstance(message.parts[0], str):
+        body["content"] = message.parts[0]
+        return body
+    content: list[dict[str, Any]] = []
+    for part in message.parts:
+        if isinstance(part, ProviderPart) and part.provider == dialect.provider:
+            # A content part of the provider's, or message fields such as `name`.
+            if "type" in part.data:
+                content.append(dict(part.data))
+            else:
+                body.update(part.data)
+        elif isinstance(part, Media):
+            content.append(media_part(part, dialect))
+        elif text := part if isinstance(part, str) else part.text:
+            content.append(_text(text))
+    if content:
+        body["content"] = content
+    return body
+
+
+def _assistant(message: AssistantMessage, dialect: Dialect) -> dict[str, Any]:
+    text, fields = _text_and_fields(message, dialect)
+    content: Any = text or None
+    if dialect.reasoning_field == "content":
+        content = _content_with_thinking(message, dialect) or content
+    # Without a field for it, the reasoning is from OpenAI's Responses API and is not sent.
+    elif dialect.reasoning_field and (message.reasoning or dialect.needs_reasoning):
+        if items := _content_reasoning(message, dialect):
+            content = [*items, _text(text)] if text else items
+        elif fields.keys().isdisjoint(FIELDS):
+            fields.update(_reasoning_field(message, dialect))
+    if calls := message.tool_calls:
+        fields["tool_calls"] = [_tool_call(call, dialect) for call in calls]
+    elif content is None and not fields.keys() & {"refusal", "audio"}:
+        content = ""
+    return {"role": "assistant", "content": content, **fields}
+
+
+def _text_and_fields(message: AssistantMessage, dialect: Dialect) -> tuple[str, dict[str, Any]]:
+    """Return the text of a message, and the parts that become separate fields."""
+    texts: list[str] = []
+    fields: dict[str, Any] = {}
+    for part in message.parts:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, ProviderPart):
+            returned = _returned_fields(part, dialect)
+            for name, value in returned.items():
+                fields[name] = _merge_fragments(fields.get(name), value)
+            if not returned:
+                texts.append(part.text)
+    # The text of an audio answer is its transcript, which the server has.
+    return "" if "audio" in fields else "".join(texts), fields
+
+
+def _returned_fields(part: ProviderPart, dialect: Dialect) -> dict[str, Any]:
+    """Return the fields of a part that the server expects back."""
+    if part.provider != dialect.provider or "type" in part.data:  # a content part has a type
+        return {}
+    return {name: value for name, value in part.data.items() if name in dialect.replayed}
+
+
+def _merge_fragments(old: Any, new: Any) -> Any:
+    """Return two fragments of one field, joined."""
+    if isinstance(old, str) and isinstance(new, str):
+        return old + new
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        return [*old, *new]
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return {**old, **new}
+    return new
+
+
+def _content_reasoning(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
+    """Return the reasoning that was received as content parts, to send it as such."""
+    own = [reasoning_item(r) for r in message.reasoning if r.provider == dialect.provider]
+    return [dict(data) for data in own if data is not None]
+
+
+def _reasoning_field(message: AssistantMessage, dialect: Dialect) -> dict[str, str]:
+    """Return the reasoning in the field that the server expects."""
+    name = dialect.reasoning_field
+    if name == "received":
+        name = message.metadata.get(REASONING_FIELD)
+    if name is None:
+        return {}
+    own = [r.text for r in message.reasoning if r.provider in ("", dialect.provider)]
+    return {name: "".join(own)} if own or dialect.needs_reasoning else {}
+
+
+def _content_with_thinking(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
+    """Return the message as content parts including reasoning; empty if it has only text."""
+    content: list[dict[str, Any]] = []
+    for part in message.parts:
+        if isinstance(part, Reasoning) and part.provider in ("", dialect.provider):
+            thinking = {"type": "thinking", "thinking": [_text(part.text)]}
+            content.append(dict(part.data) if part.data else thinking)
+        elif isinstance(part, ProviderPart):
+            own = part.provider == dialect.provider and "type" in part.data
+            content.extend([dict(part.data)] if own else [_text(part.text)] if part.text else [])
+        elif isinstance(part, str) and part:
+            content.append(_text(part))
+    return [] if all(part["type"] == "text" for part in content) else content
+
+
+def _tool_call(call: ToolCall, dialect: Dialect) -> dict[str, Any]:
+    id = _call_id(call.id, dialect)
+    if call.metadata.get("type") == "custom":
+        custom = {"name": valid_tool_name(call.name), "input": call.arguments}
+        return {"id": id, "type": "custom", "custom": custom}
+    function = {
+        "name": valid_tool_name(call.name),
+        "arguments": _arguments(call.arguments, dialect),
+    }
+    body = {"id": id, "type": "function", "function": function}
+    if "extra_content" in dialect.replayed and "extra_content" in call.metadata:
+        body["extra_content"] = call.metadata["extra_content"]
+    return body
+
+
+def _arguments(arguments: str, dialect: Dialect) -> str:
+    # Chat templates of many models parse the arguments.
+    return arguments_json(arguments) if dialect.parses_arguments else arguments.strip() or "{}"
+
+
+def _call_id(id: str, dialect: Dialect) -> str:
+    """Return the id of a call in the form that the server accepts; deterministic."""
+    length = dialect.call_id_length
+    if length is None:
+        return shorten_id(id, dialect.max_call_id_length)
+    if len(id) == length and id.isalnum() and id.isascii():
+        return id
+    return _digest(id, length)
+
+
+def shorten_id(id: str, max_length: int | None) -> str:
+    """Return *id*, or a digest of it if it is longer than *max_length*."""
+    return id if max_length is None or len(id) <= max_length else _digest(id, max_length)
+
+
+def _digest(id: str, length: int) -> str:
+    return hashlib.sha256(id.encode()).hexdigest()[:length]
+
+
+def _tool_responses(message: ToolResponseMessage, dialect: Dialect) -> list[dict[str, Any]]:
+    elements: list[dict[str, Any]] = [
+        {"role": "tool", "tool_call_id": _call_id(response.id, dialect), "content": response.data}
+        for response in message.responses
+    ]
+    if dialect.names_tools:
+        for element, response in zip(elements, message.responses, strict=True):
+            element["name"] = response.name
+    media = [part for r in message.responses for part in _media_content(r, dialect)]
+    if media and not dialect.user_after_tool:
+        elements.append(_assistant(_ACKNOWLEDGEMENT, dialect))
+    # A tool message can only contain text; media follow in a user message.
+    return [*elements, {"role": "user", "content": media}] if media else elements
+
+
+def _media_content(response: ToolResponse, dialect: Dialect) -> list[dict[str, Any]]:
+    if not response.media:
+        return []
+    introduction = f"Content returned by tool {response.name} (call {response.id}):"
+    media, errors = encode_tool_media(response.media, partial(media_part, dialect=dialect))
+    return [_text(introduction), *media, *map(_text, errors)]

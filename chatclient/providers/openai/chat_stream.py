@@ -1,0 +1,279 @@
+"""Decodes streams of Chat Completions; no I/O."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from chatclient._internal.frozen import EMPTY, FrozenDict
+from chatclient._internal.json import loads
+from chatclient.chat.messages import AssistantMessage, ProviderPart, ToolCallChunk
+from chatclient.chat.response import NO_METADATA, ChatResponse, ChatResponseMetadata, Generation
+from chatclient.errors import InvalidResponseError
+from chatclient.providers.http.auth import Headers
+from chatclient.providers.http.errors import invalid_response, stream_ended_early
+from chatclient.providers.http.sse import is_end
+from chatclient.providers.openai.chat_decoding import (
+    CHOICE_FIELDS,
+    call_chunk,
+    decode_parts,
+    finish_reason,
+    message_metadata,
+    raise_for_errors,
+)
+from chatclient.providers.openai.chat_names import CallNames
+from chatclient.providers.openai.dialect import Dialect
+from chatclient.providers.openai.metadata import metadata_of
+from chatclient.providers.openai.reasoning import FIELDS, ContentReasoning, FieldReasoning
+from chatclient.providers.wire.fields import MALFORMED, int_field, other_fields
+
+
+class _Streamed:
+    """The content streamed so far, to detect repetitions in a complete message at the end.
+
+    Attributes:
+        texts: The pieces of the text.
+        fields: The names of reasoning fields that were streamed.
+    """
+
+    __slots__ = ("_has_text_deltas", "_joined", "_length", "_types", "fields", "texts")
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.fields: set[str] = set()
+        self._types: set[type] = set()
+        self._has_text_deltas = False
+        self._length = self._joined = 0  # characters of the first `_joined` pieces
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a tool was called."""
+        return ToolCallChunk in self._types
+
+    def add(self, parts: list[Any], *, complete: bool) -> None:
+        """Add the next parts, of a delta or a complete message."""
+        for part in parts:
+            if type(part) is str:
+                self.texts.append(part)
+                self._has_text_deltas = self._has_text_deltas or not complete
+            else:
+                self._types.add(type(part))
+
+    def missing_from(self, message: list[Any], names: CallNames) -> list[Any]:
+        """Return the parts of a complete *message* that were not streamed before.
+
+        A call counts as streamed even if its id in the message differs, so that it never runs
+        twice. Its arguments are returned if only its name was streamed.
+        """
+        if not self.texts and not self._types:
+            return message
+        text = self._missing_text("".join(part for part in message if type(part) is str))
+        missing: list[Any] = []
+        for part in message:
+            if type(part) is str:
+                missing += [text] if text else []
+                text = ""
+            elif type(part) not in self._types or (
+                type(part) is ToolCallChunk and names.awaits_arguments(part.id)
+            ):
+                missing.append(part)
+        return missing
+
+    def _missing_text(self, text: str) -> str:
+        self._length += sum(map(len, self.texts[self._joined :]))
+        self._joined = len(self.texts)
+        if len(text) >= self._length:
+            self.texts = ["".join(self.texts)]
+            self._joined = 1
+            if text.startswith(self.texts[0]):
+                return text[self._length :]
+        # The message is a variant of the deltas. Without deltas, it is the next piece.
+        return "" if self._has_text_deltas else text
+
+
+@dataclass(slots=True)
+class _Choice:
+    """State of one answer of a stream."""
+
+    calls: bool = False
+    refused: bool = False
+    finished: bool = False
+    details: dict[str, FieldReasoning] = field(default_factory=dict)
+    reasoning: ContentReasoning = field(default_factory=ContentReasoning)
+    logprobs: dict[str, list[Any]] = field(default_factory=dict)
+    audio_id: ProviderPart | None = None
+    names: CallNames = field(default_factory=CallNames)
+    streamed: _Streamed = field(default_factory=_Streamed)
+
+    def take_details(self, delta: Mapping[str, Any], *, complete: bool) -> Mapping[str, Any]:
+        """Return *delta* without reasoning details, which are collected to be emitted complete."""
+        if delta.keys().isdisjoint(FIELDS):
+            return delta
+        for name in FIELDS:
+            pieces = delta.get(name) or ()
+            if complete and name in self.streamed.fields:
+                continue
+            for piece in pieces:
+                self.details.setdefault(name, FieldReasoning()).add(piece)
+                self.streamed.fields.add(name)
+        return {key: value for key, value in delta.items() if key not in FIELDS}
+
+    def without_repeated_audio_id(self, parts: list[Any]) -> list[Any]:
+        """Return *parts* without the id of the audio if an earlier chunk contained it."""
+        new = [part for part in parts if part != self.audio_id]
+        for part in new:
+            if isinstance(part, ProviderPart) and "audio" in part.data:
+                self.audio_id = part
+        return new
+
+    def add_logprobs(self, logprobs: Mapping[str, Any], *, complete: bool) -> None:
+        """Add the log probabilities of the next tokens; a complete message may repeat them."""
+        if complete and self.logprobs:
+            return
+        for name, tokens in logprobs.items():
+            if isinstance(tokens, list):
+                self.logprobs.setdefault(name, []).extend(tokens)
+
+
+# Fields that all chunks repeat.
+_REPEATED_FIELDS = frozenset(
+    {
+        *("id", "object", "created", "model", "choices", "usage", "obfuscation", "p", "provider"),
+        *("system_fingerprint", "service_tier"),
+    }
+)
+_NO_ID_YET = object()
+
+
+class StreamDecoder:
+    """Converts the events of a stream to chunks.
+
+    Attributes:
+        complete: Whether the server has marked the end of the stream.
+    """
+
+    __slots__ = ("_choices", "_dialect", "_headers", "_id", "complete")
+
+    def __init__(self, dialect: Dialect, headers: Headers = EMPTY) -> None:
+        self._dialect = dialect
+        self._headers = headers
+        self._id: object = _NO_ID_YET
+        self._choices: dict[int, _Choice] = {}
+        self.complete = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the answers are complete."""
+        return bool(self._choices) and (self.complete or not self._unfinished())
+
+    def feed(self, data: bytes, event: str = "") -> ChatResponse | str | None:
+        """Return the chunk of an event, or None if the event has no content."""
+        if self.complete or not data:
+            return None
+        try:
+            chunk = loads(data)
+            choices: Any = chunk.get("choices") or ()
+            if len(choices) == 1 and (text := self._plain_text(chunk, choices[0])) is not None:
+                return text
+            raise_for_errors(chunk, self._dialect, self._headers, event)
+            generations = tuple(g for choice in choices if (g := self._delta(choice)) is not None)
+            metadata = self._metadata(chunk)
+        except MALFORMED as error:
+            if is_end(data):  # checked here, because the end marker is not a JSON object
+                self.complete = True
+                return None
+            raise invalid_response(self._dialect.provider, data, error) from error
+        if not generations and metadata is NO_METADATA:
+            return None
+        return ChatResponse(generations, metadata)
+
+    def finish(self, rest: bytes) -> Iterator[ChatResponse | str]:
+        """Yield the chunk in *rest* and the last ones, and check that the answers are complete."""
+        if rest.strip() and not self.complete:
+            with suppress(InvalidResponseError):  # truncated
+                if (chunk := self.feed(rest.strip())) is not None:
+                    yield chunk
+        if not self.is_finished:
+            raise stream_ended_early(self._dialect.provider)
+        if unfinished := self._unfinished():  # a server without finish reasons
+            yield ChatResponse(tuple(self._closing(at, {}, "") for at in unfinished))
+        for at, choice in self._choices.items():
+            if choice.names:  # a call after the finish reason
+                yield ChatResponse((Generation(AssistantMessage(choice.names.end()), index=at),))
+
+    def _unfinished(self) -> list[int]:
+        """Return the indexes of answers without a finish reason."""
+        return [at for at, choice in self._choices.items() if not choice.finished]
+
+    def _plain_text(self, chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
+        """Return the text of a chunk with nothing else: a fast path for nearly all chunks."""
+        delta = choice.get("delta")
+        if not delta or len(delta) != 1 or chunk.get("id") != self._id or not self._choices:
+            return None
+        text = delta.get("content")
+        more = choice.get("index") or choice.get("finish_reason") or choice.get("logprobs")
+        more = more or choice.get("content_filter_results") or chunk.get("usage")
+        if (
+            more
+            or type(text) is not str
+            or "error" in chunk
+            or (state := self._choices.get(0)) is None
+        ):
+            return None
+        state.streamed.add([text], complete=False)
+        return text
+
+    def _delta(self, choice: Mapping[str, Any]) -> Generation | None:
+        # Some servers send a complete message instead of deltas, or after them.
+        delta = choice.get("delta")
+        message = None if delta else choice.get("message")
+        complete, delta = bool(message), message or delta or {}
+        at = int_field(choice.get("index")) or 0
+        state = self._choices.get(at)
+        if state is None:
+            state = self._choices[at] = _Choice()
+        provider, delta = self._dialect.provider, state.take_details(delta, complete=complete)
+        if logprobs := choice.get("logprobs"):
+            state.add_logprobs(logprobs, complete=complete)
+        parts = decode_parts(delta, provider, call_chunk)
+        if complete:
+            parts = state.streamed.missing_from(parts, state.names)
+        state.streamed.add(parts, complete=complete)
+        parts = state.reasoning.join(parts, provider)
+        if "audio" in delta:
+            parts = state.without_repeated_audio_id(parts)
+        parts = state.names.join(parts)
+        state.calls = state.calls or state.streamed.has_calls
+        state.refused = state.refused or bool(delta.get("refusal"))
+        native = choice.get("finish_reason")
+        metadata, more = other_fields(choice, CHOICE_FIELDS), message_metadata(delta)
+        if native:  # some servers have an empty reason in every chunk
+            closing = self._closing(at, metadata, native)
+            message = AssistantMessage((*parts, *closing.output.parts), metadata=more)
+            return Generation(message, closing.finish_reason, native, at, closing.metadata)
+        if not parts and not metadata and not more:
+            return None
+        message = AssistantMessage(parts, metadata=more)
+        return Generation(message, index=at, metadata=metadata)
+
+    def _closing(self, at: int, metadata: Mapping[str, Any], native: str) -> Generation:
+        """Return the end of an answer: its finish reason, and the parts that were withheld."""
+        state = self._choices[at]
+        state.finished = True
+        provider = self._dialect.provider
+        parts: list[Any] = [*state.names.end(), *state.reasoning.end(provider)]
+        for name, reasoning in state.details.items():
+            parts.append(ProviderPart(provider, FrozenDict({name: reasoning.end()})))
+        state.details = {}
+        if state.logprobs:
+            metadata = FrozenDict({**metadata, "logprobs": state.logprobs})
+        reason = finish_reason(native, calls=state.calls, refused=state.refused)
+        return Generation(AssistantMessage(parts), reason, native, at, metadata)
+
+    def _metadata(self, chunk: Mapping[str, Any]) -> ChatResponseMetadata:
+        """Return the metadata of a chunk, empty if it only repeats that of earlier chunks."""
+        id = chunk.get("id")
+        if self._id == id and not chunk.get("usage") and chunk.keys() <= _REPEATED_FIELDS:
+            return NO_METADATA
+        self._id = id
+        return metadata_of(chunk, self._headers)

@@ -1,0 +1,94 @@
+"""Differences between servers of the Chat Completions API."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+from chatclient.providers.wire.sendable_schemas import (
+    COMPATIBLE_RULES,
+    OPENAI_RULES,
+    SchemaRules,
+)
+
+SystemRole = Literal["system", "developer", "user"]
+
+REASONING_FIELD = "reasoning_field"
+"""Key in a message's metadata: the field in which its reasoning was received."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dialect:
+    """Differences of a server's Chat Completions from OpenAI's.
+
+    Attributes:
+        provider: The provider's name, in errors and `ProviderPart`.
+        max_tokens: Name of the field for the maximum output tokens.
+        seed: Name of the field for the seed.
+        unsupported: Common options that are not sent, because the server would reject them.
+        system_role: Role of system messages.
+        usage_in_stream: Whether usage has to be requested for streams.
+        reasoning_field: Field in which earlier reasoning is sent back; `received` for the field in
+            which it was received, `content` for content parts.
+        needs_reasoning: Whether the reasoning field is required in each assistant message, empty
+            if there was no reasoning.
+        replayed: Other fields of an answer to send back.
+        document_field: Type of document parts: `file`, or Mistral's `document_url`.
+        documents_by_url: Whether documents may be sent as URLs.
+        video_field: Type of video parts; None to send videos like documents.
+        call_id_length: Required length of tool call ids (letters and digits), if fixed.
+        max_call_id_length: Maximum length of tool call ids; those of other servers may be longer.
+        takes_cache_control: Whether messages may contain prompt-cache breakpoints.
+        parses_arguments: Whether arguments of earlier tool calls have to be JSON objects.
+        output_schema: When the server enforces an output schema.
+        forces_calls: Whether a tool call can be forced.
+        user_after_tool: Whether a user message may directly follow tool results.
+        one_system_message: Whether leading system messages have to be merged.
+        names_tools: Whether tool results need the name of their tool.
+        tool_schemas: The server's rules for tool schemas.
+    """
+
+    provider: str = "openai"
+    max_tokens: str = "max_completion_tokens"
+    seed: str = "seed"
+    unsupported: frozenset[str] = frozenset()
+    system_role: SystemRole = "system"
+    usage_in_stream: bool = True
+    reasoning_field: str | None = None
+    needs_reasoning: bool = False
+    replayed: frozenset[str] = frozenset({"refusal", "audio", "name"})
+    document_field: str = "file"
+    documents_by_url: bool = False
+    video_field: str | None = None
+    call_id_length: int | None = None
+    max_call_id_length: int | None = None
+    takes_cache_control: bool = False
+    parses_arguments: bool = False
+    output_schema: Literal["always", "without_tools", "never"] = "always"
+    forces_calls: bool = True
+    user_after_tool: bool = True
+    one_system_message: bool = False
+    names_tools: bool = False
+    tool_schemas: SchemaRules = OPENAI_RULES
+
+
+OPENAI = Dialect(max_call_id_length=40, unsupported=frozenset({"top_k"}))
+COMPATIBLE = Dialect(
+    provider="openai-compatible",
+    max_tokens="max_tokens",
+    reasoning_field="received",
+    replayed=frozenset({"reasoning_details", "thinking_blocks", "extra_content", "name"}),
+    documents_by_url=True,
+    video_field="video_url",
+    takes_cache_control=True,
+    parses_arguments=True,
+    # The chat templates of many models, such as Qwen's, reject a second system message.
+    one_system_message=True,
+    tool_schemas=COMPATIBLE_RULES,
+)
+"""Default for servers without a preset."""
+
+
+@lru_cache(maxsize=64)
+def with_system_role(dialect: Dialect, role: SystemRole) -> Dialect:
+    """Return *dialect* with another role for system messages; cached, so identities are stable."""
+    return dialect if dialect.system_role == role else replace(dialect, system_role=role)

@@ -1,0 +1,322 @@
+"""Decodes streams of OpenAI's Responses API; no I/O."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from chatclient._internal.frozen import EMPTY
+from chatclient._internal.json import loads
+from chatclient.chat.messages import AssistantMessage, Part, Reasoning, ToolCallChunk
+from chatclient.chat.response import ChatResponse, Generation
+from chatclient.errors import InvalidResponseError
+from chatclient.providers.http.auth import Headers
+from chatclient.providers.http.errors import invalid_response, stream_ended_early
+from chatclient.providers.http.sse import is_end
+from chatclient.providers.openai.responses_decoding import (
+    CALLS,
+    PART_SEPARATOR,
+    decode_item,
+    failure_error,
+    final_chunk,
+    is_failed,
+    item_types,
+    metadata_of,
+    output_items,
+    refusal,
+    remainder,
+)
+from chatclient.providers.openai.responses_encoding import PROVIDER, Item
+from chatclient.providers.wire.fields import MALFORMED, text_field
+
+
+@dataclass(slots=True, eq=False)
+class _OpenItem:
+    """An output item of a stream.
+
+    Attributes:
+        number: Index of the item, in the order in which items started.
+        initial: The item in its first event.
+        type: The item's type, if known.
+        call_id: The id of the call, if it is one.
+        named: Whether a chunk with the tool's name was emitted, so that arguments may follow.
+        source: The type of the events with its reasoning; events of other types are ignored.
+        part: The number of the part of its reasoning that was received last.
+        received: Its text, reasoning or arguments so far.
+        pending: The parts that have not been emitted.
+        done: Whether it is complete.
+        is_released: Whether its parts are emitted immediately, because it and all items before it
+            are complete, or calls with a known name.
+    """
+
+    number: int
+    initial: Item
+    type: str | None
+    call_id: str
+    named: bool = False
+    source: str = ""
+    part: object = None
+    received: list[str] = field(default_factory=list)
+    pending: list[Part] = field(default_factory=list)
+    done: bool = False
+    is_released: bool = False
+
+    def from_deltas(self) -> dict[str, Any] | None:
+        """Return the complete item built from its deltas, or None for other types of items."""
+        text, item = "".join(self.received), {**self.initial, "status": "completed"}
+        if self.type == "message":
+            return {**item, "content": [{"type": "output_text", "text": text}]}
+        if self.type != "reasoning":
+            return None
+        if "summary" in self.source:
+            return {**item, "summary": [{"type": "summary_text", "text": text}]}
+        return {**item, "content": [{"type": "reasoning_text", "text": text}]}
+
+
+class StreamDecoder:
+    """Converts the events of a stream to chunks.
+
+    Items may be interleaved. Parts of the first unfinished item are emitted immediately, later ones
+    when the items before are complete, so that parts keep the order of the response. Items after a
+    call do not wait for it, because chunks of a call are joined by id and index.
+
+    Attributes:
+        complete: Whether the server has marked the end of the stream.
+    """
+
+    __slots__ = (
+        *("_items", "_by_id", "_by_index"),
+        *("_headers", "_kinds", "_open", "_origin", "_provider", "_started", "complete"),
+    )
+
+    def __init__(self, provider: str, headers: Headers = EMPTY, origin: str = PROVIDER) -> None:
+        self._provider = provider
+        self._headers = headers
+        self._origin = origin
+        self._items: list[_OpenItem] = []
+        self._open: deque[_OpenItem] = deque()
+        self._by_index: dict[int, _OpenItem] = {}
+        self._by_id: dict[str, _OpenItem] = {}
+        self._kinds: set[str] = set()
+        self._started = False
+        self.complete = False
+
+    def feed(self, data: bytes, _event: str = "") -> ChatResponse | str | None:
+        """Return the chunk of an event, or None if the event has no content."""
+        if self.complete or not data or is_end(data):
+            return None
+        try:
+            event = loads(data)
+            kind = event.get("type")
+            if kind == "error" or (kind is None and event.get("error")):
+                raise failure_error(event, self._provider, self._headers)
+            read = self._readers.get(kind or "")
+            return None if read is None else read(self, event)
+        except MALFORMED as error:
+            raise invalid_response(self._provider, data, error) from error
+
+    def finish(self, rest: bytes) -> tuple[ChatResponse | str, ...]:
+        """Check that the answer is complete, and return the chunk in *rest*, if any."""
+        chunk = None
+        with suppress(InvalidResponseError):  # truncated
+            chunk = self.feed(rest)  # an event without its blank line, or an error as plain JSON
+        if not self.complete:
+            raise stream_ended_early(self._provider)
+        return () if chunk is None else (chunk,)
+
+    def _read_start(self, event: Item) -> ChatResponse | None:
+        if self._started:
+            return None
+        self._started = True
+        response = event.get("response") or {}
+        head = {"id": response.get("id"), "model": response.get("model")}
+        return ChatResponse((), metadata_of(head, self._headers))
+
+    def _read_added(self, event: Item) -> ChatResponse | str | None:
+        data = event.get("item") or {}
+        item = self._open_item(event, data)
+        if item.type not in CALLS or not item.call_id or not data.get("name"):
+            return None
+        item.named = True
+        return self._release_parts(
+            item, ToolCallChunk(item.number, item.call_id, text_field(data["name"]))
+        )
+
+    def _read_text(self, event: Item) -> ChatResponse | str | None:
+        item, text = self._item_of(event), text_field(event.get("delta"))
+        item.received.append(text)
+        if self._open and item is self._open[0]:
+            return text or None
+        return self._release_parts(item, text)
+
+    def _read_reasoning(self, event: Item) -> ChatResponse | str | None:
+        item, text = self._item_of(event), text_field(event.get("delta"))
+        item.source = item.source or event["type"]
+        if not text or item.source != event["type"]:
+            return None  # servers may send both the summary and the reasoning; the first is used
+        part = event.get("summary_index", event.get("content_index"))
+        if part != item.part and item.received:
+            text = PART_SEPARATOR + text
+        item.part = part
+        item.received.append(text)
+        return self._release_parts(item, Reasoning(text, provider=self._origin))
+
+    def _read_text_done(self, event: Item) -> ChatResponse | str | None:
+        # Some servers send no deltas.
+        item, text = self._item_of(event), text_field(event.get("text"))
+        if item.received or not text:
+            return None
+        item.received.append(text)
+        return self._release_parts(item, text)
+
+    def _read_arguments(self, event: Item) -> ChatResponse | str | None:
+        return self._add_arguments(self._item_of(event), text_field(event.get("delta")))
+
+    def _read_arguments_done(self, event: Item) -> ChatResponse | str | None:
+        item = self._item_of(event)
+        arguments = text_field(event.get("arguments") or event.get("input"))
+        item.received = ["".join(item.received)]  # joined in place: the event may be repeated
+        return self._add_arguments(item, remainder(arguments, item.received[0]))
+
+    def _add_arguments(self, item: _OpenItem, text: str) -> ChatResponse | str | None:
+        if not text:
+            return None
+        item.received.append(text)
+        if not item.named:
+            return None  # emitted with the name
+        return self._release_parts(item, ToolCallChunk(item.number, item.call_id, arguments=text))
+
+    def _read_refusal(self, event: Item) -> ChatResponse | str | None:
+        item, text = self._item_of(event), text_field(event.get("refusal"))
+        if not text:
+            return None
+        item.received.append(text)
+        return self._release_parts(item, refusal(text))
+
+    def _read_done(self, event: Item) -> ChatResponse | str | None:
+        data = event.get("item") or {}
+        item = self._item_of({"item_id": data.get("id"), **event}, data)
+        if item.done:
+            return None  # repeated event
+        self._complete(item, data)
+        return self._release_parts(item)
+
+    def _read_end(self, event: Item) -> ChatResponse:
+        status = event["type"].rpartition(".")[2]
+        response = event.get("response") or {}
+        data = {**response, "status": response.get("status") or status}
+        if is_failed(data):
+            raise failure_error(data, self._provider, self._headers)
+        for at, complete in enumerate(output_items(data)):
+            item = self._known(at, complete) or self._open_item({"output_index": at}, complete)
+            self._complete(item, complete)
+        for item in self._open:
+            item.done = True
+        self.complete = True
+        parts = [*self._remaining_parts(), *self._release()]
+        return final_chunk(data, self._kinds, parts, self._headers)
+
+    _readers: ClassVar[Mapping[str, Callable[..., ChatResponse | str | None]]] = {
+        "response.created": _read_start,
+        "response.queued": _read_start,
+        "response.in_progress": _read_start,
+        "response.output_item.added": _read_added,
+        "response.output_text.delta": _read_text,
+        "response.output_text.done": _read_text_done,
+        "response.reasoning_summary_text.delta": _read_reasoning,
+        "response.reasoning_text.delta": _read_reasoning,
+        "response.function_call_arguments.delta": _read_arguments,
+        "response.function_call_arguments.done": _read_arguments_done,
+        "response.custom_tool_call_input.delta": _read_arguments,
+        "response.custom_tool_call_input.done": _read_arguments_done,
+        "response.refusal.done": _read_refusal,
+        "response.output_item.done": _read_done,
+        "response.completed": _read_end,
+        "response.incomplete": _read_end,
+        "response.failed": _read_end,
+    }
+
+    def _open_item(self, event: Item, data: Item) -> _OpenItem:
+        if "output_index" not in event:
+            # Servers without indexes (llama.cpp) send items one after another, and their `done`
+            # events only at the end.
+            self._complete_last()
+        call_id = text_field(data.get("call_id"))
+        item = _OpenItem(len(self._items), data, data.get("type"), call_id)
+        self._items.append(item)
+        self._open.append(item)
+        if (index := event.get("output_index")) is not None:
+            self._by_index[index] = item
+        if id := data.get("id") or event.get("item_id"):
+            self._by_id[id] = item
+        return item
+
+    def _complete_last(self) -> None:
+        # Earlier items were completed when the next one started.
+        if self._items and (item := self._items[-1].from_deltas()) is not None:
+            self._complete(self._items[-1], item)
+
+    def _item_of(self, event: Item, data: Item = EMPTY) -> _OpenItem:
+        """Return the item of an event, by its index, or (if there is none) its id."""
+        id = event.get("item_id")
+        item = self._by_index.get(event.get("output_index", -1)) or self._by_id.get(id or "")
+        if item is None and id is None and self._open:
+            return self._open[-1]
+        if item is None or (item.done and self._by_id.get(id or "") is not item):
+            return self._open_item(event, data)
+        return item
+
+    def _known(self, at: int, data: Item) -> _OpenItem | None:
+        """Return the item at index *at* of the complete response if it was streamed, else None."""
+        if item := self._by_id.get(data.get("id") or ""):
+            return item
+        item = self._by_index.get(at)
+        if item is None and not data.get("id") and at < len(self._items):
+            item = self._items[at]
+        return item if item is not None and item.type in (None, data.get("type")) else None
+
+    def _complete(self, item: _OpenItem, data: Item) -> None:
+        if item.done:
+            return
+        self._kinds |= item_types([data])
+        received = "".join(item.received)
+        parts = decode_item(data, item.number, self._origin, received)
+        if isinstance(call := parts[0], ToolCallChunk):
+            name, withheld = ("", "") if item.named else (call.name, received)
+            arguments = withheld + call.arguments
+            parts = [ToolCallChunk(call.index, call.id, name, arguments, call.metadata)]
+        item.pending += parts
+        item.done = True
+
+    def _release_parts(self, item: _OpenItem, *parts: Part) -> ChatResponse | str | None:
+        """Add *parts* to *item*, and return a chunk of all parts that can be emitted."""
+        if parts and item.done:
+            return None  # repeated event
+        item.pending += parts
+        released = self._release()
+        if item.is_released:
+            released += item.pending
+            item.pending = []
+        return ChatResponse((Generation(AssistantMessage(released)),)) if released else None
+
+    def _remaining_parts(self) -> list[Part]:
+        """Return the pending parts of released items, usually calls."""
+        released = [item for item in self._items if item.is_released]
+        parts = [part for item in released for part in item.pending]
+        for item in released:
+            item.pending = []
+        return parts
+
+    def _release(self) -> list[Part]:
+        """Return the parts that can be emitted."""
+        parts: list[Part] = []
+        while self._open:
+            first = self._open[0]
+            parts += first.pending
+            first.pending = []
+            if not (first.done or first.named):
+                break
+            first.is_released = True
+            self._open.popleft()
+        return parts

@@ -1,0 +1,46 @@
+"""JSON Schemas for OpenAI's strict mode."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from chatclient._internal.json_schema import strict_form
+
+
+def json_schema_format(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *schema* as the `json_schema` response format of both OpenAI APIs."""
+    # The API rejects names such as `list[Film]`.
+    name = re.sub(r"[^a-zA-Z0-9_-]+", "_", str(schema.get("title") or "")).strip("_")[:64]
+    form = enforceable(schema)
+    return {"name": name or "answer", "schema": form or schema, "strict": form is not None}
+
+
+def enforceable(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return *schema* in the form that strict mode requires, or None.
+
+    Open objects and optional properties have no equivalent in strict mode. Unsupported keywords,
+    such as lengths, are removed.
+    """
+    return strict_form(schema) if _is_closed(schema) else None
+
+
+def _is_closed(schema: Any) -> bool:
+    """Return whether all objects of a schema are closed, and all their properties required."""
+    if isinstance(schema, list | tuple):
+        return all(_is_closed(item) for item in schema)
+    if not isinstance(schema, Mapping):
+        return True
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) or schema.get("type") == "object":
+        named = properties if isinstance(properties, Mapping) else {}
+        if schema.get("additionalProperties") is not False:
+            return False
+        if set(named) != set(schema.get("required") or ()):
+            return False
+        return all(_is_closed(value) for value in (*named.values(), *_definitions(schema)))
+    return all(_is_closed(value) for value in schema.values())
+
+
+def _definitions(schema: Mapping[str, Any]) -> Iterator[Any]:
+    for key in ("$defs", "definitions"):
+        yield from (schema.get(key) or {}).values()

@@ -1,0 +1,1 @@
+"""JSON fields, media and cache marks shared by several providers."""

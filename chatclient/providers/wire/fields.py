@@ -1,0 +1,131 @@
+"""Reads and validates JSON fields of requests and responses."""
+
+import re
+from collections.abc import Container, Mapping
+from typing import Any
+
+from chatclient._internal.frozen import EMPTY, FrozenDict
+from chatclient._internal.json import dumps, dumps_exact, loads
+from chatclient._internal.json_repair import repair_json
+from chatclient.chat.options import ChatOptions
+from chatclient.errors import UsageError
+
+
+def option_fields(
+    options: ChatOptions, names: Mapping[str, str], unsupported: Container[str] = ()
+) -> dict[str, Any]:
+    """Return the *options* that are set and not *unsupported*, under the API's *names*."""
+    return {
+        field: value
+        for name, field in names.items()
+        if name not in unsupported
+        and (value := getattr(options, name, None)) is not None
+        and value != ()
+    }
+
+
+def merge_extra(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request body with the fields of *extra*, which override it.
+
+    Objects are merged field by field unless their `type` differs; `tools` are concatenated.
+    """
+    result = {**body, **extra}
+    for name in body.keys() & extra.keys():
+        own, added = body[name], extra[name]
+        if isinstance(own, Mapping) and isinstance(added, Mapping):
+            merged = {**own, **added}
+            if own.get("type", merged.get("type")) == merged.get("type"):
+                result[name] = merged
+        elif name == "tools":
+            result[name] = [*own, *added]
+    return result
+
+
+def parse_object(text: str | bytes) -> dict[str, Any] | None:
+    """Return the JSON object in *text*, or None if it is not a JSON object."""
+    try:
+        value = loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def unsupported_message(message: object) -> UsageError:
+    """Return the error for a message class that no provider can send."""
+    return UsageError(f"{type(message).__name__} is not a kind of message that can be sent")
+
+
+def arguments_object(text: str) -> dict[str, Any]:
+    """Return the arguments of an earlier tool call as an object.
+
+    Services reject every later request of a conversation that contains anything else. Invalid JSON
+    is repaired if possible; otherwise the text becomes the value of a field.
+    """
+    found = parse_object(text) if text.strip() else {}
+    if found is None:
+        found = parse_object(repair_json(text) or "")
+    return {"malformed_arguments": text} if found is None else found
+
+
+def arguments_json(text: str) -> str:
+    """Return the arguments of an earlier tool call as a JSON object; valid JSON is unchanged."""
+    text = text.strip() or "{}"
+    return text if parse_object(text) is not None else dumps(arguments_object(text)).decode()
+
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_MAX_NAME_LENGTH = 64
+
+
+def valid_tool_name(name: str) -> str:
+    """Return the *name* of an earlier tool call with invalid characters replaced.
+
+    Models may invent names such as `functions.add`, and services reject every later request of a
+    conversation that contains one.
+    """
+    return _NOT_IN_NAMES.sub("_", name)[:_MAX_NAME_LENGTH] or "unknown"
+
+
+def dump_arguments(value: Any) -> str:
+    """Return the arguments of a call, received as JSON text, as an object or missing, as JSON."""
+    return value if isinstance(value, str) and value else dumps_exact(value or {})
+
+
+MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""Errors raised while a malformed response is decoded."""
+
+
+def text_field(value: Any) -> str:
+    """Return the value of an optional text field (empty if missing), or raise `TypeError`."""
+    if type(value) is str:
+        return value
+    if value:
+        msg = f"{value!r:.80} is not a text"
+        raise TypeError(msg)
+    return ""
+
+
+def int_field(value: Any) -> int | None:
+    """Return the value of an optional integer field, which may be sent as text."""
+    if value is None or type(value) is int:
+        return value
+    if isinstance(value, str):
+        return int(value) if value else None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    msg = f"{value!r:.80} is not a number"
+    raise TypeError(msg)
+
+
+def other_fields(data: Mapping[str, Any], known: Container[str]) -> Mapping[str, Any]:
+    """Return the fields of *data* that are neither *known* nor null."""
+    rest = {key: value for key, value in data.items() if value is not None and key not in known}
+    return FrozenDict(rest) if rest else EMPTY
+
+
+_DIGITS = 18
+
+
+def parse_count(text: str) -> int | None:
+    """Return *text*, such as a header, as a number, or None if it is not a number."""
+    return int(text) if len(text) <= _DIGITS and text.isascii() and text.isdigit() else None

@@ -1,0 +1,242 @@
+"""Converts tool schemas to a form that the provider accepts.
+
+A provider rejects all requests that contain one unsupported schema. Schemas are changed only where
+a provider is known to reject them.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from chatclient._internal.frozen import EMPTY, FrozenDict
+from chatclient._internal.json import dumps
+from chatclient._internal.json_schema import map_subschemas
+from chatclient.chat.tool import ToolDefinition
+from chatclient.errors import ToolDefinitionError
+from chatclient.providers.wire.one_object import (
+    Alternatives,
+    UnsendableSchemaError,
+    distinct,
+    is_one_object,
+    one_object,
+    resolved,
+)
+from chatclient.providers.wire.property_names import accepted_names, with_names
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SchemaRules:
+    """Restrictions of a provider on tool schemas, in addition to those of all providers.
+
+    All providers require the schema of one object, without a union or a reference at its top
+    level, in JSON Schema 2020-12, where lists in `items` became `prefixItems`.
+
+    Attributes:
+        property_names: Pattern of parameter names. No provider checks names of nested objects.
+        array_items: Whether every array needs an object as the schema of its items.
+        boolean_schemas: Whether `true` and `false` are accepted as the schemas of properties.
+        python_patterns: Whether a `pattern` that Python's `re` does not compile is refused.
+        references_to_defs: Whether references have to point to an entry of `$defs`, and may be
+            combined only with `description` and `default`.
+    """
+
+    property_names: re.Pattern[str] | None = None
+    array_items: bool = False
+    boolean_schemas: bool = True
+    python_patterns: bool = False
+    references_to_defs: bool = False
+
+
+# "Property keys should match pattern", only at the top level: github.com/decocms/studio/pull/6874.
+ANTHROPIC_RULES = SchemaRules(property_names=re.compile(r"[a-zA-Z0-9_.-]{1,64}"))
+# "array schema missing items": github.com/digitalocean-labs/mcp-digitalocean/issues/265;
+# "is not a 'regex'": github.com/Alishahryar1/free-claude-code/issues/1730.
+OPENAI_RULES = SchemaRules(array_items=True, python_patterns=True)
+# cloud.google.com/vertex-ai/generative-ai/docs/model-reference/function-calling says how parameters
+# may begin; "set alongside unsupported fields": github.com/anomalyco/opencode/issues/12295;
+# "reference to undefined schema": github.com/google-gemini/gemini-cli/issues/13326.
+GEMINI_RULES = SchemaRules(
+    property_names=re.compile(r"[a-zA-Z_][a-zA-Z0-9_.-]{0,63}"), references_to_defs=True
+)
+# "cannot unmarshal bool": github.com/can1357/oh-my-pi/pull/4491.
+OLLAMA_RULES = SchemaRules(boolean_schemas=False)
+COMPATIBLE_RULES = SchemaRules(
+    property_names=ANTHROPIC_RULES.property_names,
+    array_items=True,
+    boolean_schemas=False,
+    python_patterns=True,
+)
+"""For servers with OpenAI's API; a gateway may forward to any other provider."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SendableTool:
+    """A tool definition as it is sent.
+
+    Attributes:
+        definition: The definition that is sent.
+        names: The sent names of renamed parameters, by their original names.
+    """
+
+    definition: ToolDefinition
+    names: Mapping[str, str] = EMPTY
+
+
+def sendable_tool(definition: ToolDefinition, rules: SchemaRules) -> SendableTool:
+    """Return *definition* in a form that *rules* accept; the same object if it needs no change."""
+    # The cached function returns None instead of *definition*, because equal definitions may
+    # differ in the order of their keys, which is kept.
+    return converted_tool(definition, rules) or SendableTool(definition)
+
+
+@lru_cache(maxsize=4096)
+def converted_tool(definition: ToolDefinition, rules: SchemaRules) -> SendableTool | None:
+    """Return the converted tool, or None if *rules* accept it; see `sendable_tool`."""
+    schema = definition.input_schema
+    try:
+        sent, names, unions = _sendable_schema(schema, rules)
+    except (UnsendableSchemaError, AttributeError, TypeError, RecursionError) as error:
+        reason = error if isinstance(error, UnsendableSchemaError) else "it is no JSON Schema"
+        msg = (
+            f"the input schema of the tool {definition.name!r} cannot be converted into one that "
+            f"the provider accepts: {reason}. Change the schema, or leave the tool out"
+        )
+        raise ToolDefinitionError(msg) from error
+    if sent == schema:
+        return None
+    words = [definition.description, *(union.described(names) for union in unions)]
+    if "not" in schema:
+        words.append(f"The arguments must not fit {dumps(schema['not']).decode()}.")
+    changed = replace(
+        definition,
+        description="\n\n".join(filter(None, words)),
+        input_schema=sent,
+        # The merged schema has optional properties, which strict mode does not allow.
+        strict=definition.strict if is_one_object(schema) else None,
+    )
+    return SendableTool(changed, FrozenDict(names) if names else EMPTY)
+
+
+def _sendable_schema(
+    schema: Mapping[str, Any], rules: SchemaRules
+) -> tuple[dict[str, Any], dict[str, str], list[Alternatives]]:
+    unions: list[Alternatives] = []
+    result = dict(schema)
+    if not is_one_object(schema):
+        result, unions = one_object(schema)
+    names: dict[str, str] = {}
+    if rules.property_names is not None:
+        names = accepted_names(tuple(result["properties"]), rules.property_names)
+        result = with_names(result, names) if names else result
+    if names or unions or rules.references_to_defs or not is_one_object(schema):
+        result = _References(schema, only_defs=rules.references_to_defs).within(result)
+    return _accepted(result, rules), names, unions
+
+
+class _References:
+    """Moves the targets of references to `$defs` if they moved, or only `$defs` is accepted."""
+
+    def __init__(self, root: Mapping[str, Any], *, only_defs: bool) -> None:
+        self._root = root
+        self._only_defs = only_defs
+        self._moved: dict[str, str] = {}  # names in `$defs`
+        self._definitions: dict[str, Any] = dict(root.get("$defs") or {})
+
+    def within(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return *schema*, derived from the root schema, with valid references."""
+        kept = {k: v for k, v in schema.items() if not (self._only_defs and k == "definitions")}
+        result: dict[str, Any] = self._changed(kept)
+        if self._moved:
+            moved = {name: self._definitions[name] for name in self._moved.values()}
+            result["$defs"] = {**result.get("$defs", {}), **moved}
+        return result
+
+    def _changed(self, schema: Any) -> Any:
+        if not isinstance(schema, Mapping):
+            return schema
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and not self._holds(reference):
+            schema = {**schema, "$ref": f"#/$defs/{self._name(reference)}"}
+        return map_subschemas(schema, self._changed)
+
+    def _holds(self, reference: str) -> bool:
+        if not self._only_defs:
+            # "#" is now the converted schema, with other names and merged alternatives.
+            moves = reference == "#" or reference.startswith("#/")
+            return not moves or reference.startswith(_KEPT)
+        parent, _, name = reference.rpartition("/")
+        return parent == "#/$defs" and name in self._definitions
+
+    def _name(self, reference: str) -> str:
+        """Return the name in `$defs` of the target of *reference*."""
+        if reference not in self._moved:
+            target = resolved(reference, self._root)
+            if target is self._root:
+                target = {k: v for k, v in target.items() if k not in _DEFINITIONS}
+            plain = re.sub(r"\W+", "_", reference.rpartition("/")[2]).strip("_") or "Arguments"
+            name, number = plain, 1
+            while name in self._definitions:
+                number += 1
+                name = f"{plain}_{number}"
+            self._moved[reference] = name
+            self._definitions[name] = target  # reserves the name while references inside it move
+            self._definitions[name] = self._changed(target)
+        return self._moved[reference]
+
+
+_KEPT = ("#/$defs/", "#/definitions/")
+_DEFINITIONS = ("$defs", "definitions")
+
+
+def _accepted(schema: Any, rules: SchemaRules) -> Any:
+    """Return *schema*, including nested schemas, in a form that *rules* accept."""
+    if isinstance(schema, bool):
+        return schema if rules.boolean_schemas else ({} if schema else {"not": {}})
+    if not isinstance(schema, Mapping):
+        return schema
+    result = dict(schema)
+    if isinstance(result.get("items"), list | tuple):
+        _replace_tuple(result)
+    if rules.array_items and _lacks_items(result):
+        result["items"] = _items_of_tuple(result.get("prefixItems") or ())
+    if rules.python_patterns and not _compiles(result.get("pattern")):
+        del result["pattern"]
+    if rules.references_to_defs and "$ref" in result:
+        result = {k: v for k, v in result.items() if k[:1] == "$" or k in _BESIDE_REFERENCE}
+    return map_subschemas(result, lambda each: _accepted(each, rules))
+
+
+_BESIDE_REFERENCE = ("description", "default")
+
+
+def _replace_tuple(schema: dict[str, Any]) -> None:
+    """Convert a tuple of earlier drafts of JSON Schema to draft 2020-12."""
+    schema["prefixItems"] = list(schema.pop("items"))
+    if "additionalItems" in schema:
+        schema["items"] = schema.pop("additionalItems")
+
+
+def _lacks_items(schema: Mapping[str, Any]) -> bool:
+    kind = schema.get("type")
+    is_array = kind == "array" or (isinstance(kind, list) and "array" in kind)
+    return (is_array or "prefixItems" in schema) and not isinstance(schema.get("items"), Mapping)
+
+
+def _items_of_tuple(schemas: Any) -> dict[str, Any]:
+    """Return one schema for all items of a tuple with these *schemas*."""
+    unique = distinct(schemas)
+    if not unique or not all(isinstance(each, Mapping) for each in unique):
+        return {}
+    return dict(unique[0]) if len(unique) == 1 else {"anyOf": unique}
+
+
+def _compiles(pattern: Any) -> bool:
+    if not isinstance(pattern, str):
+        return True
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True

@@ -1,0 +1,60 @@
+"""Documents, vector stores and the steps of retrieval-augmented generation."""
+
+from typing import TYPE_CHECKING
+
+from chatclient._internal.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from chatclient.retrieval.documents import (
+        ConcatenationJoiner as ConcatenationJoiner,
+        DocumentLimit as DocumentLimit,
+        ReciprocalRankJoiner as ReciprocalRankJoiner,
+    )
+    from chatclient.retrieval.prompt import (
+        ContextualQueryAugmenter as ContextualQueryAugmenter,
+        framed as framed,
+    )
+    from chatclient.retrieval.query import (
+        DocumentJoiner as DocumentJoiner,
+        DocumentPostProcessor as DocumentPostProcessor,
+        DocumentRetriever as DocumentRetriever,
+        Query as Query,
+        QueryAugmenter as QueryAugmenter,
+        QueryExpander as QueryExpander,
+        QueryRouter as QueryRouter,
+        QueryTransformer as QueryTransformer,
+        RetrievalError as RetrievalError,
+    )
+    from chatclient.retrieval.retrievers import (
+        VectorStoreDocumentRetriever as VectorStoreDocumentRetriever,
+    )
+    from chatclient.retrieval.routing import (
+        LanguageModelQueryRouter as LanguageModelQueryRouter,
+    )
+    from chatclient.retrieval.transformers import (
+        CompressionQueryTransformer as CompressionQueryTransformer,
+        MultiQueryExpander as MultiQueryExpander,
+        RewriteQueryTransformer as RewriteQueryTransformer,
+        TranslationQueryTransformer as TranslationQueryTransformer,
+    )
+    from chatclient.retrieval.vector_store.filters import (
+        Filter as Filter,
+        predicate as predicate,
+    )
+    from chatclient.retrieval.vector_store.in_memory import (
+        InMemoryVectorStore as InMemoryVectorStore,
+    )
+    from chatclient.retrieval.vector_store.sql_filters import (
+        sql as sql,
+    )
+    from chatclient.retrieval.vector_store.sqlite import (
+        SqliteVectorStore as SqliteVectorStore,
+    )
+    from chatclient.retrieval.vector_store.store import (
+        DEFAULT_TOP_K as DEFAULT_TOP_K,
+        Document as Document,
+        SimilaritySearch as SimilaritySearch,
+        VectorStore as VectorStore,
+    )
+else:  # not seen by type checkers, which would take any name for one that exists
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -1,0 +1,1 @@
+"""Vector stores: documents found by similarity, with metadata filters."""

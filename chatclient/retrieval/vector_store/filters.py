@@ -1,0 +1,203 @@
+"""Filters on the metadata of documents, written as plain data.
+
+A filter is a mapping of metadata keys to conditions:
+
+* `{"tenant": "acme"}`: the value is equal;
+* `{"year": {"gte": 2020, "lt": 2025}}`: all comparisons are true. There are `eq`, `ne`, `gt`,
+  `gte`, `lt`, `lte`, `in` and `not_in` (one of, none of a list), `contains` (the value is a list
+  with an element) and `exists` (True or False).
+
+The conditions of all keys must be true. `$and` and `$or` take lists of filters, `$not` one filter.
+For a missing value, or one of another type, only `ne`, `not_in` and `exists: False` are true.
+"""
+
+import json
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from chatclient._internal.checks import check_type
+from chatclient.errors import UsageError
+
+Filter = Mapping[str, Any]
+"""A metadata filter; see `chatclient.retrieval.vector_store.filters`."""
+
+Predicate = Callable[[Mapping[str, Any]], bool]
+
+_MISSING = object()
+_MAX_DEPTH = 20  # nesting of filters
+_INTEGER_LIMIT = 2**63
+_ORDERINGS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
+
+
+def copy_of(where: Any) -> Any:
+    """Return a deep copy of a filter, with plain dicts and lists."""
+    if isinstance(where, Mapping):
+        return {key: copy_of(value) for key, value in where.items()}
+    if isinstance(where, list | tuple | set | frozenset):
+        return [copy_of(each) for each in where]
+    return where
+
+
+def key_of(where: Filter) -> str:
+    """Return a cache key of a filter; equal filters may have different keys."""
+    return json.dumps(copy_of(where))
+
+
+def predicate(where: Filter | None, depth: int = 0) -> Predicate:
+    """Return a function that tells whether metadata matches *where*; None matches everything.
+
+    Raises:
+        UsageError: *where* is not a filter.
+    """
+    if depth > _MAX_DEPTH:
+        msg = f"the filter is nested more than {_MAX_DEPTH} levels deep"
+        raise UsageError(msg)
+    check_type("a filter", {} if where is None else where, Mapping, 'write {"year": {"gte": 2020}}')
+    tests = [_test(key, value, depth + 1) for key, value in (where or {}).items()]
+    return lambda metadata: all(test(metadata) for test in tests)
+
+
+def _test(key: str, value: Any, depth: int) -> Predicate:
+    match key:
+        case "$and":
+            all_of = [predicate(each, depth) for each in filters_in(key, value)]
+            return lambda metadata: all(matches(metadata) for matches in all_of)
+        case "$or":
+            any_of = [predicate(each, depth) for each in filters_in(key, value)]
+            return lambda metadata: any(matches(metadata) for matches in any_of)
+        case "$not":
+            negated = predicate(filters_in(key, [value])[0], depth)
+            return lambda metadata: not negated(metadata)
+    checks = [_check(name, wanted) for name, wanted in comparisons(key, value)]
+    return lambda metadata: all(check(stored(metadata.get(key, _MISSING))) for check in checks)
+
+
+def filters_in(key: str, value: Any) -> Sequence[Filter]:
+    """Return *value*, the filters of the operator *key*.
+
+    Raises:
+        UsageError: They are not filters.
+    """
+    if not isinstance(value, list | tuple) or not all(isinstance(v, Mapping) for v in value):
+        msg = f"{key!r} in a filter takes {'a filter' if key == '$not' else 'a list of filters'}"
+        raise UsageError(msg)
+    return value
+
+
+def comparisons(key: Any, value: Any) -> list[tuple[str, Any]]:
+    """Return the names and values of the comparisons for a metadata key.
+
+    Raises:
+        UsageError: The key, a name or a value is not supported.
+    """
+    _check_key(key)
+    found = list(value.items()) if isinstance(value, Mapping) else [("eq", value)]
+    for name, wanted in found:
+        if name not in _COMPARISONS:
+            msg = f"no comparison is called {name!r}; there are {', '.join(sorted(_COMPARISONS))}"
+            raise UsageError(msg)
+        if name in ("in", "not_in") and not isinstance(wanted, list | tuple | set | frozenset):
+            msg = f"{name!r} in a filter takes a list, not a {type(wanted).__name__}"
+            raise UsageError(msg)
+        for each in wanted if name in ("in", "not_in") else [wanted]:
+            _check_value(each)
+    return found
+
+
+def equalities(where: Filter) -> Iterator[tuple[str, Any]]:
+    """Yield the keys and values of the `eq` comparisons at the top level of a filter."""
+    for key, value in where.items():
+        if not key.startswith("$"):
+            yield from ((key, wanted) for name, wanted in comparisons(key, value) if name == "eq")
+
+
+def _check_key(key: Any) -> None:
+    """Check that every store supports the metadata key *key*."""
+    if not isinstance(key, str):
+        msg = f"the keys of a filter must be texts, not {key!r}"
+        raise UsageError(msg)
+    if key.startswith("$"):
+        msg = f"{key!r} is not an operator of filters; there are '$and', '$or' and '$not'"
+        raise UsageError(msg)
+    if '"' in key or "\\" in key or min(key, default=" ") < " " or not _plain(key):
+        msg = f"a filter cannot name {key!r}: quotes, backslashes or control characters are in it"
+        raise UsageError(msg)
+
+
+def _check_value(value: Any) -> None:
+    """Check that every store can compare *value*."""
+    if not isinstance(value, str | int | float | None):
+        msg = f"a filter compares texts, numbers, truth values and None, not {value!r}"
+        raise UsageError(msg)
+    if isinstance(value, int) and not -_INTEGER_LIMIT <= value < _INTEGER_LIMIT:
+        msg = f"a filter compares integers of 64 bits at most, not {value!r}"
+        raise UsageError(msg)
+    if isinstance(value, float) and math.isnan(value):
+        msg = "a filter cannot compare with NaN; documents without a number: {'exists': False}"
+        raise UsageError(msg)
+    if isinstance(value, str) and not _plain(value):
+        msg = f"a filter compares texts without NUL and lone surrogates, not {value!r}"
+        raise UsageError(msg)
+
+
+def _plain(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
+_COMPARISONS = {"eq", "ne", "in", "not_in", "contains", "exists", *_ORDERINGS}
+
+
+def _check(name: str, wanted: Any) -> Callable[[Any], bool]:
+    match name:
+        case "eq":
+            return lambda found: same(found, wanted)
+        case "ne":
+            return lambda found: not same(found, wanted)
+        case "in":
+            return lambda found: any(same(found, each) for each in wanted)
+        case "not_in":
+            return lambda found: not any(same(found, each) for each in wanted)
+        case "contains":
+            return lambda found: (
+                isinstance(found, list | tuple) and any(same(each, wanted) for each in found)
+            )
+        case "exists":
+            return lambda found: (found is not _MISSING and found is not None) is bool(wanted)
+    compare = _ORDERINGS[name]
+    return lambda found: _comparable(found, wanted) and compare(found, wanted)
+
+
+def stored(value: Any) -> Any:
+    """Return *value* as JSON contains it: NaN and infinite numbers are null."""
+    if isinstance(value, list | tuple):
+        return [stored(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def kind_of(value: Any) -> str:
+    """Return the name of the type of *value* in comparisons; other types are never equal to it."""
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, str):
+        return "str"
+    return "number" if isinstance(value, int | float) else type(value).__name__
+
+
+def same(found: Any, wanted: Any) -> bool:
+    """Return whether both values are equal and of the same type."""
+    return kind_of(found) == kind_of(wanted) and bool(found == wanted)
+
+
+def _comparable(found: Any, wanted: Any) -> bool:
+    return kind_of(found) == kind_of(wanted) and kind_of(wanted) in ("number", "str")

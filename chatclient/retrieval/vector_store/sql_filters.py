@@ -1,0 +1,123 @@
+"""Metadata filters as SQL conditions for SQLite.
+
+The results are those of `chatclient.retrieval.vector_store.filters.predicate`.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from chatclient.retrieval.vector_store.filters import Filter, comparisons, filters_in, kind_of, same
+
+_ORDERINGS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+
+
+def sql(where: Filter | None, column: str) -> tuple[str, list[Any]]:
+    """Return *where* as a SQL condition on a JSON column, with its parameters.
+
+    Keys and values are parameters and not part of the SQL.
+
+    Raises:
+        UsageError: *where* is not a filter.
+    """
+    conditions: list[str] = []
+    parameters: list[Any] = []
+    for key, value in (where or {}).items():
+        condition, more = _condition(key, value, column)
+        conditions.append(condition)
+        parameters += more
+    return _joined(conditions, "AND") or "1", parameters
+
+
+def _joined(conditions: Sequence[str], by: str) -> str:
+    """Return *conditions* joined as a balanced tree: SQLite limits the depth of expressions."""
+    if len(conditions) < 2:  # noqa: PLR2004 - nothing to join
+        return "".join(conditions)
+    middle = len(conditions) // 2
+    return f"({_joined(conditions[:middle], by)} {by} {_joined(conditions[middle:], by)})"
+
+
+def _condition(key: str, value: Any, column: str) -> tuple[str, list[Any]]:
+    if key in ("$and", "$or"):
+        found = [sql(each, column) for each in filters_in(key, value)]
+        joined = _joined([f"({text})" for text, _ in found], key[1:].upper())
+        empty = "1" if key == "$and" else "0"
+        return f"({joined or empty})", [p for _, parameters in found for p in parameters]
+    if key == "$not":
+        text, parameters = sql(filters_in(key, [value])[0], column)
+        return f"NOT ({text})", parameters
+    conditions: list[str] = []
+    all_parameters: list[Any] = []
+    for name, wanted in comparisons(key, value):
+        condition, more = _comparison(name, wanted, column, _path(key))
+        conditions.append(f"({condition})")
+        all_parameters += more
+    return _joined(conditions, "AND") or "1", all_parameters
+
+
+def _path(key: str) -> str:
+    return f'$."{key}"'
+
+
+def _comparison(name: str, wanted: Any, column: str, path: str) -> tuple[str, list[Any]]:
+    """Return one comparison; for missing values it is 0, never NULL."""
+    value = f"json_extract({column}, ?)"
+    match name:
+        case "eq":
+            return _equal(wanted, column, path)
+        case "ne":
+            text, parameters = _equal(wanted, column, path)
+            return f"NOT ({text})", parameters
+        case "in" | "not_in":
+            text, parameters = _one_of(list(wanted), column, path)
+            return (text if name == "in" else f"NOT ({text})"), parameters
+        case "contains":
+            text, parameters = _equal_to("each.value", "each.type", wanted)
+            listed = f"json_each({column}, ?) AS each"
+            array = f"coalesce(json_type({column}, ?) = 'array', 0)"
+            some = f"EXISTS (SELECT 1 FROM {listed} WHERE {text})"  # noqa: S608 - parameters
+            return f"{array} AND {some}", [path, path, *parameters]
+        case "exists":
+            exists = f"coalesce(json_type({column}, ?) != 'null', 0)"
+            return (exists if wanted else f"NOT {exists}"), [path]
+    kinds = "('integer', 'real')" if kind_of(wanted) == "number" else "('text')"
+    if kind_of(wanted) not in ("number", "str"):
+        return "0", []
+    ordered = f"{value} {_ORDERINGS[name]} ?"
+    return f"coalesce(json_type({column}, ?) IN {kinds} AND {ordered}, 0)", [path, path, wanted]
+
+
+def _one_of(wanted: list[Any], column: str, path: str) -> tuple[str, list[Any]]:
+    """Return the condition that a value is in *wanted*, with few parameters."""
+    constants = [each for each in (None, True, False) if any(same(w, each) for w in wanted)]
+    found = [_equal(each, column, path) for each in constants]
+    listed = "(SELECT value FROM json_each(?))"
+    value = f"json_extract({column}, ?)"
+    for kind, types in (("str", "('text')"), ("number", "('integer', 'real')")):
+        values = [each for each in wanted if kind_of(each) == kind and _finite(each)]
+        if values:
+            condition = f"json_type({column}, ?) IN {types} AND {value} IN {listed}"
+            found.append((f"coalesce({condition}, 0)", [path, path, json.dumps(values)]))
+    text = _joined([f"({text})" for text, _ in found], "OR") or "0"
+    return text, [p for _, parameters in found for p in parameters]
+
+
+def _finite(value: str | float) -> bool:
+    """Return whether *value* can be encoded as JSON; stored metadata has no other numbers."""
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _equal(wanted: Any, column: str, path: str) -> tuple[str, list[Any]]:
+    text, parameters = _equal_to(f"json_extract({column}, ?)", f"json_type({column}, ?)", wanted)
+    # The path is the parameter of both `json_type` and `json_extract`.
+    return text, [path] if wanted is None or isinstance(wanted, bool) else [path, path, *parameters]
+
+
+def _equal_to(value: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
+    if wanted is None or isinstance(wanted, bool):
+        name = {None: "null", True: "true", False: "false"}[wanted]
+        return f"coalesce({kind} = '{name}', 0)", []
+    if isinstance(wanted, int | float):
+        return f"coalesce({kind} IN ('integer', 'real') AND {value} = ?, 0)", [wanted]
+    return f"coalesce({kind} = 'text' AND {value} = ?, 0)", [wanted]

@@ -1,0 +1,224 @@
+"""`VectorStore`: the contract of a store that searches documents by similarity."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any, Self
+from uuid import uuid4
+
+from chatclient._internal.checks import check_number, check_type, names
+from chatclient._internal.closeable import Closeable
+from chatclient._internal.frozen import EMPTY, frozen
+from chatclient.chat.embedding import EmbeddingModel, Vector
+from chatclient.errors import UsageError
+from chatclient.observability.operations import Retrieval
+from chatclient.retrieval.vector_store.filters import Filter, copy_of, predicate
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+
+DEFAULT_TOP_K = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text with metadata.
+
+    Attributes:
+        text: The text, which is embedded.
+        metadata: Values for filters: texts, numbers, booleans, None, and lists of these.
+        id: The id; default: random. Adding a document with the same id replaces it.
+        score: The similarity to the query, 1.0 for identical vectors; None outside of a search.
+    """
+
+    text: str
+    metadata: Mapping[str, Any] = EMPTY
+    id: str = field(default_factory=lambda: uuid4().hex)
+    score: float | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        check_type("a document's text", self.text, str)
+        check_type("a document's metadata", self.metadata, Mapping)
+        check_type("a document's id", self.id, str)
+        object.__setattr__(self, "metadata", frozen(self.metadata))
+
+    def scored(self, score: float) -> Self:
+        """Return this document with *score*."""
+        return replace(self, score=score)
+
+
+def documents_among(sources: Iterable[object]) -> tuple[Document, ...]:
+    """Return the `Document`s among *sources*, which may contain values of the application."""
+    return tuple(source for source in sources if isinstance(source, Document))
+
+
+@dataclass(frozen=True, slots=True)
+class SimilaritySearch:
+    """A search by similarity.
+
+    Attributes:
+        query: The text to which results are similar.
+        top_k: The maximum number of results.
+        threshold: The minimum score of a result, between -1.0 and 1.0; None: no minimum.
+        where: A metadata filter; see `chatclient.retrieval.vector_store.filters`.
+
+    Raises:
+        UsageError: The query is not a text, *top_k* is less than one, *threshold* is not a score,
+            or *where* is not a filter.
+    """
+
+    query: str
+    top_k: int = DEFAULT_TOP_K
+    threshold: float | None = None
+    where: Filter | None = None
+
+    def __post_init__(self) -> None:
+        check_type("a query", self.query, str, "search for a document by its text")
+        check_number("top_k", self.top_k, least=-inf)
+        if self.top_k < 1:
+            msg = f"top_k is {self.top_k}; ask for at least one document"
+            raise UsageError(msg)
+        if self.threshold is not None:
+            check_number("a threshold", self.threshold, least=-1)
+            if self.threshold > 1:
+                msg = f"a threshold must be a score of at most 1.0, not {self.threshold!r}"
+                raise UsageError(msg)
+        predicate(self.where)
+        object.__setattr__(self, "where", copy_of(self.where))
+
+
+class VectorStore(Closeable, ABC):
+    """Stores documents with their vectors, and searches them by cosine similarity.
+
+    A subclass implements `store`, `erase` and `nearest`, which serve blocking and asynchronous
+    callers and must wait with the methods of the given runtime. Advisors and tools, which have a
+    runtime, call `put`, `find_all` and `remove`; applications call the other methods.
+
+    Args:
+        embedding_model: Computes the vectors of documents and queries.
+    """
+
+    def __init__(self, embedding_model: EmbeddingModel) -> None:
+        check_type("embedding_model", embedding_model, EmbeddingModel)
+        self.embedding_model = embedding_model
+
+    @abstractmethod
+    async def store(
+        self, documents: Sequence[Document], vectors: Sequence[Vector], runtime: Runtime
+    ) -> None:
+        """Store *documents* with their vectors, replacing those with the same ids."""
+
+    @abstractmethod
+    async def erase(
+        self, ids: Collection[str] | None, where: Filter | None, runtime: Runtime
+    ) -> int:
+        """Delete the documents that have one of *ids* (None: any id) and match *where*."""
+
+    @abstractmethod
+    async def nearest(
+        self, vector: Vector, search: SimilaritySearch, runtime: Runtime
+    ) -> list[Document]:
+        """Return the results of *search*, whose query has *vector*, the best first."""
+
+    async def put(self, documents: Document | Iterable[Document], runtime: Runtime) -> list[str]:
+        """Embed and store *documents*; see `add`."""
+        unique = list({document.id: document for document in _several(documents)}.values())
+        if unique:
+            texts = [document.text for document in unique]
+            vectors = await self.embedding_model.embed_all(texts, runtime)
+            await self.store(unique, vectors, runtime)
+        return [document.id for document in unique]
+
+    async def find_all(
+        self, searches: Sequence[SimilaritySearch], runtime: Runtime
+    ) -> list[list[Document]]:
+        """Return the results of each search; the queries are embedded together."""
+        if not searches:
+            return []
+        queries = [search.query for search in searches]
+        vectors = await self.embedding_model.embed_all(queries, runtime)
+        found: list[list[Document]] = []
+        for vector, search in zip(vectors, searches, strict=True):
+            with runtime.observe(Retrieval(search.query, type(self).__name__)) as observed:
+                observed.result = await self.nearest(vector, search, runtime)
+            found.append(observed.result)
+        return found
+
+    async def remove(
+        self, ids: Collection[str] | None, where: Filter | None, runtime: Runtime
+    ) -> int:
+        """Delete documents; see `delete`."""
+        if ids is None and where is None:
+            msg = "delete needs ids or a filter `where`; `where={}` deletes all documents"
+            raise UsageError(msg)
+        predicate(where)
+        return await self.erase(None if ids is None else names(ids), copy_of(where), runtime)
+
+    def add(self, documents: Document | Iterable[Document]) -> list[str]:
+        """Embed and store *documents*, and return their ids; existing ids are replaced.
+
+        Raises:
+            WrongTypeError: One of them is not a `Document`, but a text for example.
+            ProviderError: The embedding failed; nothing was stored.
+        """
+        return drive(self.put(documents, BLOCKING))
+
+    async def aadd(self, documents: Document | Iterable[Document]) -> list[str]:
+        """Embed and store *documents*, and return their ids; see `add`."""
+        return await self.put(documents, ON_LOOP)
+
+    def similarity_search(
+        self,
+        query: str,
+        *,
+        top_k: int = DEFAULT_TOP_K,
+        threshold: float | None = None,
+        where: Filter | None = None,
+    ) -> list[Document]:
+        """Return the documents most similar to *query*, the best first; see `SimilaritySearch`.
+
+        Raises:
+            UsageError: *top_k* is less than one, or *where* is not a filter.
+            ProviderError: The embedding failed.
+        """
+        search = SimilaritySearch(query, top_k, threshold, where)
+        return drive(self.find_all([search], BLOCKING))[0]
+
+    async def asimilarity_search(
+        self,
+        query: str,
+        *,
+        top_k: int = DEFAULT_TOP_K,
+        threshold: float | None = None,
+        where: Filter | None = None,
+    ) -> list[Document]:
+        """Return the documents most similar to *query*; see `similarity_search`."""
+        search = SimilaritySearch(query, top_k, threshold, where)
+        return (await self.find_all([search], ON_LOOP))[0]
+
+    def delete(self, ids: Collection[str] | None = None, *, where: Filter | None = None) -> int:
+        """Delete the documents that have one of *ids* and match *where*; return their number.
+
+        Raises:
+            UsageError: There are neither ids nor a filter (`where={}` deletes all documents), or
+                *where* is not a filter.
+        """
+        return drive(self.remove(ids, where, BLOCKING))
+
+    async def adelete(
+        self, ids: Collection[str] | None = None, *, where: Filter | None = None
+    ) -> int:
+        """Delete documents; see `delete`."""
+        return await self.remove(ids, where, ON_LOOP)
+
+
+def _several(documents: object) -> list[Document]:
+    """Return one document or several as a list."""
+    several: Any = documents
+    if isinstance(documents, str) or not isinstance(documents, Iterable):
+        several = (documents,)
+    checked: list[Document] = []
+    for each in several:
+        check_type("a document", each, Document, "wrap a text: Document(text)")
+        checked.append(each)
+    return checked

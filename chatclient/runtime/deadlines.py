@@ -1,0 +1,47 @@
+"""Nested requests: those that a tool or an advisor makes inherit the deadline of its request."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+
+from chatclient.runtime.context_vars import context_variable
+from chatclient.runtime.runtime import Runtime
+
+
+class _Caller:
+    """A running tool or advisor, and its deadline."""
+
+    __slots__ = ("deadline", "finished")
+
+    def __init__(self, deadline: float | None) -> None:
+        self.deadline = deadline
+        self.finished = False  # background tasks that it started are not limited by the deadline
+
+
+_caller: ContextVar[_Caller | None] = context_variable("chatclient_caller", None)
+
+
+@contextmanager
+def caller_deadline(deadline: float | None) -> Generator[None, None, None]:
+    """Apply *deadline* to the requests that are made inside.
+
+    None removes the deadline of an outer caller.
+    """
+    caller = _Caller(deadline)
+    token = _caller.set(caller)
+    try:
+        yield
+    finally:
+        caller.finished = True
+        _caller.reset(token)
+
+
+def within_callers_deadline(runtime: Runtime) -> Runtime:
+    """Return *runtime* with the deadline of the surrounding request, if that is earlier."""
+    caller = _caller.get()
+    if caller is None or caller.finished or caller.deadline is None:
+        return runtime
+    if runtime.deadline is not None and runtime.deadline <= caller.deadline:
+        return runtime
+    return replace(runtime, deadline=caller.deadline)

@@ -1,0 +1,77 @@
+"""Strips code fences and surrounding text from structured answers."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from chatclient.chat.thinking_tags import without_thoughts
+
+Cleaner = Callable[[str], str]
+"""Removes text around the answer of a model."""
+
+_FENCED = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
+_FENCE = "```"
+_OPENER = re.compile(r"[{\[]")
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|["{}\[\]]', re.DOTALL)
+_BRACKETS = re.compile(r"[{}\[\]]")
+_MAX_VALUES = 50  # number of candidates, from the end of the text
+
+
+def without_fence(text: str) -> str:
+    """Return *text* without a Markdown code fence that encloses all of it."""
+    bare = text.strip()
+    if len(bare) <= 2 * len(_FENCE) or not (bare.startswith(_FENCE) and bare.endswith(_FENCE)):
+        return text
+    inside = bare[len(_FENCE) : -len(_FENCE)]
+    first, line_break, rest = inside.partition("\n")
+    return (rest if line_break else first).strip()
+
+
+def cleaned(text: str, cleaners: Iterable[Cleaner] = (without_thoughts, without_fence)) -> str:
+    """Return *text* after all *cleaners*, without surrounding whitespace."""
+    text = text.strip()
+    for clean in cleaners:
+        text = clean(text)
+    return text.strip()
+
+
+def json_within(text: str) -> Iterator[str]:
+    """Yield the parts of *text* that may be the requested JSON, the most likely first.
+
+    Fenced blocks come before unfenced values, and later ones before earlier ones, because models
+    correct themselves.
+    """
+    yield from (block.strip() for block in reversed(_FENCED.findall(text)[-_MAX_VALUES:]))
+    yield from reversed([*_values(text)][-_MAX_VALUES:])
+
+
+def _values(text: str) -> Iterator[str]:
+    """Yield the outermost objects and arrays in *text*, found by matching brackets.
+
+    Stops at an unclosed one: a value inside of a truncated answer is not the answer.
+    """
+    at = 0
+    while (opener := _OPENER.search(text, at)) is not None:
+        end = _end_of_value(text, opener.start())
+        if end is None:
+            return
+        yield text[opener.start() : end]
+        at = end
+
+
+def _end_of_value(text: str, begin: int) -> int | None:
+    depth = 0
+    for bracket in brackets(text, begin):
+        depth += 1 if bracket[0] in "{[" else -1
+        if not depth:
+            return bracket.end()
+    return None
+
+
+def brackets(text: str, begin: int = 0) -> Iterator[re.Match[str]]:
+    """Yield the brackets in *text* outside of strings; an unclosed string is not one."""
+    for token in _TOKENS.finditer(text, begin):
+        if token[0] == '"':  # unclosed; avoids a new search for each later quote
+            yield from _BRACKETS.finditer(text, token.end())
+            return
+        if len(token[0]) == 1:
+            yield token

@@ -1,0 +1,177 @@
+"""Evaluators: a model judges whether answers are relevant and supported by documents.
+
+For tests of prompts and retrieval, and for guardrails. The judging model should be better than the
+one that wrote the answer. The data to judge is escaped and put into tags, so that the judge does
+not follow instructions in it.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Self
+
+from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
+from chatclient.chat.model import ChatModel
+from chatclient.chat.options import ChatOptions
+from chatclient.errors import InvalidResponseError, UsageError
+from chatclient.retrieval.model_step import DATA, TemplateCall
+from chatclient.retrieval.prompt import framed
+from chatclient.retrieval.vector_store.store import Document, documents_among
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.deadlines import within_callers_deadline
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+
+_VERDICT = "Say yes or no first, and then in one sentence why."
+
+RELEVANCY_TEMPLATE = (
+    "Judge whether the answer is an answer to the question, and in line with the documents, where "
+    f"there are any. {DATA} {_VERDICT}\n\n"
+    "<question>{query}</question>\n<documents>\n{context}\n</documents>\n"
+    "<answer>{response}</answer>"
+)
+FACT_CHECKING_TEMPLATE = (
+    f"Judge whether the documents bear out all that the claim says. {DATA} {_VERDICT}\n\n"
+    "<documents>\n{document}\n</documents>\n<claim>{claim}</claim>"
+)
+
+_YES_OR_NO = re.compile(r"[\W_]*(yes|no)\b[\W_]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRequest:
+    """An answer to judge, with its question and documents.
+
+    Attributes:
+        question: The user's question.
+        answer: The answer.
+        documents: The documents that the answer should be based on.
+    """
+
+    question: str
+    answer: str
+    documents: Sequence[Document] = ()
+
+    @classmethod
+    def of(cls, question: str, response: ChatClientResponse) -> Self:
+        """Return a request to judge *response*, with its retrieved documents."""
+        documents = documents_among(response.context.get(DOCUMENTS, ()))
+        return cls(question, response.chat_response.text, documents)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResponse:
+    """The verdict of an evaluator.
+
+    Attributes:
+        passed: Whether the answer passed.
+        score: The quality from 0 to 1; either 0 or 1 for evaluators that answer yes or no.
+        feedback: The reason.
+    """
+
+    passed: bool
+    score: float
+    feedback: str = ""
+
+
+class Evaluator(ABC):
+    """Judges answers; a subclass implements `judge` for blocking and asynchronous callers."""
+
+    @abstractmethod
+    async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
+        """Return the verdict on an answer; for advisors."""
+
+    def evaluate(self, request: EvaluationRequest) -> EvaluationResponse:
+        """Return the verdict on an answer.
+
+        Raises:
+            UsageError: The request lacks documents that the evaluator needs.
+            ProviderError: The judge failed, or answered neither yes nor no.
+        """
+        return drive(self.judge(request, within_callers_deadline(BLOCKING)))
+
+    async def aevaluate(self, request: EvaluationRequest) -> EvaluationResponse:
+        """Return the verdict on an answer; see `evaluate`."""
+        return await self.judge(request, within_callers_deadline(ON_LOOP))
+
+
+class _Judge(TemplateCall):
+    """Requests a verdict from a model."""
+
+    async def __call__(self, runtime: Runtime, **values: str) -> EvaluationResponse:
+        text = await self.answer(runtime, **values)
+        verdict = _YES_OR_NO.match(text)
+        if verdict is None:
+            msg = f"the judge {self.model.name} answered neither yes nor no"
+            raise InvalidResponseError(msg, body=text)
+        passed = verdict[1].lower() == "yes"
+        return EvaluationResponse(passed, float(passed), text[verdict.end() :])
+
+
+class RelevancyEvaluator(Evaluator):
+    """Judges whether an answer is relevant to the question and consistent with the documents.
+
+    Args:
+        model: The judge; a low temperature is recommended.
+        template: The prompt, with `{query}`, `{context}` and `{response}`.
+        options: Options of the request to the judge.
+
+    Raises:
+        TemplateError: The template lacks a placeholder.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        *,
+        template: str = RELEVANCY_TEMPLATE,
+        options: ChatOptions | None = None,
+    ) -> None:
+        self._judge = _Judge(model, template, {}, ("query", "context", "response"), options)
+
+    async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
+        """Return whether the answer is relevant."""
+        return await self._judge(
+            runtime,
+            query=escape(request.question, quote=False),
+            context=framed(request.documents),
+            response=escape(request.answer, quote=False),
+        )
+
+
+class FactCheckingEvaluator(Evaluator):
+    """Judges whether the documents support all claims of an answer.
+
+    Args:
+        model: The judge; a low temperature is recommended.
+        template: The prompt, with `{document}` and `{claim}`.
+        options: Options of the request to the judge.
+
+    Raises:
+        TemplateError: The template lacks a placeholder.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        *,
+        template: str = FACT_CHECKING_TEMPLATE,
+        options: ChatOptions | None = None,
+    ) -> None:
+        self._judge = _Judge(model, template, {}, ("document", "claim"), options)
+
+    async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
+        """Return whether the documents support the answer.
+
+        Raises:
+            UsageError: There are no documents.
+        """
+        if not request.documents:
+            msg = "fact checking needs documents, and the request has none"
+            raise UsageError(msg)
+        return await self._judge(
+            runtime,
+            document=framed(request.documents),
+            claim=escape(request.answer, quote=False),
+        )

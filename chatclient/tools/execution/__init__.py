@@ -1,0 +1,1 @@
+"""Runs the tool calls of a model's message."""

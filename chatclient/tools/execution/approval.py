@@ -1,0 +1,291 @@
+"""Approval of tool calls, immediately or after the turn was suspended."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from chatclient._internal.checks import check_callable, check_choice
+from chatclient._internal.json import loads_comparable
+from chatclient.chat.tool import ToolContext, ToolResult
+from chatclient.errors import ToolArgumentError, ToolDeniedError, ToolUsageError, UsageError
+from chatclient.tools.execution.interceptors import NextTool, ToolInvocation
+from chatclient.tools.pending_turn import ApprovalRequired, PendingTurn, places_in
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision about a tool call.
+
+    Attributes:
+        approved: Whether the tool may be run.
+        message: A text for the model: the reason for a denial, or a remark before the result.
+        arguments: Arguments that replace those of the model, a JSON object as text, or None. They
+            are reported to the model, before the result.
+        result: The result, if the call was executed elsewhere; the tool is not run then. See
+            `answered`.
+
+    Raises:
+        ToolUsageError: *approved* is no bool, *arguments* are no text, or *result* is no
+            `ToolResult`.
+    """
+
+    approved: bool
+    message: str = ""
+    arguments: str | None = None
+    result: ToolResult | None = None
+
+    def __post_init__(self) -> None:
+        approved: object = self.approved
+        if not isinstance(approved, bool):  # the text "no" would be true
+            msg = f"approved must be True or False, not {approved!r}"
+            raise ToolUsageError(msg)
+        arguments: object = self.arguments
+        if not isinstance(arguments, str | None):
+            msg = f"a decision's arguments must be JSON as text, json.dumps(...), not {arguments!r}"
+            raise ToolUsageError(msg)
+        result: object = self.result
+        if not isinstance(result, ToolResult | None):
+            msg = (
+                f"a decision's result must be a ToolResult, as of Decision.answered, not {result!r}"
+            )
+            raise ToolUsageError(msg)
+        if not approved and not self.message:
+            object.__setattr__(self, "message", "The user did not allow this call.")
+
+    @classmethod
+    def answered(cls, result: ToolResult | str) -> "Decision":
+        """Return the decision for a call that was executed elsewhere, with its *result*.
+
+        Raises:
+            UsageError: *result* is neither a text nor a `ToolResult`.
+        """
+        given: object = ToolResult(result) if isinstance(result, str) else result
+        if not isinstance(given, ToolResult):
+            msg = f"the answer to a tool call must be a text or a ToolResult, not {result!r}"
+            raise UsageError(msg)
+        return cls(approved=True, result=given)
+
+
+APPROVE = Decision(approved=True)
+DENY = Decision(approved=False)
+
+DECISIONS = "tool_approval_decisions"
+"""The key in a tool context of the decisions by tool call id, in a resumed turn."""
+
+AGENT_TURNS = "agent_turns"
+"""The key in a tool context of resumed turns of agents, with their decisions, by the id of the call
+to the agent."""
+
+
+def decision_of(decision: object) -> Decision:
+    """Return *decision*, which may be a bool, as a `Decision`.
+
+    Raises:
+        ToolUsageError: It is neither.
+    """
+    if isinstance(decision, bool):
+        return APPROVE if decision else DENY
+    if not isinstance(decision, Decision):
+        msg = f"an approval must be a bool or a Decision, not {decision!r}"
+        raise ToolUsageError(msg)
+    return decision
+
+
+Ask = Callable[[ToolInvocation], Decision | bool | Awaitable[Decision | bool | None] | None]
+"""Returns a decision about a call, or None to suspend the turn until there is one."""
+
+
+def check_edit(invocation: ToolInvocation) -> None:
+    """Check that the tool can be run with the arguments of a decision.
+
+    Raises:
+        ToolUsageError: It cannot.
+    """
+    try:
+        invocation.arguments()
+    except ToolArgumentError as error:
+        msg = f"the tool cannot run with the decision about {invocation.tool_call.id!r}: {error}"
+        raise ToolUsageError(msg) from error
+
+
+_MESSAGE_PREFIX = "The user says: "
+
+
+def remark_on(decision: Decision, given: str) -> str | None:
+    """Return the text for the model before the result of an approved call, or None.
+
+    Args:
+        decision: The decision.
+        given: The arguments that the decision is about.
+    """
+    message, arguments = decision.message, decision.arguments
+    if decision.result is not None or arguments is None or _same(arguments, given):
+        return f"{_MESSAGE_PREFIX}{message}" if message else None
+    changed = f"The user changed the arguments to {arguments}"
+    return f"{changed}: {message}" if message else f"{changed}."
+
+
+def _same(arguments: str, given: str) -> bool:
+    """Return whether two texts are equal JSON: a user interface may reformat arguments."""
+    try:
+        return arguments == given or bool(_value(arguments) == _value(given))
+    except ValueError:
+        return False
+
+
+def _value(text: str) -> Any:
+    return loads_comparable(text)
+
+
+def _add_remark(context: ToolContext, remark: str | None) -> None:
+    """Add *remark* to those of other approvers of the call."""
+    earlier = context.remark
+    if remark is None or earlier is None:
+        context.remark = earlier or remark
+    elif not earlier.endswith(
+        f": {remark.removeprefix(_MESSAGE_PREFIX)}"
+    ):  # one decision for several approvers
+        context.remark = f"{earlier}\n{remark}"
+
+
+def _writes(invocation: ToolInvocation) -> bool:
+    return invocation.metadata.effect == "write"
+
+
+@dataclass(frozen=True)
+class ToolApproval:
+    """An interceptor that runs tools only after approval.
+
+    Invalid arguments need no decision: the model gets the error immediately.
+
+    Attributes:
+        needed: A function, plain or asynchronous, that returns whether a call needs approval;
+            default: calls of tools that write. `invocation.arguments()` are the arguments by name.
+        ask: A function, plain or asynchronous, that returns a `Decision` or a bool immediately.
+            Without it the turn is suspended: its response contains a `PendingTurn`, which
+            `client.resume` continues.
+
+    Raises:
+        UsageError: One of them is not a function.
+    """
+
+    needed: Callable[[ToolInvocation], bool | Awaitable[bool]] = _writes
+    ask: Ask | None = None
+
+    def __post_init__(self) -> None:
+        check_callable("needed", self.needed, takes=("invocation",))
+        if self.ask is not None:
+            check_callable("ask", self.ask, takes=("invocation",))
+
+    async def __call__(self, invocation: ToolInvocation, call_next: NextTool, /) -> ToolResult:
+        """Run the tool if that is allowed.
+
+        Raises:
+            ToolArgumentError: It cannot be run with its arguments.
+            ToolDeniedError: It is not allowed.
+            ApprovalRequired: There is no decision yet.
+            ToolUsageError: The decision is invalid, or cannot be applied.
+        """
+        invocation.arguments()
+        decision = await self._decision(invocation)
+        if decision is None:
+            return await call_next(invocation)
+        invocation.context.decided = True
+        return await _as_decided(decision, invocation, call_next)
+
+    async def _decision(self, invocation: ToolInvocation) -> Decision | None:
+        """Return the decision about the call, or None if none is needed."""
+        context, decision = invocation.context, None
+        if DECISIONS in context:  # valid even if `needed` returns something else now
+            decision = context[DECISIONS].get(invocation.tool_call.id)
+        if decision is None:
+            if not await context.runtime.awaited(self.needed(invocation)):
+                return None
+            if self.ask is not None:
+                decision = await context.runtime.invoke(self.ask, invocation)
+        if decision is None:
+            raise ApprovalRequired
+        return decision_of(decision)
+
+
+async def apply_decision(invocation: ToolInvocation, call_next: NextTool, /) -> ToolResult:
+    """Apply the decision about a call, if no other interceptor has done so.
+
+    It is the innermost interceptor of a resumed turn, because the client that resumes it may differ
+    from the one that asked for approval, and have no `ToolApproval`.
+    """
+    context = invocation.context
+    decision: Decision | None = context[DECISIONS].get(context.tool_call_id)
+    if decision is None or context.decided:
+        return await call_next(invocation)
+    return await _as_decided(decision, invocation, call_next)
+
+
+async def _as_decided(
+    decision: Decision, invocation: ToolInvocation, call_next: NextTool
+) -> ToolResult:
+    """Run the tool according to *decision*.
+
+    Raises:
+        ToolDeniedError: It is not allowed.
+        ToolUsageError: It cannot be run with the arguments of the decision.
+    """
+    if not decision.approved:
+        raise ToolDeniedError(decision.message, tool_name=invocation.tool_call.name)
+    _add_remark(invocation.context, remark_on(decision, invocation.tool_call.arguments))
+    if decision.result is not None:
+        return decision.result
+    if decision.arguments is not None:
+        invocation = invocation.with_arguments(decision.arguments)
+        check_edit(invocation)
+    return await call_next(invocation)
+
+
+ForAll = Literal["approve", "deny"]
+Decisions = Mapping[str, Decision | bool] | ForAll
+"""Decisions by the ids of `PendingTurn.to_decide`, or the same for all."""
+
+
+def decisions_for(turn: PendingTurn, decisions: Decisions) -> dict[str, Decision]:
+    """Return a decision for every pending call of *turn*.
+
+    Raises:
+        UsageError: A decision is missing, an id is unknown, a word for all calls is unknown, or an
+            argument is of the wrong type.
+    """
+    given: object = turn
+    if not isinstance(given, PendingTurn):
+        msg = f"resume takes a PendingTurn or its JSON, not {turn!r}"
+        raise UsageError(msg)
+    ids, given = list(turn.to_decide()), decisions
+    if isinstance(decisions, str):
+        check_choice("a decision about all calls", decisions, ForAll)
+        return dict.fromkeys(ids, APPROVE if decisions == "approve" else DENY)
+    if not isinstance(given, Mapping):
+        msg = (
+            f"decisions must be a mapping from the ids {ids} to bools or Decisions, or 'approve'"
+            f" or 'deny' for all of them, not {decisions!r}"
+        )
+        raise UsageError(msg)
+    unknown, missing = set(decisions) - set(ids), set(ids) - set(decisions)
+    if unknown or missing:
+        left, strange = sorted(missing), sorted(unknown, key=repr)
+        msg = f"decide about the calls {ids}: not decided {left}, unknown {strange}"
+        raise UsageError(msg)
+    return {id: decision_of(decision) for id, decision in decisions.items()}
+
+
+def decision_context(turn: PendingTurn, decisions: Mapping[str, Decision]) -> dict[str, Any]:
+    """Return the values of *decisions* for the tool context of *turn*.
+
+    Calls to suspended agents are approved; the decisions are about the agents' own calls.
+    """
+    own: dict[str, Decision] = dict.fromkeys(turn.agents, APPROVE)
+    inside: dict[str, dict[str, Decision]] = {id: {} for id in turn.agents}
+    for id, (call_id, id_inside) in places_in(turn).items():
+        if id_inside is None:
+            own[call_id] = decisions[id]
+        else:
+            inside[call_id][id_inside] = decisions[id]
+    agents = {id: (agent, inside[id]) for id, agent in turn.agents.items()}
+    return {DECISIONS: own, AGENT_TURNS: agents}

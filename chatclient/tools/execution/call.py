@@ -1,0 +1,394 @@
+"""One tool call: runs the tool, and turns its result or its failure into a response."""
+
+import asyncio
+import functools
+import math
+import time
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass, replace
+
+import anyio
+
+from chatclient._internal.frozen import merged
+from chatclient._internal.json import loads
+from chatclient.chat.events import ToolCallFinished, ToolRunStarted
+from chatclient.chat.messages import ToolCall, ToolResponse
+from chatclient.chat.parts import call_key
+from chatclient.chat.tool import (
+    CONVERSATION_ID,
+    DONE,
+    FAILURE,
+    RAN_WITH,
+    REMARK,
+    RETURN_DIRECT,
+    ToolCallback,
+    ToolContext,
+    ToolResult,
+)
+from chatclient.errors import (
+    DeadlineExceededError,
+    ToolArgumentError,
+    ToolDeniedError,
+    ToolResultError,
+    ToolUsageError,
+)
+from chatclient.observability.operations import WAITS, ToolRun
+from chatclient.runtime.deadlines import caller_deadline
+from chatclient.runtime.interruption import check_interruption, is_interrupted
+from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import is_awaitable
+from chatclient.tools.execution.failure import (
+    ToolExecutionExceptionProcessor,
+    ToolFailure,
+    kind_of,
+    log_programming_error,
+    process_failure,
+)
+from chatclient.tools.execution.interceptors import InterceptorChain, ToolInvocation, check_result
+from chatclient.tools.execution.toolset import Toolset
+from chatclient.tools.execution.turn import ToolTurn
+from chatclient.tools.pending_turn import ApprovalRequired, PendingTurn
+from chatclient.tools.tool_execution import ToolExecution
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendedCall:
+    """A call that waits for a decision.
+
+    Attributes:
+        turn: The suspended turn of an agent, if the call is one of an agent.
+    """
+
+    turn: PendingTurn | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallRunner:
+    """Runs single calls of one round.
+
+    Attributes:
+        turn: The turn that the calls belong to.
+        toolset: The tools that may be run.
+        chain: The interceptors, with the tool inside.
+        exception_processor: Decides what happens when a call fails.
+        truncated: The id of the call in which the model's message may be truncated, if any.
+        forbidden: Whether the model called tools despite `tool_choice="none"`.
+    """
+
+    turn: ToolTurn
+    toolset: Toolset
+    chain: InterceptorChain
+    exception_processor: ToolExecutionExceptionProcessor
+    truncated: str | None = None
+    forbidden: bool = False
+
+    async def run(
+        self, call: ToolCall, runtime: Runtime, *, attempt: int, ordinal: int
+    ) -> ToolExecution | SuspendedCall:
+        """Run one call.
+
+        Args:
+            call: The call.
+            runtime: How the request runs.
+            attempt: The number of calls of this tool in the turn, including this one.
+            ordinal: The position of the call among the equal calls of the turn, from 1.
+
+        Raises:
+            ToolUsageError: The application made a mistake that no model can correct.
+            Exception: What the exception processor raises.
+        """
+        runtime.check_cancelled()
+        turn = self.turn
+        context = ToolContext(
+            turn.context,
+            runtime=runtime,
+            tool_call_id=call.id,
+            tool_name=call.name,
+            attempt=attempt,
+            idempotency=functools.partial(turn.idempotency_key, call, ordinal),
+        )
+        with runtime.observe(self._operation(call)) as step:
+            try:
+                outcome = await self._outcome(call, context)
+            except BaseException:
+                if context.result is not None:  # the tool has finished all the same
+                    self._record_completed(call, context, context.result)
+                raise
+            if isinstance(outcome, SuspendedCall):
+                step.note(WAITS, "approval")
+            else:
+                step.result = outcome
+        return outcome
+
+    async def answer(
+        self,
+        call: ToolCall,
+        result: ToolResult,
+        runtime: Runtime,
+        *,
+        attempt: int,
+        ran: tuple[float | None, float] = (None, 0.0),
+        error: Exception | None = None,
+    ) -> ToolExecution:
+        """Return the execution of *call* with *result*, and emit the event of its end.
+
+        Args:
+            call: The call.
+            result: The result that goes to the model.
+            runtime: How the request runs.
+            attempt: The number of calls of this tool in the turn, including this one.
+            ran: When the tool started and how long it took, if it was run.
+            error: The error, if the call failed.
+        """
+        started, seconds = ran
+        response = _response(call, result)
+        execution = ToolExecution(call, response, seconds, attempt, error, result.value, started)
+        if runtime.streaming:
+            event = ToolCallFinished(call, response, seconds, attempt, error, result.value)
+            await runtime.emit(event)
+        return execution
+
+    def _operation(self, call: ToolCall) -> ToolRun:
+        callback = self.toolset.get(call.name)
+        description = "" if callback is None else callback.definition.description
+        return ToolRun(call, description, self.turn.context.get(CONVERSATION_ID))
+
+    async def _outcome(self, call: ToolCall, context: ToolContext) -> ToolExecution | SuspendedCall:
+        runtime = context.runtime
+        started_at, started = time.time(), time.perf_counter()
+        error: Exception | None = None
+        try:
+            self._check_admissible(call)
+            callback = self.toolset.get(call.name)
+            if callback is None:
+                callback = await self.toolset.find(call.name, runtime)
+            if callback.metadata.compensation is not None:
+                self.turn.compensation.tools[call_key(call)] = callback
+            context.timeout = _time_limit(callback, runtime)
+            invocation = ToolInvocation(call, callback, context)
+            if runtime.deadline is None:
+                result = await self.chain(invocation)
+            else:
+                with caller_deadline(runtime.deadline):
+                    result = await self.chain(invocation)
+        except Exception as problem:
+            if (suspended := _suspension(context, problem)) is not None:
+                return suspended
+            if isinstance(problem, (ToolUsageError, MemoryError)):
+                raise  # no model can correct it
+            log_programming_error(call.name, problem)
+            seconds = time.perf_counter() - started
+            error, result = problem, await self._failure_result(problem, call, context, seconds)
+        else:
+            if (suspended := _suspension(context)) is not None:
+                return suspended
+            # An interceptor may treat the result of a tool that has finished as a failure.
+            if result.is_error and self._has_completed(call, context):
+                result = replace(result, metadata=merged(result.metadata, {DONE: True}))
+        ran = started_at, time.perf_counter() - started
+        result = _annotated(result, call, context)
+        return await self.answer(
+            call, result, runtime, attempt=context.attempt, ran=ran, error=error
+        )
+
+    async def _failure_result(
+        self, error: Exception, call: ToolCall, context: ToolContext, seconds: float
+    ) -> ToolResult:
+        """Return what the model is told about *error*, or raise it, as the application decides."""
+        try:
+            return await self._handle_failure(call, error, context)
+        except Exception:
+            if context.runtime.streaming:
+                event = _failed_event(call, error, context.attempt, seconds)
+                await context.runtime.emit(event)
+            raise
+
+    def _check_admissible(self, call: ToolCall) -> None:
+        """Check that *call* may be run at all.
+
+        Raises:
+            ToolDeniedError: The model was not allowed to call tools.
+            ToolArgumentError: The call may be incomplete.
+        """
+        if self.forbidden:
+            msg = "No tool may be called here; answer without"
+            raise ToolDeniedError(msg, tool_name=call.name)
+        if call.id == self.truncated:
+            _check_complete(call, self.toolset.get(call.name))
+
+    async def _handle_failure(
+        self, call: ToolCall, error: Exception, context: ToolContext
+    ) -> ToolResult:
+        completed = self._has_completed(call, context)
+        if not context.runtime.remaining():
+            msg = f"the deadline passed while the tool {call.name!r} ran"
+            raise DeadlineExceededError(msg) from error
+        kind = kind_of(error)
+        count = self.turn.count_failure(call.name, kind)
+        failure = ToolFailure(kind, call, error, count, context)
+        result = await process_failure(self.exception_processor, failure)
+        metadata = {FAILURE: kind, DONE: True} if completed else {FAILURE: kind}
+        return replace(result, metadata=merged(result.metadata, metadata))
+
+    def _has_completed(self, call: ToolCall, context: ToolContext) -> bool:
+        """Return whether the tool of a failed *call* has finished, and record its result."""
+        result = context.result
+        if result is None or result.is_error:
+            return False
+        self._record_completed(call, context, result)
+        return True
+
+    def _record_completed(self, call: ToolCall, context: ToolContext, result: ToolResult) -> None:
+        response = _response(call, _with_arguments_note(result, context.arguments))
+        execution = ToolExecution(call, response, attempt=context.attempt, value=result.value)
+        self.turn.compensation.completed[call_key(call)] = execution
+
+
+def _suspension(context: ToolContext, error: Exception | None = None) -> SuspendedCall | None:
+    """Return the suspension of a call, even if an interceptor caught or replaced its exception."""
+    raised = () if error is None else _leaves(error)  # an interceptor may use a task group
+    for each in (context.suspended, *raised):
+        if isinstance(each, ApprovalRequired):
+            return SuspendedCall(each.turn)
+    return None
+
+
+def _leaves(error: Exception) -> Iterator[Exception]:
+    if isinstance(error, ExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
+
+
+def _failed_event(
+    call: ToolCall, error: Exception, attempt: int, seconds: float
+) -> ToolCallFinished:
+    """Return the event of a call whose failure is raised, so that no model gets a response."""
+    text = f"The tool {call.name!r} failed, and ended the turn."
+    response = ToolResponse(call.id, call.name, text, is_error=True)
+    return ToolCallFinished(call, response, seconds, attempt, error)
+
+
+def _response(call: ToolCall, result: ToolResult) -> ToolResponse:
+    metadata = result.metadata
+    if result.return_direct is not None:
+        metadata = merged(metadata, {RETURN_DIRECT: result.return_direct})
+    return ToolResponse(call.id, call.name, result.text, result.is_error, result.media, metadata)
+
+
+def _annotated(result: ToolResult, call: ToolCall, context: ToolContext) -> ToolResult:
+    """Return *result* with changed arguments in its metadata, and with a remark before its text."""
+    if context.arguments != call.arguments:
+        result = _with_arguments_note(result, context.arguments)
+    if context.remark is not None:
+        metadata = merged(result.metadata, {REMARK: context.remark})
+        result = replace(result, text=f"{context.remark}\n{result.text}", metadata=metadata)
+    return result
+
+
+def _with_arguments_note(result: ToolResult, arguments: str | None) -> ToolResult:
+    """Return *result* with the *arguments* that the tool ran with in its metadata."""
+    if arguments is None and result.is_error:  # the tool was not run
+        return result
+    return replace(result, metadata=merged(result.metadata, {RAN_WITH: arguments}))
+
+
+def _check_complete(call: ToolCall, callback: ToolCallback | None) -> None:
+    """Check that a call at the end of a truncated message is complete.
+
+    Raises:
+        ToolArgumentError: It is not.
+    """
+    msg = f"The call of {call.name} was cut off, perhaps at a token limit; make it again, shorter"
+    truncated = ToolArgumentError(msg, tool_name=call.name, malformed=True)
+    try:
+        arguments = loads(call.arguments.strip() or "{}")
+    except ValueError as error:
+        raise truncated from error
+    # Truncated before its arguments begin, the call would run with defaults.
+    if not arguments and callback is not None and callback.definition.input_schema["properties"]:
+        raise truncated
+
+
+def _time_limit(callback: ToolCallback, runtime: Runtime) -> float | None:
+    """Return how many seconds a tool may take: its own timeout, or less until the deadline."""
+    timeout = callback.metadata.timeout
+    if runtime.deadline is None:
+        return timeout
+    remaining = runtime.remaining()
+    return remaining if timeout is None else min(timeout, remaining)
+
+
+async def invoke_tool(invocation: ToolInvocation) -> ToolResult:
+    """Run the tool itself, inside all interceptors.
+
+    Raises:
+        TimeoutError: It took too long, or the interceptors left it no time.
+    """
+    check_interruption()
+    context, callback = invocation.context, invocation.callback
+    if isinstance(waiting := context.suspended, ApprovalRequired) and waiting.turn is not None:
+        raise ApprovalRequired(waiting.turn)  # a suspended agent is not called again
+    context.suspended = None  # an interceptor asked for approval and then continued
+    context.timeout = timeout = _time_limit(callback, context.runtime)
+    context.arguments = invocation.tool_call.arguments
+    if context.runtime.streaming:
+        await context.runtime.emit(ToolRunStarted(invocation.tool_call, context.attempt))
+    try:
+        if timeout is None:
+            result = await _started(callback, context.arguments, context)
+        elif timeout <= 0:
+            msg = "the deadline passed before the tool began"
+            raise TimeoutError(msg)
+        else:
+            with caller_deadline(time.monotonic() + timeout):
+                running = _started(callback, context.arguments, context)
+                result = await context.runtime.within(timeout, running)
+    except asyncio.CancelledError as error:
+        if _request_is_cancelled():
+            raise
+        msg = "something that the tool waited for was cancelled"
+        raise RuntimeError(msg) from error
+    except ExceptionGroup as group:
+        single = _single_error(group)
+        raise single from single.__cause__
+    except ApprovalRequired as suspension:
+        context.suspended = ApprovalRequired(suspension.turn)
+        raise
+    context.result = check_result(result, f"invoke() of tool {callback.definition.name!r}")
+    return result
+
+
+def _started(callback: ToolCallback, arguments: str, context: ToolContext) -> Awaitable[ToolResult]:
+    """Call `invoke` and return its awaitable.
+
+    Raises:
+        ToolResultError: It returned something else.
+    """
+    running: object = callback.invoke(arguments, context)
+    if not is_awaitable(running):
+        name = callback.definition.name
+        msg = f"invoke() of tool {name!r} is not a coroutine function; write it with `async def`"
+        raise ToolResultError(msg)
+    return running
+
+
+def _request_is_cancelled() -> bool:
+    """Return whether the request was cancelled, and not only something that a tool awaited."""
+    if is_interrupted():
+        return True
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop is running, so nothing else could cancel
+        return False
+    # A cancelled scope of anyio cancels repeatedly and resets the task's counter.
+    scope_is_cancelled = anyio.current_effective_deadline() == -math.inf
+    return task is None or task.cancelling() > 0 or scope_is_cancelled
+
+
+def _single_error(error: Exception) -> Exception:
+    """Return the only error of a task group: it may be one for the model."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

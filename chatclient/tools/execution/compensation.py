@@ -1,0 +1,311 @@
+"""Undoes the tool calls of a turn when a later call or the turn fails (a saga).
+
+A tool declares with `@tool(compensation=...)` how a call of it is undone. When a tool that writes
+fails, or the turn ends with an error, all successful calls of the turn are undone, the last one
+first. The messages to the model are rewritten, so that it knows which calls no longer count.
+"""
+
+import asyncio
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chatclient._internal.json import dumps_exact
+from chatclient._internal.logging import get_logger
+from chatclient.chat.events import ToolCallUndone
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Message,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+)
+from chatclient.chat.parts import call_key
+from chatclient.chat.tool import DONE, FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
+from chatclient.observability.operations import ToolUndo
+from chatclient.runtime.deadlines import caller_deadline
+from chatclient.runtime.runtime import Runtime
+from chatclient.tools.execution.idempotency import IdempotencyKeys
+from chatclient.tools.execution.result import ToolExecutionResult
+from chatclient.tools.execution.toolset import Toolset
+from chatclient.tools.function.argument_repair import repair_value
+from chatclient.tools.function.binding import object_in, own_schema
+from chatclient.tools.function.compensation import compensation_name, wants_execution
+from chatclient.tools.function.schema import signature_of
+from chatclient.tools.pending_turn import answered_in
+from chatclient.tools.tool_execution import ToolExecution, without_remark
+
+log = get_logger(__name__)
+
+# Failures of the tool itself; errors that the model made in its call undo nothing.
+_FAILURES = frozenset({"exception", "timeout"})
+
+UndoneCalls = Mapping[object, ToolExecution]
+"""The executions of undone calls by the key of the call, with the responses that replace theirs."""
+
+
+@dataclass(slots=True)
+class Compensation:
+    """The calls of one turn that can be undone, and those that were.
+
+    The tool loop registers the turn with `Runtime.undo_on_failure`, and a round undoes the turn
+    when one of its calls has failed. Everything else is here.
+
+    All mappings and sets go by the key of the call, because models may use an id again.
+
+    Attributes:
+        keys: Idempotency keys, also for the calls that undo others.
+        executions: All executions of the turn so far; the turn adds to this list.
+        earlier: Executions that messages of an unfinished turn contain, from before this process
+            continued it.
+        tools: The calls that were run, with their tools, which may not be offered any more when
+            the calls are undone.
+        completed: Results of tools that finished although their call failed or was interrupted.
+        undone: The calls that were undone.
+        final: Calls that stay, even if the turn fails: a memory has stored them.
+        shared: Calls that an earlier attempt of the request undoes if the request fails.
+    """
+
+    keys: IdempotencyKeys
+    executions: list[ToolExecution]
+    earlier: list[ToolExecution] = field(default_factory=list)
+    tools: dict[object, ToolCallback] = field(default_factory=dict)
+    completed: dict[object, ToolExecution] = field(default_factory=dict)
+    undone: dict[object, ToolExecution] = field(default_factory=dict)
+    final: frozenset[object] = frozenset()
+    shared: frozenset[object] = frozenset()
+
+    def by_key(self) -> dict[object, ToolExecution]:
+        """Return the executions of the turn by the key of their call."""
+        return {call_key(execution.tool_call): execution for execution in self.executions}
+
+    def tracked_calls(self) -> set[object]:
+        """Return the keys of all calls that something is recorded of."""
+        return self.by_key().keys() | self.undone.keys() | self.shared
+
+    def add_earlier(self, messages: Sequence[Message]) -> None:
+        """Add the answered calls of *messages* that are not among the executions."""
+        known = self.by_key()
+        self.earlier += [
+            ToolExecution(call, response)
+            for call, response in answered_in(messages)
+            if call_key(call) not in known
+        ]
+
+    def continue_from(self, attempts: Sequence["Compensation"]) -> None:
+        """Continue the executions so far, which earlier attempts of the request have made.
+
+        No call is undone twice, although an advisor may show an earlier attempt to the model.
+
+        Args:
+            attempts: Those that are undone if the request fails. Calls of others are final.
+        """
+        if attempts:
+            self.undone = attempts[0].undone
+            self.shared = frozenset().union(*(a.by_key().keys() - a.final for a in attempts))
+        self.final = frozenset(self.by_key()) - self.shared
+
+    def repeat(self, attempt: "Compensation") -> None:
+        """Take over the calls of an earlier *attempt*, which led to an answer that has stayed."""
+        self.undone.update(attempt.undone)
+        self.final |= attempt.by_key().keys() - self.shared
+
+    def failed_call(
+        self, executions: Iterable[ToolExecution], toolset: Toolset
+    ) -> ToolExecution | None:
+        """Return the first of *executions* whose failure undoes the turn, or None."""
+        failed = (each for each in executions if each.is_error)
+        return next((e for e in failed if _undoes(e, toolset.metadata_of(e.tool_call.name))), None)
+
+    async def undo(
+        self,
+        executions: Iterable[ToolExecution],
+        cause: str,
+        toolset: Toolset,
+        context: Mapping[str, Any],
+        runtime: Runtime,
+    ) -> None:
+        """Undo all calls of the turn, the last one first, as far as possible.
+
+        A request that is cancelled meanwhile waits for this. Calls that were undone before or are
+        final are skipped.
+
+        Args:
+            executions: Those of the current round, in the order of the calls.
+            cause: The reason, for the model.
+            toolset: Finds the tools of calls that were made in another process.
+            context: The values of the tool context.
+            runtime: How the request runs.
+        """
+        by_key: dict[object, ToolExecution] = {}
+        for execution in (*self.earlier, *self.executions, *executions):
+            key = call_key(execution.tool_call)
+            by_key.pop(key, None)  # the turn may contain those of the round already
+            by_key[key] = execution
+        to_undo = [
+            (execution, ordinal)
+            for execution, ordinal in self._with_ordinals(by_key.values())
+            if self._can_be_undone(execution)
+        ]
+        if to_undo:
+            await runtime.shielded(self._undo(to_undo[::-1], cause, toolset, context, runtime))
+
+    def _with_ordinals(
+        self, executions: Iterable[ToolExecution]
+    ) -> Iterator[tuple[ToolExecution, int]]:
+        """Yield each execution with its position among the equal calls."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for execution in executions:
+            canonical = self.keys.canonical(execution.tool_call)
+            counts[canonical] += 1
+            yield execution, counts[canonical]
+
+    def _can_be_undone(self, execution: ToolExecution) -> bool:
+        key = call_key(execution.tool_call)
+        failed = execution.is_error or FAILURE in execution.metadata
+        completed = not failed or DONE in execution.metadata
+        ran = execution.arguments is not None
+        return completed and ran and key not in self.undone and key not in self.final
+
+    async def _undo(
+        self,
+        executions: Sequence[tuple[ToolExecution, int]],
+        cause: str,
+        toolset: Toolset,
+        context: Mapping[str, Any],
+        runtime: Runtime,
+    ) -> None:
+        for execution, ordinal in executions:
+            call, key = execution.tool_call, call_key(execution.tool_call)
+            tool = self.tools.get(key)
+            if tool is None:
+                tool = (await toolset.with_resolved([call.name], runtime)).get(call.name)
+            if tool is None or not callable(tool.metadata.compensation):
+                continue
+            run = _as_run(self.completed.get(key, execution))
+            values = self._context(call, ordinal, context, runtime)
+            try:
+                # The deadline of the turn has usually passed.
+                with caller_deadline(None), runtime.observe(ToolUndo(call, cause)) as step:
+                    await _compensate(tool.metadata.compensation, tool, run, values)
+                    step.result = undone = _undone(execution, cause)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
+                # The request is not cancelled here, only something that the function awaited. The
+                # other calls are undone all the same.
+                log.warning("tool call not undone", tool=call.name, id=call.id, error=repr(error))
+                continue
+            log.info("tool call undone", tool=call.name, id=call.id)
+            self.undone[key] = undone
+            cancelled = runtime.cancellation is not None and runtime.cancellation.requested
+            if runtime.streaming and not cancelled:
+                await runtime.emit(ToolCallUndone(call, undone.response))
+
+    def _context(
+        self, call: ToolCall, ordinal: int, values: Mapping[str, Any], runtime: Runtime
+    ) -> ToolContext:
+        """Return the tool context of the function that undoes *call*."""
+        # A separate key, because undoing is another operation than the call.
+        undoing = replace(call, name=compensation_name(call.name))
+        return ToolContext(
+            values,
+            runtime=runtime,
+            tool_call_id=call.id,
+            tool_name=call.name,
+            idempotency=functools.partial(self.keys.key, undoing, ordinal, values),
+        )
+
+
+def with_undone_executions(
+    executions: Iterable[ToolExecution], undone: UndoneCalls
+) -> list[ToolExecution]:
+    """Return *executions* with the responses of undone calls replaced."""
+    return [undone.get(call_key(each.tool_call), each) for each in executions]
+
+
+def with_undone(result: ToolExecutionResult, undone: UndoneCalls) -> ToolExecutionResult:
+    """Return *result* with the responses of undone calls replaced."""
+    return replace(
+        result,
+        conversation_history=rewritten(result.conversation_history, undone),
+        executions=tuple(with_undone_executions(result.executions, undone)),
+    )
+
+
+def rewritten(messages: Sequence[Message], undone: UndoneCalls) -> tuple[Message, ...]:
+    """Return *messages* with the responses of undone calls replaced."""
+    return tuple(_rewritten(messages, undone) if undone else messages)
+
+
+def _rewritten(messages: Sequence[Message], undone: UndoneCalls) -> Iterator[Message]:
+    replacements: dict[str, ToolResponse] = {}
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            replacements = {
+                call.id: undone[call_key(call)].response
+                for call in message.tool_calls
+                if call_key(call) in undone
+            }
+        elif replacements and isinstance(message, ToolResponseMessage):
+            responses = [replacements.get(each.id, each) for each in message.responses]
+            if responses != list(message.responses):
+                yield message.mutate(responses=responses)
+                continue
+        yield message
+
+
+def _undoes(execution: ToolExecution, metadata: ToolMetadata) -> bool:
+    """Return whether a failed *execution* undoes the turn.
+
+    A tool that only reads may fail and be called again; the model can correct its arguments.
+    """
+    failed = execution.response.metadata.get(FAILURE) in _FAILURES
+    return failed and metadata.effect != "read"
+
+
+def _undone(execution: ToolExecution, cause: str) -> ToolExecution:
+    """Return *execution* with the response that the model gets instead."""
+    call = execution.tool_call
+    text = f"'{call.name}' was run, and then undone because {cause}."
+    kept = {k: v for k, v in execution.metadata.items() if k == RAN_WITH}
+    response = ToolResponse(call.id, call.name, text, is_error=True, metadata=kept)
+    return replace(execution, response=response)
+
+
+def _as_run(execution: ToolExecution) -> ToolExecution:
+    """Return *execution* with the arguments and the result of the tool itself."""
+    execution = replace(execution, response=without_remark(execution.response))
+    call, arguments = execution.tool_call, execution.arguments
+    if arguments is None or arguments == call.arguments:
+        return execution
+    return replace(execution, tool_call=replace(call, arguments=arguments))
+
+
+async def _compensate(
+    compensation: Callable[..., Any],
+    tool: ToolCallback,
+    execution: ToolExecution,
+    context: ToolContext,
+) -> None:
+    if wants_execution(compensation):
+        await context.runtime.invoke(compensation, execution)
+        return
+    signature = signature_of(compensation, name=compensation_name(execution.tool_call.name))
+    given = _complete_arguments(tool, execution.tool_call)
+    arguments = {name: given[name] for name in signature.parameters if name in given}
+    call = signature.prepare(compensation, dumps_exact(arguments), context)
+    await context.runtime.invoke(call)
+
+
+def _complete_arguments(tool: ToolCallback, call: ToolCall) -> dict[str, Any]:
+    """Return the arguments of *call* as JSON, with the tool's defaults for those left out."""
+    schema = own_schema(tool)
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    defaults = {
+        name: each["default"]
+        for name, each in properties.items()
+        if isinstance(each, Mapping) and "default" in each
+    }
+    given: dict[str, Any] = repair_value(object_in(call.arguments, call.name), schema)
+    return defaults | given

@@ -1,0 +1,368 @@
+"""The tool calling manager: finds and runs the tools that models call."""
+
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from chatclient._internal.checks import check_callable, check_method, check_number, check_type
+from chatclient._internal.frozen import merged
+from chatclient.chat.messages import AssistantMessage, ToolCall, ToolResponse
+from chatclient.chat.options import ChatOptions
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.response import ChatResponse
+from chatclient.chat.tool import CONVERSATION_ID, ToolContext, ToolDefinition
+from chatclient.errors import ToolDefinitionError, ToolUsageError, UnknownToolError, UsageError
+from chatclient.observability.observers import all_observers
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.tools.execution.approval import (
+    DECISIONS,
+    Decision,
+    Decisions,
+    apply_decision,
+    check_edit,
+    decision_context,
+    decisions_for,
+)
+from chatclient.tools.execution.call import ToolCallRunner, invoke_tool
+from chatclient.tools.execution.eager import EagerReads
+from chatclient.tools.execution.failure import ToolExecutionExceptionProcessor, ToolFailurePolicy
+from chatclient.tools.execution.interceptors import (
+    InterceptorChain,
+    ToolInterceptor,
+    ToolInvocation,
+)
+from chatclient.tools.execution.limits import ToolLimits
+from chatclient.tools.execution.result import (
+    ToolExecutionResult,
+    with_distinct_ids,
+    with_unused_keys,
+)
+from chatclient.tools.execution.round import ToolRound
+from chatclient.tools.execution.toolset import Callbacks, Toolset
+from chatclient.tools.execution.turn import ToolTurn
+from chatclient.tools.function.data_tool import is_external
+from chatclient.tools.pending_turn import PendingTurn
+from chatclient.tools.resolvers import ToolCallbackResolver, resolve_tool
+
+
+class ToolCallingManager:
+    """Finds and runs the tools that a response calls.
+
+    Every tool call gets exactly one response, in the order of the calls.
+
+    Args:
+        resolver: Finds tools that were not offered with the request, but may be run when a model
+            calls them. None: only offered tools are run.
+        max_concurrency: How many tools of one response run at once on an event loop.
+        blocking_concurrency: The same for blocking calls. With 1 they run one after another on
+            the caller's thread, so that thread-locals work; with more, in a pool of threads.
+        eager_reads: Whether, in a stream, tools with `effect="read"` start while the model is still
+            streaming further calls, if tools run concurrently at all.
+        limits: The limits of a turn.
+        exception_processor: Decides what happens when a call fails; default: the model gets the
+            error.
+        interceptors: Code around every tool call, the first one outermost.
+
+    Raises:
+        UsageError: An argument is of the wrong kind, or a number is too small.
+    """
+
+    def __init__(
+        self,
+        *,
+        resolver: ToolCallbackResolver | None = None,
+        max_concurrency: int = 8,
+        blocking_concurrency: int = 1,
+        eager_reads: bool = False,
+        limits: ToolLimits | None = None,
+        exception_processor: ToolExecutionExceptionProcessor | None = None,
+        interceptors: Sequence[ToolInterceptor] = (),
+    ) -> None:
+        if limits is not None:
+            check_type("limits", limits, ToolLimits)
+        if resolver is not None:
+            check_method("resolver", resolver, "resolve")
+        if exception_processor is not None:
+            check_callable("exception_processor", exception_processor, takes=("failure",))
+        check_number("max_concurrency", max_concurrency, least=1)
+        check_number("blocking_concurrency", blocking_concurrency, least=1)
+        self.limits = limits or ToolLimits()
+        self._resolver = resolver
+        checked = _checked(interceptors)
+        self._chain = InterceptorChain(checked, invoke_tool)
+        self._resumed_chain = InterceptorChain((*checked, apply_decision), invoke_tool)
+        self._exception_processor = exception_processor or ToolFailurePolicy()
+        self._max_concurrency = max_concurrency
+        self._blocking_concurrency = blocking_concurrency
+        self._eager_reads = eager_reads
+        # The last list of tools, by name: usually all rounds of all requests have the same list.
+        self._offered_cache: tuple[object, Callbacks] = (None, {})
+
+    def resolve_tool_definitions(self, options: ChatOptions) -> list[ToolDefinition]:
+        """Return the definitions of the tools in *options*.
+
+        Raises:
+            ToolDefinitionError: The resolver does not find a tool that *options* name.
+        """
+        found = {each.definition.name: each.definition for each in options.tool_callbacks or ()}
+        for name in options.tool_names or ():
+            if name not in found:
+                callback = drive(resolve_tool(self._resolver, name, BLOCKING))
+                if callback is None:
+                    resolver = self._resolver or "there is none"
+                    msg = f"no tool {name!r} is known to the manager's resolver ({resolver})"
+                    raise ToolDefinitionError(msg)
+                found[name] = callback.definition
+        return list(found.values())
+
+    def execute_tool_calls(self, prompt: Prompt, response: ChatResponse) -> ToolExecutionResult:
+        """Run the tool calls of *response*, for applications with a loop of their own.
+
+        Args:
+            prompt: The prompt that was sent; its options contain the tools and their context.
+            response: The model's response.
+
+        Raises:
+            UsageError: The response contains no tool calls.
+            ToolExecutionError: A call failed, and the exception processor decided to raise.
+        """
+        return drive(self.execute(prompt, response, *_standalone(prompt, BLOCKING)))
+
+    async def aexecute_tool_calls(
+        self, prompt: Prompt, response: ChatResponse
+    ) -> ToolExecutionResult:
+        """Run the tool calls of *response*; see `execute_tool_calls`."""
+        return await self.execute(prompt, response, *_standalone(prompt, ON_LOOP))
+
+    def resume_tool_calls(
+        self, turn: PendingTurn, decisions: Decisions, options: ChatOptions
+    ) -> ToolExecutionResult:
+        """Continue a round that waits for approvals, for applications with a loop of their own.
+
+        Args:
+            turn: The `pending_turn` of the result of the round.
+            decisions: By tool call id whether it may be run (a bool or a `Decision`), or
+                `"approve"` or `"deny"` for all; `PendingTurn.to_decide` returns the ids.
+            options: Those of the prompt, which contain the tools and their context.
+
+        Raises:
+            UsageError: A decision is missing, or the tool of a call is not offered.
+            ToolExecutionError: A call failed, and the exception processor decided to raise.
+        """
+        return drive(self._resume_round(turn, decisions, options, BLOCKING))
+
+    async def aresume_tool_calls(
+        self, turn: PendingTurn, decisions: Decisions, options: ChatOptions
+    ) -> ToolExecutionResult:
+        """Continue a round that waits for approvals; see `resume_tool_calls`."""
+        return await self._resume_round(turn, decisions, options, ON_LOOP)
+
+    async def _resume_round(
+        self, pending: PendingTurn, decisions: Decisions, options: ChatOptions, runtime: Runtime
+    ) -> ToolExecutionResult:
+        each = decisions_for(pending, decisions)
+        runtime, turn = _standalone(Prompt.of((), options), runtime)
+        return await self.resume(pending, each, options, runtime, turn)
+
+    async def resume(
+        self,
+        pending: PendingTurn,
+        decisions: Mapping[str, Decision],
+        options: ChatOptions,
+        runtime: Runtime,
+        turn: ToolTurn,
+    ) -> ToolExecutionResult:
+        """Run the calls that waited, as one round of *turn*; see `resume_tool_calls`."""
+        # Allowed when made, whatever `tool_choice` says now.
+        prompt = Prompt.of(pending.messages, options.mutate(tool_choice=None))
+        toolset = self._toolset(prompt.options, turn)
+        decided = decision_context(pending, decisions)
+        try:
+            for call in pending.pending:
+                decision = decided[DECISIONS][call.id]
+                await _check_resumed(call, decision, toolset, runtime)
+        except BaseException:
+            turn.abandoned = True  # still pending: nothing that it has done is undone
+            raise
+        context = turn.context
+        turn.context = merged(context, decided)
+        turn.resume(pending)
+        runner = self._runner(prompt, turn)
+        result = await self._round(
+            runner, prompt, pending.message, runtime, answered=pending.responses
+        ).run()
+        # The decisions apply to these calls only; models may use an id again in a later round.
+        turn.context = context
+        # A limit that was reached before the suspension still ends the turn.
+        breach, waiting = result.breach or pending.breach, result.pending_turn
+        if waiting is not None:
+            waiting = replace(waiting, breach=breach)
+        return replace(result, breach=breach, pending_turn=waiting)
+
+    def execute(
+        self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
+    ) -> Coroutine[Any, Any, ToolExecutionResult]:
+        """Run the calls of *response* as one round of *turn*; see `execute_tool_calls`.
+
+        An override may be a coroutine function.
+
+        Returns:
+            A coroutine for the result of the round.
+        """
+        hint = "a ChatClientResponse has it as chat_response"
+        check_type("the response", response, ChatResponse, hint)
+        generation = next((g for g in response.generations if g.output.tool_calls), None)
+        if generation is None:
+            msg = "the response asks for no tool; check response.has_tool_calls() first"
+            raise UsageError(msg)
+        runner = self._runner(prompt, turn)
+        message = with_unused_keys(generation.output, turn.compensation.tracked_calls)
+        message = runner.toolset.named_in(message)
+        truncated = generation.finish_reason in _TRUNCATED
+        return self._round(runner, prompt, message, runtime, truncated=truncated).run()
+
+    def _round(
+        self,
+        runner: ToolCallRunner,
+        prompt: Prompt,
+        message: AssistantMessage,
+        runtime: Runtime,
+        *,
+        answered: Sequence[ToolResponse] = (),
+        truncated: bool = False,
+    ) -> ToolRound:
+        """Return the round of the calls of *message*, without those that are *answered* already.
+
+        If the message was *truncated*, its last call may be incomplete.
+        """
+        message = with_distinct_ids(message)
+        if truncated:
+            runner = replace(runner, truncated=message.tool_calls[-1].id)
+        return ToolRound(
+            runner,
+            prompt.messages,
+            message,
+            runtime,
+            self.limits,
+            self.concurrency(runtime),
+            runner.turn.answered(message, answered) if answered else {},
+        )
+
+    async def abandon(self, prompt: Prompt, runtime: Runtime, turn: ToolTurn) -> None:
+        """Undo the calls of *turn*, because it ends with an error; only once.
+
+        Args:
+            prompt: The conversation so far, and the tools.
+            runtime: How the request runs.
+            turn: The turn.
+        """
+        await turn.abandon(self._toolset(prompt.options, turn), runtime)
+
+    def _runner(self, prompt: Prompt, turn: ToolTurn) -> ToolCallRunner:
+        return ToolCallRunner(
+            turn,
+            self._toolset(prompt.options, turn),
+            self._resumed_chain if DECISIONS in turn.context else self._chain,
+            self._exception_processor,
+            forbidden=prompt.options.tool_choice == "none",
+        )
+
+    def _toolset(self, options: ChatOptions, turn: ToolTurn) -> Toolset:
+        callbacks = options.tool_callbacks or ()
+        cached, by_name = self._offered_cache
+        if cached is not callbacks:
+            by_name = {callback.definition.name: callback for callback in callbacks}
+            self._offered_cache = (callbacks, by_name)
+        return Toolset(by_name, turn.unoffered, self._resolver)
+
+    def watched(self, prompt: Prompt, runtime: Runtime, turn: ToolTurn) -> Runtime:
+        """Return *runtime* for a model call that continues *prompt*, with eager reads if enabled.
+
+        Started calls belong to *turn*; the caller must await `turn.cancel_early_calls()` at the
+        end.
+        """
+        forbidden = prompt.options.tool_choice == "none"
+        if forbidden or not (self._eager_reads and runtime.streaming):
+            return runtime
+        concurrency = self.concurrency(runtime)
+        if concurrency == 1:
+            return runtime
+        reads = EagerReads(self._runner(prompt, turn), runtime, self.limits, concurrency)
+        return runtime.with_emitter(reads.observe)
+
+    def concurrency(self, runtime: Runtime) -> int:
+        """Return how many tools of one response run at once."""
+        return self._blocking_concurrency if runtime.blocking else self._max_concurrency
+
+
+def check_manager(manager: object) -> None:
+    """Check that *manager* can run the tools of a turn, and that its overrides take effect.
+
+    Raises:
+        WrongTypeError: It is no `ToolCallingManager`.
+        UsageError: It overrides methods that no turn calls.
+    """
+    around = callable(manager) and not isinstance(manager, type)
+    hint = "it stands around tool calls: ToolCallingManager(interceptors=[...])"
+    check_type("a tool calling manager", manager, ToolCallingManager, hint if around else None)
+    kind: type[Any] = type(manager)
+    own = [
+        name for name in _STANDALONE if getattr(kind, name) is not getattr(ToolCallingManager, name)
+    ]
+    if own and kind.execute is ToolCallingManager.execute:
+        msg = (
+            f"{kind.__name__} overrides {own[0]}(), which only loops of your own call; what stands"
+            " around tools is an interceptor, and what says which there are a ToolCallbackProvider"
+        )
+        raise UsageError(msg)
+
+
+# Finish reasons of messages that may end anywhere, also within a call.
+_TRUNCATED = frozenset({"length", "content_filter", "error"})
+
+_STANDALONE = ("resolve_tool_definitions", "execute_tool_calls", "aexecute_tool_calls")
+
+
+def _standalone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
+    """Return the runtime and the turn of a round in a loop of the application's own."""
+    hint = "make one of the messages and the options: Prompt(messages, options)"
+    check_type("the prompt", prompt, Prompt, hint)
+    turn = ToolTurn.of(prompt)
+    observers = all_observers(conversation_id=turn.context.get(CONVERSATION_ID))
+    return runtime.for_request(None, observers), turn
+
+
+async def _check_resumed(
+    call: ToolCall, decision: Decision, toolset: Toolset, runtime: Runtime
+) -> None:
+    """Check that *decision* can be applied, before anything is run.
+
+    Raises:
+        ToolUsageError: It cannot. Also for the turn of an agent, the error goes to no model.
+    """
+    if not decision.approved:
+        return
+    try:
+        callback = await toolset.find(call.name, runtime)
+    except UnknownToolError as error:
+        msg = (
+            f"the turn waits to run the tool {call.name!r}, which is not offered; give the"
+            " resumed request the tools that the first one had"
+        )
+        raise ToolUsageError(msg) from error
+    if is_external(callback) and decision.result is None:
+        msg = f"{call.name!r} is not run here: decide with Decision.answered(...), or deny it"
+        raise ToolUsageError(msg)
+    if decision.arguments is not None and decision.result is None:
+        context = ToolContext(runtime=runtime, tool_call_id=call.id, tool_name=call.name)
+        invocation = ToolInvocation(call, callback, context)
+        check_edit(invocation.with_arguments(decision.arguments))
+
+
+def _checked(interceptors: Iterable[ToolInterceptor]) -> tuple[ToolInterceptor, ...]:
+    check_type("interceptors", interceptors, Iterable, "put a single one into a list")
+    several = tuple(interceptors)
+    for interceptor in several:
+        check_callable("an interceptor", interceptor, takes=("invocation", "call_next"))
+    return several

@@ -1,0 +1,112 @@
+"""The result of a round of tool calls."""
+
+import itertools
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, replace
+
+from chatclient._internal.frozen import EMPTY, freeze_fields
+from chatclient.chat.messages import AssistantMessage, Message, Part, ToolCall, ToolResponse
+from chatclient.chat.parts import call_key, has_key, with_new_key
+from chatclient.chat.response import Generation
+from chatclient.tools.pending_turn import PendingTurn
+from chatclient.tools.tool_execution import ToolExecution, without_remark
+
+
+@dataclass(frozen=True, slots=True)
+class ToolExecutionResult:
+    """The outcome of all tool calls of one response.
+
+    Attributes:
+        conversation_history: The conversation, ending with the assistant's message and the tools'
+            responses, ready to be sent.
+        return_direct: Whether the responses are final and need not be sent to the model.
+        executions: Each call, in the order of the request.
+        breach: The limit that was reached, in words, or None.
+        pending: Calls that wait for approval; the history has no responses to them yet.
+        agents: The turns of agents whose own calls wait, by the ids of the calls to the agents.
+        direct: The final responses, when the turn ends with them: in the order of the calls, or
+            with the last call's first, if that one alone has ended the turn.
+        pending_turn: The turn, when calls wait; see `ToolCallingManager.resume_tool_calls`.
+    """
+
+    conversation_history: tuple[Message, ...]
+    return_direct: bool
+    executions: tuple[ToolExecution, ...]
+    breach: str | None = None
+    pending: tuple[ToolCall, ...] = ()
+    agents: Mapping[str, PendingTurn] = EMPTY
+    pending_turn: PendingTurn | None = None
+    direct: tuple[ToolResponse, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.agents is not EMPTY:
+            freeze_fields(self, "agents")
+
+    @property
+    def responses(self) -> tuple[ToolResponse, ...]:
+        """The tools' responses, in the order of the calls."""
+        return tuple(execution.response for execution in self.executions)
+
+    def generations(self) -> tuple[Generation, ...]:
+        """Return each final response as a generation, for a turn that ends with them."""
+        return tuple(
+            Generation(
+                AssistantMessage(without_remark(response).data, media=response.media),
+                "return_direct",
+                index=index,
+                metadata={"tool_id": response.id, "tool_name": response.name},
+            )
+            for index, response in enumerate(self.direct)
+        )
+
+    def breach_generation(self) -> Generation:
+        """Return the generation that ends a turn at a limit: the reason, and the results so far."""
+        partial = tuple(e.response for e in self.executions if not e.is_error)
+        return Generation(
+            AssistantMessage(self.breach),
+            "tool_call_limit_exceeded",
+            metadata={"partial_tool_responses": partial},
+        )
+
+
+def with_unused_keys(
+    message: AssistantMessage, used: Callable[[], Container[object]]
+) -> AssistantMessage:
+    """Return *message* with new keys for its tool calls if it contains one of the *used* keys.
+
+    A cache may return the same message again, whose calls are new calls all the same.
+    """
+    known = [call_key(call) for call in message.tool_calls if has_key(call)]
+    if not known:  # the common case
+        return message
+    taken = used()
+    if all(key not in taken for key in known):
+        return message
+    parts = (with_new_key(part) if isinstance(part, ToolCall) else part for part in message.parts)
+    return type(message)(list(parts), metadata=message.metadata)
+
+
+def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:
+    """Return *message* with distinct ids for its tool calls.
+
+    Some servers give every call the same id. No provider accepts such a message, and a decision
+    about one of the calls would apply to all of them.
+    """
+    calls = message.tool_calls
+    taken = {call.id for call in calls}
+    if len(taken) == len(calls) and "" not in taken:
+        return message
+    seen = {""}
+
+    def distinct(part: Part) -> Part:
+        if not isinstance(part, ToolCall):
+            return part
+        if part.id not in seen:
+            seen.add(part.id)
+            return part
+        ids = (f"{part.id or 'call'}_{number}" for number in itertools.count(2))
+        id = next(id for id in ids if id not in taken)
+        taken.add(id)
+        return replace(part, id=id, _key=object())  # the message may contain one call twice
+
+    return type(message)([distinct(part) for part in message.parts], metadata=message.metadata)

@@ -1,0 +1,275 @@
+"""One round: runs the tool calls of one message, in order or concurrently."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Message,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+)
+from chatclient.chat.parts import call_key
+from chatclient.chat.tool import RETURN_DIRECT, ReturnDirect, ToolResult
+from chatclient.runtime.runtime import Runtime
+from chatclient.tools.execution.call import SuspendedCall, ToolCallRunner
+from chatclient.tools.execution.compensation import rewritten, with_undone_executions
+from chatclient.tools.execution.limits import ToolLimits
+from chatclient.tools.execution.result import ToolExecutionResult
+from chatclient.tools.execution.toolset import Toolset
+from chatclient.tools.execution.turn import ToolTurn, streamed_call
+from chatclient.tools.pending_turn import PendingTurn
+from chatclient.tools.tool_execution import ToolExecution
+
+Outcome = ToolExecution | SuspendedCall
+
+
+@dataclass(slots=True)
+class ToolRound:
+    """Runs the calls of one message that the limits allow.
+
+    Attributes:
+        runner: Runs each of the calls.
+        history: The conversation before the message.
+        message: The model's message with the calls.
+        runtime: How the request runs.
+        limits: The limits of the turn.
+        concurrency: How many calls run at once.
+        done: Executions of calls that need not be run, by the id of the call.
+        breach: The limit that was reached, in words, or None.
+        calls: The calls of the message.
+    """
+
+    runner: ToolCallRunner
+    history: tuple[Message, ...]
+    message: AssistantMessage
+    runtime: Runtime
+    limits: ToolLimits
+    concurrency: int
+    done: Mapping[str, ToolExecution]
+    breach: str | None = None
+    calls: tuple[ToolCall, ...] = field(init=False)
+    # By the position of the call: the numbers that it runs with, and what has come of it.
+    _admitted: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _outcomes: dict[int, Outcome] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.calls = self.message.tool_calls
+
+    async def run(self) -> ToolExecutionResult:
+        """Run the calls and return the result of the round.
+
+        If the round raises, the calls of the turn are undone.
+        """
+        try:
+            if self.runtime.streaming:
+                await self.runtime.wait_for_consumer()  # who leaves the stream now runs no tool
+            await self._admit()
+            if self.concurrency == 1 or len(self._admitted) == 1:
+                for position in self._admitted:
+                    self._outcomes[position] = await self._start(position, self.runtime)
+            else:
+                await self._run_stages()
+        except BaseException:
+            await self._abandon()
+            raise
+        self._record()
+        if any(isinstance(outcome, SuspendedCall) for outcome in self._outcomes.values()):
+            return self._suspended()
+        return await self._finished()
+
+    @property
+    def turn(self) -> ToolTurn:
+        """The turn of this round."""
+        return self.runner.turn
+
+    async def _admit(self) -> None:
+        """Count the calls that may be run, in their order, and answer the others."""
+        # First of all, because these calls have to be undone if anything fails.
+        for position, call in enumerate(self.calls):
+            if call.id in self.done:
+                self._outcomes[position] = self.done[call.id]
+        names = [call.name for call in self.calls]
+        toolset = await self.runner.toolset.with_resolved(names, self.runtime)
+        if toolset is not self.runner.toolset:
+            self.runner = replace(self.runner, toolset=toolset)
+        for position, call in enumerate(self.calls):
+            if call.id in self.done:
+                self.turn.keys.next_ordinal(call)  # counted in the order of the message
+                continue
+            refusal = self._refusal(call)
+            attempt = self.turn.calls[call.name]
+            if refusal is None:  # counted here, because threads start in any order
+                self._admitted[position] = attempt, self.turn.keys.next_ordinal(call)
+            else:
+                refused = ToolResult(refusal, is_error=True)
+                self._outcomes[position] = await self.runner.answer(
+                    call, refused, self.runtime, attempt=attempt
+                )
+
+    def _refusal(self, call: ToolCall) -> str | None:
+        """Return why *call* is not run, or None if it is."""
+        limits, turn = self.limits, self.turn
+        if self.breach is not None and limits.on_exceeded != "tell_model":
+            return f"Not run. {self.breach}"
+        if limits.max_repeats is not None and call.name not in limits.excluded:
+            repeats = turn.repeats(call)
+            if repeats >= limits.max_repeats:
+                turn.count_reminder(call)
+                if repeats + 1 >= 2 * limits.max_repeats:
+                    self.breach = f"No progress: '{call.name}' was called again and again."
+                return (
+                    f"'{call.name}' has been called {repeats} times with these very arguments, "
+                    "with the same result each time. Use that result, or do something else."
+                )
+        turn.calls[call.name] += 1
+        effect = self.runner.toolset.metadata_of(call.name).effect
+        breach = limits.breach(call.name, effect, turn.calls)
+        if breach is not None:
+            self.breach = breach
+        return breach
+
+    async def _run_stages(self) -> None:
+        """Run the admitted calls concurrently, as far as their tools allow."""
+
+        def job(lane: Sequence[int]) -> Any:
+            return lambda runtime: self._run_lane(lane, runtime)
+
+        early = self.turn.early_calls  # already running, so they take the first places
+        order = sorted(self._admitted, key=lambda at: streamed_call(self.calls[at]) not in early)
+        calls = [(position, self.calls[position]) for position in order]
+        for stage in _stages(calls, self.runner.toolset):
+            await self.runtime.gather([job(lane) for lane in stage], limit=self.concurrency)
+
+    async def _run_lane(self, lane: Iterable[int], runtime: Runtime) -> None:
+        for position in lane:
+            self._outcomes[position] = await self._start(position, runtime)
+
+    def _start(self, position: int, runtime: Runtime) -> Any:
+        """Return an awaitable for the outcome of the call at *position*."""
+        call, (attempt, ordinal) = self.calls[position], self._admitted[position]
+        if self.turn.early_calls and streamed_call(call) in self.turn.early_calls:
+            return self._early_outcome(call, attempt, runtime)
+        return self.runner.run(call, runtime, attempt=attempt, ordinal=ordinal)
+
+    async def _early_outcome(self, call: ToolCall, attempt: int, runtime: Runtime) -> Outcome:
+        """Return the outcome of a call that was started while the model was streaming."""
+        job = self.turn.early_calls.pop(streamed_call(call))
+        outcome: Outcome = await job.result(runtime.emit)
+        if isinstance(outcome, SuspendedCall):
+            return outcome
+        return replace(outcome, tool_call=call, attempt=attempt)
+
+    def _record(self) -> None:
+        """Add the executions of this round to the turn."""
+        for position, outcome in sorted(self._outcomes.items()):
+            if isinstance(outcome, SuspendedCall):
+                continue
+            if position in self._admitted:
+                self.turn.remember(outcome)
+            if self.calls[position].id not in self.done:
+                self.turn.executions.append(outcome)
+        self.turn.end_round()
+
+    def _executions(self) -> list[ToolExecution]:
+        """Return the executions of this round so far, in the order of the calls."""
+        outcomes = [self._outcomes[position] for position in sorted(self._outcomes)]
+        return [outcome for outcome in outcomes if isinstance(outcome, ToolExecution)]
+
+    def _suspended(self) -> ToolExecutionResult:
+        """Return the result of a round in which calls wait, with the pending turn.
+
+        Its history ends before this round: the model's message has unanswered calls.
+        """
+        pending: dict[str, PendingTurn | None] = {
+            self.calls[position].id: outcome.turn
+            for position, outcome in self._outcomes.items()
+            if isinstance(outcome, SuspendedCall)
+        }
+        result = ToolExecutionResult(
+            self.history,
+            return_direct=False,
+            executions=tuple(self._executions()),
+            breach=self.breach,
+            pending=tuple(call for call in self.calls if call.id in pending),
+            agents={id: agent for id, agent in pending.items() if agent is not None},
+        )
+        return replace(result, pending_turn=self.turn.pending(self.history, self.message, result))
+
+    async def _finished(self) -> ToolExecutionResult:
+        """Return the result of a round in which every call has a response."""
+        messages, executions = self.history, self._executions()
+        toolset, undone = self.runner.toolset, self.turn.compensation.undone
+        failed = self.turn.compensation.failed_call(executions, toolset)
+        if failed is not None:
+            cause = f"'{failed.tool_call.name}' failed"
+            await self.turn.undo(cause, toolset, self.runtime, executions)
+            messages = rewritten(messages, undone)
+            executions = with_undone_executions(executions, undone)
+            self.turn.executions[:] = with_undone_executions(self.turn.executions, undone)
+        direct = direct_responses(executions, toolset)
+        responses = ToolResponseMessage(execution.response for execution in executions)
+        return ToolExecutionResult(
+            (*messages, self.message, responses),
+            bool(direct),
+            tuple(executions),
+            self.breach,
+            direct=direct,
+        )
+
+    async def _abandon(self) -> None:
+        """Undo the calls of the turn, because the round raises."""
+        completed = self.turn.compensation.completed
+        outcomes = [
+            self._outcomes.get(position) or completed.get(call_key(call))
+            for position, call in enumerate(self.calls)
+        ]
+        executions = [outcome for outcome in outcomes if isinstance(outcome, ToolExecution)]
+        await self.turn.abandon(self.runner.toolset, self.runtime, executions)
+
+
+def direct_responses(
+    executions: Sequence[ToolExecution], toolset: Toolset
+) -> tuple[ToolResponse, ...]:
+    """Return the responses that are the final answer; none if the model is called again.
+
+    They are final if every tool returns directly, or if the last one returns `"if_last"`. If a call
+    failed, none is: an error is no answer.
+    """
+    if any(execution.is_error for execution in executions):
+        return ()
+    modes = [_return_direct(execution, toolset) for execution in executions]
+    if all(modes):
+        return tuple(execution.response for execution in executions)
+    if modes[-1] != "if_last":
+        return ()
+    *others, last = [e.response for e, mode in zip(executions, modes, strict=True) if mode]
+    return (last, *others)
+
+
+def _return_direct(execution: ToolExecution, toolset: Toolset) -> ReturnDirect:
+    """Return whether a result is final, from its own metadata or else from its tool."""
+    own: ReturnDirect | None = execution.metadata.get(RETURN_DIRECT)
+    return toolset.metadata_of(execution.tool_call.name).return_direct if own is None else own
+
+
+def _stages(calls: Sequence[tuple[int, ToolCall]], toolset: Toolset) -> list[list[list[int]]]:
+    """Return stages that run one after another, of lanes that run concurrently.
+
+    The calls of a lane run one after another.
+    """
+    stages: list[dict[object, list[int]]] = [{}]
+    for position, call in calls:
+        metadata = toolset.metadata_of(call.name)
+        if metadata.exclusive:
+            stages.extend(({position: [position]}, {}))
+            continue
+        lane: object = position
+        if metadata.concurrency_group is not None:
+            lane = ("group", metadata.concurrency_group)
+        elif metadata.sequential:
+            lane = ("tool", call.name)
+        stages[-1].setdefault(lane, []).append(position)
+    return [list(stage.values()) for stage in stages if stage]

@@ -1,0 +1,109 @@
+"""The tools of a turn, found by name."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from chatclient._internal.frozen import EMPTY
+from chatclient.chat.messages import AssistantMessage, Part, ToolCall
+from chatclient.chat.tool import ToolCallback, ToolMetadata
+from chatclient.errors import UnknownToolError
+from chatclient.runtime.runtime import Runtime
+from chatclient.tools.function.decorator import PLAIN
+from chatclient.tools.resolvers import ToolCallbackResolver, resolve_tool
+
+# Namespaces, channel tokens and parentheses that models or the parsers of servers add to names:
+# gpt-oss `functions.x` and `x<|channel|>commentary`, Gemini `default_api:x`, others `x()`.
+_DECORATED = re.compile(
+    r"(?:(?:functions|default_api|tools?)[.:/])?(?P<name>[^\s.:/<>()]+)(?:<\|.*|\(\))?", re.DOTALL
+)
+
+Callbacks = Mapping[str, ToolCallback]
+"""Tools by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """The tools that may be run in a turn.
+
+    Attributes:
+        offered: The tools in the request to the model, by name.
+        unoffered: Tools by name that are run although the model was not offered them.
+        resolver: Finds other tools by name, if there is one.
+        found: Tools that the resolver has found, by name.
+    """
+
+    offered: Callbacks
+    unoffered: Callbacks = EMPTY
+    resolver: ToolCallbackResolver | None = None
+    found: Callbacks = EMPTY
+
+    def get(self, name: str) -> ToolCallback | None:
+        """Return the tool *name*, or None, without calling the resolver."""
+        callback = self.offered.get(name)
+        if callback is None:
+            callback = self.unoffered.get(name)
+        return self.found.get(name) if callback is None else callback
+
+    async def find(self, name: str, runtime: Runtime) -> ToolCallback:
+        """Return the tool *name*, from the resolver if necessary.
+
+        Raises:
+            UnknownToolError: There is none; the message contains similar names.
+        """
+        callback = self.get(name)
+        if callback is None:
+            callback = await resolve_tool(self.resolver, name, runtime)
+        if callback is None:
+            raise UnknownToolError(_unknown(name, list(self.offered)), tool_name=name)
+        return callback
+
+    async def with_resolved(self, names: Iterable[str], runtime: Runtime) -> "Toolset":
+        """Return these tools and those of *names* that only the resolver finds."""
+        found: dict[str, ToolCallback] = {}
+        for name in () if self.resolver is None else names:
+            if name in found or self.get(name) is not None:
+                continue
+            try:
+                callback = await resolve_tool(self.resolver, name, runtime)
+            except Exception:  # noqa: BLE001, S112 - running the tool raises it again
+                continue
+            if callback is not None:
+                found[name] = callback
+        return replace(self, found={**self.found, **found}) if found else self
+
+    def named_in(self, message: AssistantMessage) -> AssistantMessage:
+        """Return *message* with calls of decorated names as calls of the offered tools.
+
+        A name is decorated if no tool has it, and one has the name without decoration.
+        """
+        if all(self.get(call.name) is not None for call in message.tool_calls):
+            return message
+        parts = [self._named(part) for part in message.parts]
+        return type(message)(parts, metadata=message.metadata)
+
+    def _named(self, part: Part) -> Part:
+        if not isinstance(part, ToolCall):
+            return part
+        decorated = _DECORATED.fullmatch(part.name.strip())
+        name = part.name if decorated is None else decorated["name"]
+        if self.get(part.name) is not None or self.get(name) is None:
+            return part
+        return replace(part, name=name)
+
+    def metadata_of(self, name: str) -> ToolMetadata:
+        """Return the metadata of the tool *name*; the defaults if there is none."""
+        callback = self.get(name)
+        return PLAIN if callback is None else callback.metadata
+
+
+def _unknown(name: str, offered: list[str]) -> str:
+    nearest = difflib.get_close_matches(name, offered, n=3)
+    if nearest:
+        hint = f"did you mean {' or '.join(map(repr, nearest))}?"
+    elif offered:
+        hint = f"available: {', '.join(sorted(offered)[:20])}"
+    else:
+        hint = "no tools are available"
+    return f"There is no tool {name!r}; {hint}"

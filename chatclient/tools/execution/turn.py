@@ -1,0 +1,250 @@
+"""The state of a turn between its rounds: counters, executions, idempotency keys."""
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chatclient._internal.frozen import EMPTY
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Message,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+    last_turn_start,
+)
+from chatclient.chat.parts import call_key
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.tool import CONVERSATION_ID, FAILURE, ToolCallback
+from chatclient.chat.turn import TURN_KEY
+from chatclient.runtime.concurrency import BackgroundJob
+from chatclient.runtime.runtime import Runtime
+from chatclient.tools.execution.compensation import Compensation
+from chatclient.tools.execution.idempotency import IdempotencyKeys
+from chatclient.tools.execution.result import ToolExecutionResult
+from chatclient.tools.execution.toolset import Toolset
+from chatclient.tools.pending_turn import PendingTurn
+from chatclient.tools.tool_execution import ToolExecution
+
+_SEED = "idempotency"  # the note of a pending turn with the seed of its idempotency keys
+
+StreamedCall = tuple[str, str, str]
+"""Id, name and arguments: what a streamed call has in common with the call of the response."""
+
+
+@dataclass(slots=True)
+class ToolTurn:
+    """The state of a turn, from the user's message to the final answer.
+
+    Attributes:
+        context: The values of the tool context.
+        identity: Identifies the turn in its idempotency keys; None for a random value.
+        calls: The number of calls of each tool.
+        failures: The number of rounds in which each tool failed in each way.
+        executions: All calls so far.
+        rounds: The number of model calls.
+        started: When the turn started, on the clock of `time.monotonic`.
+        unoffered: Tools by name that are run although the model was not offered them.
+        early_calls: Calls that were started while the model was streaming; see `streamed_call`.
+        resumed: Whether the turn continues a pending one.
+        abandoned: Whether the turn has failed and its calls were undone.
+        keys: The idempotency keys.
+        compensation: Undoes the calls if the turn fails.
+    """
+
+    context: Mapping[str, Any] = field(default=EMPTY, repr=False)
+    identity: str | None = None
+    calls: Counter[str] = field(default_factory=Counter)
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
+    executions: list[ToolExecution] = field(default_factory=list)
+    rounds: int = 0
+    started: float = field(default_factory=time.monotonic)
+    unoffered: Mapping[str, ToolCallback] = EMPTY
+    early_calls: dict[StreamedCall, BackgroundJob[Any]] = field(default_factory=dict)
+    resumed: bool = False
+    abandoned: bool = False
+    keys: IdempotencyKeys = field(init=False)
+    compensation: Compensation = field(init=False)
+    # The last result of each call, and how often in a row the call had it.
+    _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    _failed_in_round: set[tuple[str, str]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.keys = IdempotencyKeys(self.identity)
+        self.compensation = Compensation(self.keys, self.executions)
+
+    @classmethod
+    def of(cls, prompt: Prompt) -> "ToolTurn":
+        """Return the turn that *prompt* continues, for applications with a loop of their own."""
+        context = prompt.options.tool_context
+        key = context.get(TURN_KEY)
+        turn = cls(context, None if key is None else f"key {key}")
+        for message in reversed(prompt.messages):
+            if isinstance(message, UserMessage):
+                break
+            if isinstance(message, ToolResponseMessage):
+                turn.rounds += 1
+                turn.calls.update(response.name for response in message.responses)
+                turn.failures.update(_failures_in(message.responses))
+        turn.recall(prompt.messages)
+        return turn
+
+    def pending(
+        self,
+        messages: Sequence[Message],
+        message: AssistantMessage,
+        result: ToolExecutionResult,
+    ) -> PendingTurn:
+        """Return this turn as one that waits for approvals.
+
+        Args:
+            messages: The conversation before the model's message with the tool calls.
+            message: That message.
+            result: The result of the round, with the calls that do not wait.
+        """
+        return PendingTurn(
+            messages=tuple(messages),
+            message=message,
+            responses=result.responses,
+            pending=result.pending,
+            calls=self.calls,
+            rounds=self.rounds,
+            conversation_id=self.context.get(CONVERSATION_ID),
+            agents=result.agents,
+            failures=tuple((*key, count) for key, count in self.failures.items()),
+            repeats=tuple((*key, *seen) for key, seen in self._repeats.items()),
+            seconds=time.monotonic() - self.started,
+            notes={_SEED: self.keys.seed(self.context)},
+            breach=result.breach,
+            # Not serialisable; dropped so that stored turns behave alike.
+            executions=tuple(replace(each, error=None, value=None) for each in self.executions),
+        )
+
+    def resume(self, pending: PendingTurn) -> None:
+        """Continue from the state of *pending*."""
+        self.resumed = True
+        self.keys.restore_seed(pending.notes.get(_SEED))
+        self.calls.update(pending.calls)
+        # The waiting calls were counted in the suspended round and are counted again when run.
+        self.calls.subtract(call.name for call in pending.pending)
+        self.rounds = pending.rounds
+        known = self.compensation.by_key()  # if an advisor calls the loop again
+        self.executions.extend(e for e in pending.executions if call_key(e.tool_call) not in known)
+        self.started -= pending.seconds
+        for name, kind, count in pending.failures:
+            self.failures[name, kind] = count
+        # The suspended round continues; its failures count too.
+        self._failed_in_round.update(_failures_in(pending.responses))
+        for name, arguments, result, count in pending.repeats:
+            self._repeats[name, arguments] = result, count
+        self.recall(pending.messages)  # without the suspended round, which counts its own calls
+
+    def answered(
+        self, message: AssistantMessage, responses: Sequence[ToolResponse]
+    ) -> dict[str, ToolExecution]:
+        """Return the executions of those calls of *message* that *responses* answer, by id."""
+        by_id = {response.id: response for response in responses}
+        known = self.compensation.by_key()
+        return {
+            call.id: known.get(call_key(call)) or ToolExecution(call, by_id[call.id])
+            for call in message.tool_calls
+            if call.id in by_id
+        }
+
+    def recall(self, messages: Sequence[Message]) -> None:
+        """Count the calls that the last turn of *messages* contains already."""
+        turn = last_turn(messages)
+        for message in turn:
+            if isinstance(message, AssistantMessage):
+                self.keys.count(message.tool_calls)
+        self.compensation.add_earlier(turn)
+
+    def repeats(self, call: ToolCall) -> int:
+        """Return how often in a row *call* has been made with the same result."""
+        return self._repeats.get(self.keys.canonical(call), ("", 0))[1]
+
+    def remember(self, execution: ToolExecution) -> None:
+        """Record the result of a call, to recognise repetitions."""
+        key = self.keys.canonical(execution.tool_call)
+        before, count = self._repeats.get(key, ("", 0))
+        result = _comparison_key(execution.response)
+        self._repeats[key] = (result, count + 1 if result == before else 1)
+
+    def count_reminder(self, call: ToolCall) -> None:
+        """Count a call that was answered with a reminder instead of being run."""
+        key = self.keys.canonical(call)
+        result, count = self._repeats[key]
+        self._repeats[key] = (result, count + 1)
+
+    def count_failure(self, name: str, kind: str) -> int:
+        """Count a failed call; return in how many rounds the tool has failed in this way.
+
+        Calls of one round count once: the model made all of them before it knew of the failure.
+        """
+        if (name, kind) not in self._failed_in_round:
+            self._failed_in_round.add((name, kind))
+            self.failures[name, kind] += 1
+        return self.failures[name, kind]
+
+    def end_round(self) -> None:
+        """Start counting failures for the next round."""
+        self._failed_in_round.clear()
+
+    def idempotency_key(self, call: ToolCall, ordinal: int) -> str:
+        """Return the idempotency key of a call; see `IdempotencyKeys.key`."""
+        return self.keys.key(call, ordinal, self.context)
+
+    async def undo(
+        self,
+        cause: str,
+        toolset: Toolset,
+        runtime: Runtime,
+        executions: Sequence[ToolExecution] = (),
+    ) -> None:
+        """Undo the calls of the turn and of the current round; see `Compensation.undo`."""
+        await self.compensation.undo(executions, cause, toolset, self.context, runtime)
+
+    async def abandon(
+        self, toolset: Toolset, runtime: Runtime, executions: Sequence[ToolExecution] = ()
+    ) -> None:
+        """Undo the calls of the turn and of the current round, because it fails; only once."""
+        if not self.abandoned:
+            self.abandoned = True
+            await self.undo("the turn failed", toolset, runtime, executions)
+
+    async def cancel_early_calls(self) -> None:
+        """Cancel calls that were started early and turned out not to be needed."""
+        while self.early_calls:
+            _, job = self.early_calls.popitem()
+            await job.end()
+
+
+def streamed_call(call: ToolCall) -> StreamedCall:
+    """Return what identifies *call* both in a stream and in the response it leads to."""
+    return call.id, call.name, call.arguments
+
+
+def last_turn(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages after the first user message of the last turn of *messages*."""
+    begin = last_turn_start(messages)
+    return messages if begin is None else messages[begin + 1 :]
+
+
+def _failures_in(responses: Sequence[ToolResponse]) -> set[tuple[str, str]]:
+    """Return the tools that failed in a round with *responses*, each with the kind of failure."""
+    return {(each.name, each.metadata[FAILURE]) for each in responses if FAILURE in each.metadata}
+
+
+def _comparison_key(response: ToolResponse) -> str:
+    """Return what is equal for equal results: the text, and a digest of the media."""
+    if not response.media:
+        return response.data
+    digest = hashlib.sha256()
+    for media in response.media:
+        data = media.data if isinstance(media.data, bytes) else media.data.encode()
+        digest.update(f"{media.mime_type}\x1f{len(data)}\x1f".encode() + data)
+    return f"{response.data}\x1f{digest.hexdigest()}"

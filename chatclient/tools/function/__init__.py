@@ -1,0 +1,1 @@
+"""Tools that call Python functions: schemas, arguments, results."""

@@ -1,0 +1,216 @@
+"""The arguments of a function as one type, which pydantic reads and describes.
+
+The type is a `TypedDict` with a key for each parameter. Keys are left out, rather than filled in,
+where the function has a default of its own.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NotRequired, TypeVar, get_origin
+
+import typing_extensions  # pydantic's own; its TypedDict is the one that pydantic reads everywhere
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, SchemaError, to_json
+
+from chatclient._internal.json import loads
+from chatclient._internal.json_schema import JsonSchema
+from chatclient.chat.tool import ToolContext, ToolRequest
+from chatclient.errors import ToolDefinitionError
+from chatclient.tools.function.parameters import (
+    MISSING,
+    Parameter,
+    ToolMemoryId,
+    ToolParam,
+    metadata_of,
+    unannotated,
+)
+from chatclient.tools.function.schema_generator import schema_of
+
+T = TypeVar("T")
+
+PYDANTIC_ERRORS = (
+    PydanticUserError,
+    PydanticUndefinedAnnotation,
+    SchemaError,
+    TypeError,
+    ValueError,
+)
+"""The errors of pydantic for a type that it cannot validate or describe."""
+
+
+def reason(error: Exception) -> str:
+    """Return pydantic's message without its advice, which is for authors of models."""
+    if isinstance(error, SchemaError):  # whose first line names a class of pydantic's own
+        return str(error).rpartition("SchemaError: ")[2]
+    return str(error).partition("\n")[0].partition(". Set `")[0]
+
+
+_make: Any = typing_extensions.TypedDict
+
+
+def arguments_of(
+    parameters: Iterable[Parameter], texts: Mapping[str, str], place: str
+) -> tuple[TypeAdapter[dict[str, Any]], JsonSchema]:
+    """Return what reads the arguments of a function, and their schema.
+
+    Args:
+        parameters: What the model may give.
+        texts: Their descriptions in the docstring, by name.
+        place: The function, for messages.
+
+    Raises:
+        ToolDefinitionError: A parameter cannot come from JSON; the error names it.
+    """
+    parameters = tuple(parameters)
+    fields = {each.name: _field(each, texts.get(each.name), place) for each in parameters}
+    try:
+        adapter = typed_dict(fields, extra="forbid")
+        schema = schema_of(adapter)
+    except PYDANTIC_ERRORS as error:
+        raise _culprit(fields, error, place) from error
+    return adapter, schema
+
+
+def typed_dict(
+    fields: Mapping[str, Any], *, extra: Literal["allow", "forbid"]
+) -> TypeAdapter[dict[str, Any]]:
+    """Return what reads a JSON object with *fields*, a mapping of names to annotations."""
+    made: Any = _make("Arguments", fields)
+    made.__pydantic_config__ = ConfigDict(extra=extra)
+    return TypeAdapter(made)
+
+
+def _field(parameter: Parameter, text: str | None, place: str) -> Any:
+    """Return the annotation that makes pydantic treat a parameter as its tool should."""
+    kind = Any if parameter.annotation is MISSING else parameter.annotation
+    default = parameter.default
+    _refuse_bare_mark(parameter, place)
+    if isinstance(default, FieldInfo):
+        kind, default = Annotated[kind, default], MISSING
+    fields = [each for each in metadata_of(kind) if isinstance(each, FieldInfo)]
+    descriptions = [each.description for each in fields if each.description]
+    field = descriptions[-1] if descriptions else None
+    if description := parameter.description or field or parameter.text or text:
+        kind = Annotated[kind, Field(description=description)]
+    has_default = any(not each.is_required() for each in fields)
+    if parameter.required is False and not (has_default or parameter.may_be_left_out):
+        msg = (
+            f"parameter {parameter.name!r} of {place} is not required, but has no default and its"
+            " type does not admit None; give it one or the other"
+        )
+        raise ToolDefinitionError(msg)
+    if parameter.required or (has_default and default is MISSING):
+        return kind
+    if has_default:  # of the two defaults, Python's counts
+        return Annotated[kind, Field(default=default)]
+    if default is not MISSING:
+        return NotRequired[Annotated[kind, _ShownDefault(default)]]
+    return Annotated[kind, Field(default=None)] if parameter.admits_none else kind
+
+
+def _refuse_bare_mark(parameter: Parameter, place: str) -> None:
+    """Check that metadata of a parameter is neither its type nor its default.
+
+    Raises:
+        ToolDefinitionError: It stands there, where pydantic would take it for what it is not, or
+            nothing was made of `ToolParam`.
+    """
+    kind, notes = unannotated(parameter.annotation)
+    places = (kind, parameter.default, *(note for note in notes if note is ToolParam))
+    for given in places:
+        mark = given if isinstance(given, type) else type(given)
+        if mark in (ToolParam, ToolMemoryId):
+            shown = f"{mark.__name__}(...)" if mark is ToolParam else mark.__name__
+            msg = (
+                f"parameter {parameter.name!r} of {place} must have its {mark.__name__} beside its"
+                f" type: {parameter.name}: Annotated[str, {shown}]"
+            )
+            raise ToolDefinitionError(msg)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ShownDefault:
+    """Adds the default of the function to the schema, if it has a JSON form."""
+
+    default: Any
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        schema = handler(source)
+        # None is `ToolParam`'s for what is left out, and here the function's own default counts.
+        return schema["schema"] if schema["type"] == "default" else schema
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchema:
+        schema = handler(core_schema)
+        try:
+            return {**schema, "default": loads(to_json(self.default, inf_nan_mode="strings"))}
+        except (ValueError, TypeError):
+            return schema
+
+
+def _culprit(fields: Mapping[str, Any], error: Exception, place: str) -> ToolDefinitionError:
+    """Return the error that names the parameter whose type cannot be described."""
+    guilty = [name for name, kind in fields.items() if not _is_describable(kind)]
+    where = f"parameter {guilty[0]!r} of {place}" if guilty else place
+    kind = unannotated(fields[guilty[0]])[0] if guilty else None
+    if get_origin(kind) is ToolContext:
+        mend = "a ToolContext has values by name and no type: context.require(name, type)"
+        return ToolDefinitionError(f"{where} cannot be a {kind}; {mend}")
+    if kind is ToolRequest:
+        mend = "what chooses tools is a provider, an object with a method tool_callbacks(request)"
+        return ToolDefinitionError(f"{where} is known to providers only; {mend}")
+    msg = (
+        f"{where} has a type that cannot come from a model: {reason(error)}; use JSON's types,"
+        " pydantic models, dataclasses and the like. What only the application knows goes"
+        " through a ToolContext"
+    )
+    return ToolDefinitionError(msg)
+
+
+def _is_describable(kind: Any) -> bool:
+    try:
+        schema_of(typed_dict({"it": kind}, extra="forbid"))
+    except PYDANTIC_ERRORS:
+        return False
+    return True
+
+
+def validator_of(adapter: TypeAdapter[T]) -> Callable[[str], T]:
+    """Return a function that reads JSON text with *adapter*.
+
+    pydantic validates the items of an `Iterable` when they are used, which would be inside of the
+    tool. The function validates them at once, and returns lists.
+    """
+    validate: Callable[[str], T] = adapter.validator.validate_json
+    if not _has_lazy_items(adapter.core_schema):
+        return validate
+    return lambda text: _with_lists(validate(text))
+
+
+def _has_lazy_items(schema: Any) -> bool:
+    """Return whether a core schema of pydantic contains an `Iterable`."""
+    if isinstance(schema, Mapping):
+        return schema.get("type") == "generator" or any(map(_has_lazy_items, schema.values()))
+    return isinstance(schema, list | tuple) and any(map(_has_lazy_items, schema))
+
+
+def _with_lists(value: Any) -> Any:
+    """Return *value* with a list for each lazily validated `Iterable` in it.
+
+    Raises:
+        ValidationError: An item is invalid.
+    """
+    if type(value).__name__ == "ValidatorIterator":
+        return [_with_lists(item) for item in value]
+    if type(value) is list or type(value) is tuple:
+        return type(value)(map(_with_lists, value))
+    if type(value) is dict:
+        return {key: _with_lists(item) for key, item in value.items()}
+    for name, item in getattr(value, "__dict__", {}).items():  # of a model or a dataclass
+        value.__dict__[name] = _with_lists(item)
+    return value

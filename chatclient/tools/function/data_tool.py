@@ -1,0 +1,153 @@
+"""Tools that are defined by data, such as definitions in a database or of another service."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from chatclient._internal.checks import check_callable, check_type, signature_error
+from chatclient._internal.json import dumps_exact, loads
+from chatclient.chat.messages import ToolCall
+from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
+from chatclient.errors import ToolDefinitionError
+from chatclient.tools.function.callback import call_function
+from chatclient.tools.function.compensation import check_compensation
+from chatclient.tools.function.naming import check_tool_name
+from chatclient.tools.function.result import to_tool_result
+from chatclient.tools.function.schema import signature_of_schema
+from chatclient.tools.pending_turn import ApprovalRequired
+
+Executor = Callable[[ToolCall, ToolContext], Any]
+"""Runs a call of the model; plain or asynchronous."""
+
+
+def _check_definition(definition: ToolDefinition) -> None:
+    hint = "make one: ToolDefinition(name, description, input_schema)"
+    check_type("the definition of a tool", definition, ToolDefinition, hint)
+    check_tool_name(definition.name)
+
+
+def _check_executor(name: str, executor: Executor) -> None:
+    check_callable(f"the executor of tool {name!r}", executor)
+    if error := signature_error(executor, 2):
+        msg = (
+            f"the executor of tool {name!r} must take two arguments, the ToolCall (its arguments"
+            f" are JSON) and the ToolContext: {error}"
+        )
+        raise ToolDefinitionError(msg) from error
+
+
+class DataToolCallback:
+    """A tool with a definition and an executor for its calls.
+
+    The executor gets a `ToolCall` with arguments that fit the schema: repaired if that was
+    possible without a guess, else as the model wrote them.
+
+    Args:
+        definition: Name, description and JSON Schema.
+        executor: Runs the calls.
+        metadata: How the tool is run.
+
+    Raises:
+        ToolDefinitionError: No provider would accept the name, the executor does not take a call
+            and a context, or its compensation needs unknown parameters.
+        WrongTypeError: An argument is of the wrong type.
+    """
+
+    def __init__(
+        self,
+        definition: ToolDefinition,
+        executor: Executor,
+        metadata: ToolMetadata | None = None,
+    ) -> None:
+        _check_definition(definition)
+        _check_executor(definition.name, executor)
+        self.definition = definition
+        self.metadata = metadata or ToolMetadata()
+        if self.metadata.compensation is not None:
+            known = tuple(definition.input_schema["properties"])
+            check_compensation(definition.name, known, self.metadata.compensation)
+        self._executor = executor
+        self._signature = signature_of_schema(definition.input_schema, name=definition.name)
+
+    def read_arguments(self, arguments: str) -> Mapping[str, Any]:
+        """Return the arguments of the model by name; see `ToolInvocation.arguments`.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+        """
+        return self._signature.read(arguments)
+
+    async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
+        """Call the executor.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+        """
+        given = self.read_arguments(arguments)
+        if not _is_written(given, arguments):
+            arguments = dumps_exact(given)
+        made = ToolCall(context.tool_call_id, self.definition.name, arguments)
+        call = functools.partial(self._executor, made, context)
+        return await call_function(made.name, call, self._to_result, context)
+
+    def _to_result(self, value: Any) -> ToolResult:
+        return to_tool_result(value, origin=f"tool {self.definition.name!r}")
+
+
+def _is_written(given: Mapping[str, Any], arguments: str) -> bool:
+    """Return whether the JSON text *arguments* contains what is *given*, without repairs."""
+    try:
+        return bool(loads(arguments) == given)
+    except ValueError:
+        return False
+
+
+class ExternalTool:
+    """A tool that something else executes: a browser, a person, a job that takes a day.
+
+    A call suspends the turn, like one that waits for approval. `client.resume` continues it with
+    `Decision.answered(result)` when there is a result.
+
+    Args:
+        definition: Name, description and JSON Schema.
+        metadata: How its calls are handled.
+
+    Raises:
+        ToolDefinitionError: No provider would accept the name, or the schema is not the schema of
+            an object.
+    """
+
+    def __init__(self, definition: ToolDefinition, metadata: ToolMetadata | None = None) -> None:
+        _check_definition(definition)
+        self.definition = definition
+        self.metadata = metadata or ToolMetadata()
+        self._signature = signature_of_schema(definition.input_schema, name=definition.name)
+
+    async def invoke(
+        self,
+        arguments: str,
+        context: ToolContext,  # noqa: ARG002 - part of the contract
+    ) -> ToolResult:
+        """Suspend the turn until there is a result.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+            ApprovalRequired: There is no result yet.
+        """
+        self.read_arguments(arguments)
+        raise ApprovalRequired
+
+    def read_arguments(self, arguments: str) -> Mapping[str, Any]:
+        """Return the arguments of the model by name; see `ToolInvocation.arguments`.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+        """
+        return self._signature.read(arguments)
+
+
+def is_external(callback: Any) -> bool:
+    """Return whether *callback* is an `ExternalTool`, or delegates to one."""
+    while (delegate := getattr(callback, "delegate", None)) is not None:
+        callback = delegate
+    return isinstance(callback, ExternalTool)

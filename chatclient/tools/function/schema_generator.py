@@ -1,0 +1,388 @@
+"""JSON Schema of Python types, as models and their providers want to see it.
+
+pydantic's own schemas describe what it accepts a little too generously, and carry titles that cost
+tokens and say nothing. `schema_of` promises instead: whatever satisfies the schema, formats
+included, is accepted. The promise ends where JSON Schema does: validators written in Python, bounds
+of dates and durations, files that must exist, and numbers or years beyond what Python represents.
+"""
+
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaWarningKind
+
+from chatclient._internal.json_schema import JsonSchema, map_subschemas
+from chatclient.tools.function.docstring import parse_docstring
+from chatclient.tools.function.exact_numbers import DECIMAL, ENUM_NAMES
+from chatclient.tools.function.parameters import REQUIRED, text_beside
+
+
+def schema_of(adapter: TypeAdapter[Any]) -> JsonSchema:
+    """Return the schema of what *adapter* accepts, its definitions in `$defs` at the root.
+
+    Raises:
+        pydantic.errors.PydanticInvalidForJsonSchema: Some of it cannot come from JSON.
+    """
+    schema = adapter.json_schema(schema_generator=_Generator)
+    definitions = schema.get("$defs", {})
+    _require_tags(schema, definitions)
+    return _tidied(_at_root(schema, definitions))
+
+
+def _at_root(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
+    """Return *schema* with what its root refers to spelled out there; providers want an object."""
+    rest = {key: value for key, value in schema.items() if key != "$ref"}
+    return {**_target(schema, definitions), **rest}
+
+
+def _target(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
+    """Return the definition that *schema* refers to, or else itself."""
+    return definitions[schema["$ref"].removeprefix("#/$defs/")] if "$ref" in schema else schema
+
+
+_SCALARS = (str, int, float, type(None))  # and so bool
+_UNHASHABLE = frozenset({"dict", "list", "set", "typed-dict"})
+_BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
+_KEYS: Mapping[str, JsonSchema] = {
+    "any": {},
+    "integer": {"pattern": r"^(0|-?[1-9]\d*)$"},
+    "number": {"pattern": r"^-?(0|[1-9]\d*)(\.\d+)?$"},
+    "boolean": {"enum": ["true", "false"]},
+}
+_READS_TEXT = "x-reads-text"  # marks an enum of numbers that takes them as text, as keys are
+_STRING_KEYWORDS = frozenset({"pattern", "format", "minLength", "maxLength"})
+_LEAP = r"(\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29"
+_YEAR = r"(\d{3}[1-9]|\d\d[1-9]0|\d[1-9]00|[1-9]000)"
+_DAY = (
+    r"((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)"
+    r"|02-(0[1-9]|1\d|2[0-8]))"
+)
+_TIME = r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?"
+_NAIVE = f"^({_YEAR}-{_DAY}|{_LEAP})T{_TIME}$"
+_COMPLEX = r"^-?\d+(\.\d+)?([+-]\d+(\.\d+)?j)?$"
+_BASE64 = r"^([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2}==|[A-Za-z0-9_-]{3}=)?$"
+
+
+class _Generator(GenerateJsonSchema):
+    """pydantic's generator, with stricter and more detailed schemas for some types."""
+
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        """Stay silent: what cannot be shown, such as a default without JSON form, is left out."""
+
+    def sort(self, value: JsonSchema, parent_key: str | None = None) -> JsonSchema:  # noqa: ARG002
+        return value
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+        return False
+
+    # Scalars.
+
+    def str_schema(self, schema: Any) -> JsonSchema:
+        result = super().str_schema(schema)
+        shortest = result.get("minLength", 0)
+        if schema.get("strip_whitespace") and shortest and "pattern" not in result:
+            result["pattern"] = r"\S" if shortest == 1 else rf"\S[\s\S]{{{shortest - 2},}}\S"
+        return result
+
+    def bytes_schema(self, schema: Any) -> JsonSchema:
+        result: JsonSchema = {"type": "string"}
+        encoding = self._config.val_json_bytes
+        if encoding == "base64":
+            return {**result, "contentEncoding": "base64", "pattern": _BASE64}
+        if encoding == "hex":
+            return {**result, "contentEncoding": "base16", "pattern": "^([0-9a-fA-F]{2})*$"}
+        self.update_with_validations(result, schema, self.ValidationsMapping.bytes)
+        if len(result) > 1:  # a length in bytes is one in characters only in ASCII
+            result["pattern"] = r"^[\x00-\x7f]*$"
+        return result
+
+    def decimal_schema(self, schema: Any) -> JsonSchema:
+        """Return a number; with `max_digits` alone, which numbers cannot express, a string."""
+        if schema.get("max_digits") is not None and schema.get("decimal_places") is None:
+            pattern = _digits(schema["max_digits"])
+            return {"type": "string", "pattern": pattern, DECIMAL: True}
+        result: JsonSchema = {"type": "number", DECIMAL: True}
+        bounds: Any = {key: float(schema[key]) for key in _BOUNDS if schema.get(key) is not None}
+        self.update_with_validations(result, bounds, self.ValidationsMapping.numeric)
+        if schema.get("decimal_places") is not None:
+            places: int = schema["decimal_places"]
+            result.setdefault("multipleOf", 1 if places == 0 else float(f"1e-{places}"))
+            if schema.get("max_digits") is not None:
+                limit = 10 ** (schema["max_digits"] - places)
+                result.setdefault("exclusiveMaximum", limit)
+                result.setdefault("exclusiveMinimum", -limit)
+        return result
+
+    def function_before_schema(self, schema: Any) -> JsonSchema:
+        # What the application's code gets is left as it is in the JSON.
+        return _unmarked(super().function_before_schema(schema))
+
+    def function_wrap_schema(self, schema: Any) -> JsonSchema:
+        return _unmarked(super().function_wrap_schema(schema))
+
+    def union_schema(self, schema: Any) -> JsonSchema:
+        """Describe a `Decimal` and a float alike once."""
+        result = super().union_schema(schema)
+        branches = result.get("anyOf")
+        if branches is None:
+            return result
+        kept = [each for each in branches if DECIMAL not in each or _unmarked(each) not in branches]
+        return {**result, "anyOf": kept} if len(kept) != 1 else kept[0]
+
+    def complex_schema(self, schema: Any) -> JsonSchema:
+        return {**super().complex_schema(schema), "pattern": _COMPLEX}
+
+    def datetime_schema(self, schema: Any) -> JsonSchema:
+        if schema.get("tz_constraint") == "naive":  # the format demands an offset
+            return {"type": "string", "pattern": _NAIVE}
+        return super().datetime_schema(schema)
+
+    def uuid_schema(self, schema: Any) -> JsonSchema:
+        result: JsonSchema = {"type": "string", "format": "uuid"}
+        if schema.get("version") is not None:
+            result["pattern"] = f"^.{{14}}{schema['version']}"
+        return result
+
+    def url_schema(self, schema: Any) -> JsonSchema:
+        result = super().url_schema(schema)
+        if schema.get("allowed_schemes"):
+            schemes = "|".join(re.escape(scheme) for scheme in schema["allowed_schemes"])
+            result["pattern"] = f"^({schemes})://[^/?#]"
+        return result
+
+    def enum_schema(self, schema: Any) -> JsonSchema:
+        result = super().enum_schema(schema)
+        members = schema["members"]
+        for member in members:
+            if not isinstance(member.value, _SCALARS):
+                msg = f"{member!r} has no JSON value; give its members strings or numbers"
+                raise PydanticInvalidForJsonSchema(msg)
+        if not all(isinstance(member.value, str) for member in members):
+            meaning = ", ".join(f"{member.value!r} = {member.name}" for member in members)
+            result["description"] = _sentences(result.get("description"), meaning)
+        if schema.get("sub_type") in ("int", "float"):
+            result[_READS_TEXT] = True
+        result[ENUM_NAMES] = {member.name: member.value for member in members}
+        return result
+
+    def literal_schema(self, schema: Any) -> JsonSchema:
+        for member in schema["expected"]:
+            if not isinstance(member, _SCALARS):
+                msg = f"Literal[{member!r}] cannot be written in JSON; use the value, or a StrEnum"
+                raise PydanticInvalidForJsonSchema(msg)
+        return super().literal_schema(schema)
+
+    # Collections.
+
+    def set_schema(self, schema: Any) -> JsonSchema:
+        return _of_hashable(super().set_schema(schema), schema.get("items_schema", {}))
+
+    def frozenset_schema(self, schema: Any) -> JsonSchema:
+        return _of_hashable(super().frozenset_schema(schema), schema.get("items_schema", {}))
+
+    def dict_schema(self, schema: Any) -> JsonSchema:
+        return self._with_names(super().dict_schema(schema), schema)
+
+    def ordered_dict_schema(self, schema: Any) -> JsonSchema:
+        return self._with_names(super().ordered_dict_schema(schema), schema)
+
+    def counter_schema(self, schema: Any) -> JsonSchema:
+        return self._with_names(super().counter_schema(schema), schema)
+
+    def _with_names(self, result: JsonSchema, schema: Any) -> JsonSchema:
+        """Restrict the property names to valid keys of a mapping."""
+        result.pop("propertyNames", None)
+        for values in result.pop("patternProperties", {}).values():
+            result["additionalProperties"] = values
+        names = self._names(self.generate_inner(schema.get("keys_schema", {"type": "any"})))
+        if names is None:
+            msg = "the keys of a JSON object are strings; a mapping needs keys made from those"
+            raise PydanticInvalidForJsonSchema(msg)
+        result.setdefault("additionalProperties", True)
+        return {**result, "propertyNames": names} if names else result
+
+    def _names(self, schema: JsonSchema) -> JsonSchema | None:
+        """Return the schema of the names that a key of *schema* is read from, None for none."""
+        if "$ref" in schema:
+            schema = self.get_schema_from_definitions(JsonRef(schema["$ref"])) or {}
+        branches = schema.get("anyOf") or schema.get("oneOf")
+        if branches:
+            names = [name for name in map(self._names, branches) if name is not None]
+            if {} in names:
+                return {}
+            return {"anyOf": names} if len(names) > 1 else next(iter(names), None)
+        if "enum" in schema or "const" in schema:
+            values = schema.get("enum", [schema.get("const")])
+            texts = [str(v) for v in values if isinstance(v, str) or _READS_TEXT in schema]
+            return {"enum": texts} if texts else None
+        if schema.get("type") == "string":
+            return {key: value for key, value in schema.items() if key in _STRING_KEYWORDS}
+        return _KEYS.get(schema.get("type", "any"))
+
+    # Classes.
+
+    def named_tuple_schema(self, schema: Any) -> JsonSchema:
+        """An object: a model should not have to count the places of a tuple."""
+        array = super().named_tuple_schema(schema)
+        names = [field.get("validation_alias", field["name"]) for field in schema["fields"]]
+        return {
+            "type": "object",
+            "properties": dict(zip(names, array.get("prefixItems", ()), strict=True)),
+            "required": names[: array.get("minItems", 0)],
+        }
+
+    def call_schema(self, schema: Any) -> JsonSchema:
+        """The same; before pydantic 2.14, a named tuple is a call of its class."""
+        return self.kw_arguments_schema(schema["arguments_schema"]["arguments_schema"], None)
+
+    def model_schema(self, schema: Any) -> JsonSchema:
+        return _documented(super().model_schema(schema), schema["cls"])
+
+    def dataclass_schema(self, schema: Any) -> JsonSchema:
+        return _documented(super().dataclass_schema(schema), schema["cls"])
+
+    def typed_dict_schema(self, schema: Any) -> JsonSchema:
+        return _documented(super().typed_dict_schema(schema), schema["cls"])
+
+
+def _unmarked(schema: JsonSchema) -> JsonSchema:
+    return {key: value for key, value in schema.items() if key != DECIMAL}
+
+
+def _digits(most: int) -> str:
+    """Return the pattern of decimal numbers of at most *most* digits."""
+    splits = [rf"\d{{1,{most}}}"]
+    splits += [rf"\d{{1,{most - places}}}\.\d{{1,{places}}}" for places in range(1, most)]
+    return f"^-?({'|'.join(splits)})$"
+
+
+def _sentences(*texts: str | None) -> str:
+    return "; ".join(text for text in texts if text)
+
+
+def _of_hashable(result: JsonSchema, items: Mapping[str, Any]) -> JsonSchema:
+    """Keep out of a set what cannot be in one."""
+    if items.get("type") in _UNHASHABLE or getattr(items.get("cls"), "__hash__", True) is None:
+        msg = "a set holds only what can be hashed; use a list, or a frozen class"
+        raise PydanticInvalidForJsonSchema(msg)
+    if not result["items"]:
+        result["items"] = {"type": ["string", "number", "boolean", "null"]}
+    return result
+
+
+def _documented(result: JsonSchema, cls: type[Any]) -> JsonSchema:
+    """Describe a class by its docstring, and its fields by bare texts and the docstring."""
+    properties = result.get("properties", {})
+    for name, annotation in _hints(cls).items():
+        if name in properties and (text := text_beside(annotation)):
+            properties[name] = {"description": text, **properties[name]}
+    doc = cls.__doc__
+    if not doc or doc.startswith(f"{cls.__name__}("):  # which is what @dataclass writes
+        return result
+    said = parse_docstring(doc)
+    if result.get("description", doc) in (doc, inspect.cleandoc(doc)):
+        result["description"] = said.summary
+    for name, text in said.parameters.items():
+        if name in properties:
+            properties[name] = {"description": text, **properties[name]}
+    return result
+
+
+def _hints(cls: type[Any]) -> Mapping[str, Any]:
+    try:
+        return get_type_hints(cls, include_extras=True)
+    except (AttributeError, NameError, TypeError):  # pydantic knows more names than Python
+        return {}
+
+
+# --- tidying --------------------------------------------------------------------------------
+
+# Formats that are pydantic's own, and what their strings must look like.
+_PATTERNS: Mapping[str, str | None] = {
+    **dict.fromkeys(["binary", "path", "file-path", "directory-path", "password"]),
+    "base64": r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+    "base64url": _BASE64,
+}
+_NULL = {"type": "null"}
+
+
+def _require_tags(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
+    """Require the discriminator in each variant of a tagged union, also with a default."""
+    if "discriminator" in schema:
+        for branch in schema["oneOf"]:
+            _require(schema["discriminator"]["propertyName"], branch, definitions)
+    map_subschemas(schema, lambda inner: _require_tags(inner, definitions))
+    return schema
+
+
+def _require(name: str, schema: JsonSchema, definitions: JsonSchema) -> None:
+    schema = _target(schema, definitions)
+    for branch in schema.get("oneOf", ()):
+        _require(name, branch, definitions)
+    properties = schema.get("properties", {})
+    if name in properties:
+        required = {name, *schema.get("required", ())}
+        schema["required"] = [each for each in properties if each in required]
+
+
+def _tidied(schema: JsonSchema) -> JsonSchema:
+    if "properties" in schema:
+        _require_as_marked(schema)
+    schema = map_subschemas(schema, _tidied)
+    for name in ("title", _READS_TEXT, REQUIRED):
+        schema.pop(name, None)
+    if schema.pop("discriminator", None):
+        schema = {"anyOf": schema.pop("oneOf"), **schema}
+    if str(schema.get("format")).startswith("uuid"):  # the version is in the pattern
+        schema["format"] = "uuid"
+    if schema.get("format") in _PATTERNS:
+        pattern = _PATTERNS[schema.pop("format")]
+        if pattern:
+            schema["pattern"] = pattern
+    if "properties" in schema:
+        _tidy_properties(schema)
+    return schema
+
+
+def _require_as_marked(schema: JsonSchema) -> None:
+    """Require what `ToolParam` wants to be given; what it does not has to have a value."""
+    properties = schema["properties"]
+    marks = {
+        name: each[REQUIRED]
+        for name, each in properties.items()
+        if isinstance(each, dict) and REQUIRED in each
+    }
+    if not marks:
+        return
+    required = {*schema.get("required", ()), *(name for name, mark in marks.items() if mark)}
+    for name in required:
+        if marks.get(name) is False:
+            msg = (
+                f"{name!r} is not required, but has no default and its type does not admit None;"
+                " give it one or the other (or, in a TypedDict, NotRequired)"
+            )
+            raise PydanticInvalidForJsonSchema(msg)
+    schema["required"] = [name for name in properties if name in required]
+
+
+def _tidy_properties(schema: JsonSchema) -> None:
+    schema.setdefault("additionalProperties", False)
+    required = schema.get("required", ())
+    if not required:
+        schema.pop("required", None)
+    for name, wanted in schema["properties"].items():
+        if name not in required and wanted.get("default") is None:
+            schema["properties"][name] = _without_null(wanted)
+
+
+def _without_null(schema: JsonSchema) -> JsonSchema:
+    """Return *schema* without null, for optional properties."""
+    rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
+    branches = [branch for branch in schema.get("anyOf", ()) if branch != _NULL]
+    if len(branches) == 1:
+        return {**branches[0], **rest}
+    return {"anyOf": branches, **rest} if branches else rest

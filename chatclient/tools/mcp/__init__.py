@@ -1,0 +1,1 @@
+"""Tools of MCP servers, and tools offered as an MCP server."""

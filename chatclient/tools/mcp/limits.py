@@ -1,0 +1,80 @@
+"""Limits on what an MCP server may send."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from chatclient._internal.checks import check_number
+from chatclient.chat.messages import Media
+from chatclient.errors import McpServerError
+
+
+@dataclass(frozen=True, slots=True)
+class McpLimits:
+    """What an MCP server may send, so that it cannot exhaust memory, the context or the disk.
+
+    Valid servers stay far below these limits. They apply to each server.
+
+    Attributes:
+        tools: Tools that the server may list; with more, it counts as unreachable.
+        definition_length: Characters of a tool's definition (name, description, schemas) as JSON;
+            a tool with a longer one is left out.
+        result_size: Characters of the text of a result and bytes of its media, in total; a larger
+            one is an `McpServerError`.
+        log_messages: Messages of the server's log per minute; further ones are dropped.
+
+    Raises:
+        UsageError: A limit is not a number greater than 0.
+    """
+
+    tools: int = 5_000
+    definition_length: int = 200_000
+    result_size: int = 64 * 2**20
+    log_messages: int = 600
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            check_number(f"the limit {each.name}", getattr(self, each.name), least=1)
+
+    def check_size(self, text: str, media: Iterable[Media], server: str) -> None:
+        """Check the size of a result of *server* with this *text* and these *media*.
+
+        Raises:
+            McpServerError: It is too large.
+        """
+        size = len(text) + sum(len(each.data) for each in media)
+        if size <= self.result_size:
+            return
+        msg = (
+            f"the result of the MCP server {server!r} is too large ({size:,}, limit"
+            f" {self.result_size:,}); if that is expected, pass limits=McpLimits(result_size=...)"
+        )
+        raise McpServerError(msg, server=server)
+
+
+MCP_LIMITS = McpLimits()
+
+
+class MessageCounter:
+    """Counts messages per minute.
+
+    Args:
+        limit: Messages per minute.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._count = 0
+        self._minute = -1
+
+    def add(self) -> None:
+        """Count a message."""
+        minute = int(time.monotonic() // 60)
+        if minute != self._minute:
+            self._minute, self._count = minute, 0
+        self._count += 1
+
+    @property
+    def excess(self) -> int:
+        """The number of messages above the limit in the minute of the last one."""
+        return max(0, self._count - self._limit)

@@ -1,0 +1,224 @@
+"""A provider of the tools of MCP servers."""
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from chatclient._internal.checks import check_choice, check_type
+from chatclient._internal.closeable import Closeable
+from chatclient._internal.logging import get_logger
+from chatclient.chat.tool import ToolCallback, ToolRequest
+from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.tools.mcp.server import MAKE_ONE, McpServer, ToolContextToMeta
+from chatclient.tools.mcp.tool_names import ToolNamePrefix, names_for
+
+if TYPE_CHECKING:  # the SDK loads with the first connection
+    from chatclient.tools.mcp.connection import Connection
+    from chatclient.tools.mcp.connection_pool import ConnectionPool
+
+log = get_logger(__name__)
+
+
+def _definition(tool: Any) -> str:
+    """Return what a server says about *tool*, as JSON."""
+    definition = tool.model_dump(mode="json", by_alias=True, exclude={"meta", "icons"})
+    return json.dumps(definition, sort_keys=True)
+
+
+class McpToolCallbackProvider(Closeable):
+    """Provides the tools of MCP servers for blocking and asynchronous requests.
+
+    All servers are connected on the first request. Their tools are listed once, and again after a
+    server has reported a change or its connection was lost. Close the provider, or use it in
+    `with` or `async with`, to end its processes, its thread and its connections.
+
+    Args:
+        *servers: The servers.
+        tool_filter: Returns whether a tool is offered, given its server's name and the tool of the
+            MCP SDK; default: all are.
+        rename: Returns the name of a tool, given its server's name and its own.
+        prefix: When tool names get their server's name as a prefix. On a clash, all tools of that
+            name get it, in any order of responses; so does a tool with the same name as one that
+            the request has from another source.
+        meta: Selects values of the tool context that servers get; default: none.
+        resources: Whether models get tools to list and read the servers' resources.
+        prompts: Whether models get tools to list and fill in the servers' prompts.
+        pin: Whether a tool is left out when its server changes its description or its schema, for
+            example after it was approved; a change is logged in any case. Or the accepted tools, as
+            `fingerprints` returns them, so that other tools are left out as well.
+
+    Raises:
+        UsageError: There is no server, one is of the wrong type, two have the same name, or
+            *prefix* is unknown.
+    """
+
+    def __init__(
+        self,
+        *servers: McpServer,
+        tool_filter: Callable[[str, Any], bool] | None = None,
+        rename: Callable[[str, str], str] | None = None,
+        prefix: ToolNamePrefix = "on_clash",
+        meta: ToolContextToMeta | None = None,
+        resources: bool = False,
+        prompts: bool = False,
+        pin: bool | Mapping[str, str] = False,
+    ) -> None:
+        for server in servers:
+            check_type("a server", server, McpServer, MAKE_ONE)
+        names = Counter(server.name for server in servers)
+        if not servers or max(names.values()) > 1:
+            msg = "a provider needs at least one MCP server, each with a name of its own"
+            raise UsageError(msg)
+        self.servers = servers
+        self._accepts = tool_filter or (lambda _server, _tool: True)
+        self._rename = rename or (lambda _server, tool: tool)
+        check_choice("prefix", prefix, ToolNamePrefix)
+        self._prefix: ToolNamePrefix = prefix
+        self._meta = meta
+        self._resources = resources
+        self._prompts = prompts
+        self._lock = ForkSafeLock()
+        self._closed = False
+        self._pool: ConnectionPool | None = None
+        # By server, tool and name for models: the listed tool and its callback, cached so that an
+        # unchanged tool stays the same object.
+        self._callbacks: dict[tuple[str, str, str], tuple[Any, ToolCallback | None]] = {}
+        self._extra: list[ToolCallback] | None = None
+        check_type("pin", pin, (bool, Mapping))
+        self._pin = pin is not False
+        self._accepted = None if isinstance(pin, bool) else dict(pin)
+        self._fingerprints: dict[str, str] = dict(self._accepted or {})
+
+    async def tool_callbacks(self, request: ToolRequest | None = None) -> list[ToolCallback]:
+        """Return the tools of all servers.
+
+        Raises:
+            McpServerError: A required server cannot be reached or does not respond.
+            UsageError: The provider was closed.
+        """
+        pool = self._connected()
+        connections = pool.connections
+        if any(each.listing is None and not each.is_paused for each in connections.values()):
+            await pool.run(ON_LOOP, self._list_all)
+        extra = self._extra_tools(pool)
+        others = extra if request is None else [*extra, *request.callbacks]
+        taken = {callback.definition.name for callback in others}
+        found = [
+            (connection.server, tool)
+            for connection in connections.values()
+            for tool in connection.known
+            if self._accepts(connection.server.name, tool)
+        ]
+        wanted = [(server.name, self._rename(server.name, tool.name)) for server, tool in found]
+        names = names_for(wanted, self._prefix, taken)
+        callbacks = [
+            self._callback(pool, server, tool, name)
+            for (server, tool), name in zip(found, names, strict=True)
+        ]
+        return [*(c for c in callbacks if c is not None), *extra]
+
+    def close(self) -> None:
+        """Disconnect from the servers; the tools cannot be used any more."""
+        drive(self._close(BLOCKING))
+
+    async def aclose(self) -> None:
+        """Disconnect from the servers; the tools cannot be used any more."""
+        await self._close(ON_LOOP)
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Digests of the tools that were listed so far, by server and name; see *pin*."""
+        return dict(self._fingerprints)
+
+    def __repr__(self) -> str:
+        return f"McpToolCallbackProvider({', '.join(server.name for server in self.servers)})"
+
+    async def _close(self, runtime: Runtime) -> None:
+        with self._lock:
+            self._closed = True
+            pool = self._pool
+        if pool is not None:
+            await pool.close(runtime)
+
+    def _connected(self) -> "ConnectionPool":
+        with self._lock:
+            if self._closed:
+                msg = f"{self!r} was closed; make a new one to connect the servers again"
+                raise UsageError(msg)
+            if self._pool is None:
+                from chatclient.tools.mcp.connection_pool import ConnectionPool  # noqa: PLC0415 - loads the SDK
+
+                self._pool = ConnectionPool(self.servers)
+            return self._pool
+
+    async def _list_all(self, _runtime: Runtime) -> None:
+        """List the tools of all servers concurrently, where necessary."""
+        connections = [c for c in self._connected().connections.values() if not c.is_paused]
+        await asyncio.gather(*(self._list(connection) for connection in connections))
+
+    async def _list(self, connection: "Connection") -> None:
+        try:
+            await connection.list_tools()
+        except McpServerError as error:
+            if connection.server.required:
+                raise
+            log.warning("mcp server left out", server=connection.server.name, error=str(error))
+
+    def _callback(
+        self, pool: "ConnectionPool", server: McpServer, tool: Any, name: str
+    ) -> ToolCallback | None:
+        """Return the tool's callback, or None if its schema is invalid."""
+        from chatclient.tools.mcp.callback import McpToolCallback  # noqa: PLC0415 - loads the SDK
+
+        key = (server.name, tool.name, name)
+        listed, callback = self._callbacks.get(key, (None, None))
+        if listed is not tool:
+            callback = None
+            try:
+                if self._is_accepted(server, tool):
+                    callback = McpToolCallback(pool, server, tool, name, self._meta)
+            except ToolDefinitionError as error:
+                log.warning("mcp tool left out", server=server.name, error=str(error))
+            self._callbacks[key] = (tool, callback)
+        return callback
+
+    def _is_accepted(self, server: McpServer, tool: Any) -> bool:
+        """Return whether *tool* is offered, and log a change of its definition.
+
+        Raises:
+            ToolDefinitionError: Its definition is too long.
+        """
+        definition = _definition(tool)
+        if len(definition) > (most := server.limits.definition_length):
+            msg = (
+                f"the definition of the tool {tool.name[:100]!r} is longer than {most:,} characters"
+            )
+            raise ToolDefinitionError(msg)
+        key, digest = f"{server.name}/{tool.name}", hashlib.sha256(definition.encode()).hexdigest()
+        known = self._fingerprints.get(key)
+        if known == digest:
+            return True
+        if known is None and self._accepted is None:
+            self._fingerprints[key] = digest
+            return True
+        event = "mcp tool is not accepted" if known is None else "mcp tool has changed"
+        log.warning(event, server=server.name, tool=tool.name, left_out=self._pin)
+        if not self._pin:
+            self._fingerprints[key] = digest
+        return not self._pin
+
+    def _extra_tools(self, pool: "ConnectionPool") -> list[ToolCallback]:
+        if self._extra is None:
+            from chatclient.tools.mcp.resources import prompt_tools, resource_tools  # noqa: PLC0415
+
+            self._extra = [
+                *(resource_tools(pool) if self._resources else ()),
+                *(prompt_tools(pool) if self._prompts else ()),
+            ]
+        return self._extra

@@ -1,0 +1,263 @@
+"""A turn that waits for decisions about its calls, and its JSON form."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from chatclient._internal.frozen import EMPTY, freeze_fields, frozen
+from chatclient._internal.json import dumps
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Message,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+)
+from chatclient.chat.parts import call_key
+from chatclient.chat.response import NO_USAGE, Usage
+from chatclient.chat.serialization import (
+    message_from_dict,
+    message_to_dict,
+    usage_from_dict,
+    usage_to_dict,
+)
+from chatclient.errors import ToolUsageError, UsageError
+from chatclient.tools.tool_execution import ToolExecution
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTurn:
+    """A turn that waits for approvals; it can be stored as JSON.
+
+    Attributes:
+        messages: The conversation up to the model's message with the tool calls.
+        message: That message.
+        responses: The responses to the calls that have been run.
+        pending: The calls that wait; `to_decide` returns the ids for decisions.
+        calls: The number of calls of each tool in this turn.
+        rounds: The number of model calls in this turn.
+        conversation_id: The conversation, if there is one.
+        agents: The pending turns of agents, by the ids of the calls to the agents.
+        failures: The number of failures by tool and kind: names, kinds and numbers.
+        repeats: The calls that were repeated with the same result: names, arguments, results and
+            numbers.
+        seconds: The duration of the turn so far.
+        notes: JSON values that advisors outside the loop need when the turn continues.
+        breach: The limit that was reached in this round, in words, or None.
+        usage: The token usage of the turn so far.
+        executions: The answered calls of the turn, without errors and values, which have no JSON
+            form.
+    """
+
+    messages: tuple[Message, ...]
+    message: AssistantMessage
+    responses: tuple[ToolResponse, ...]
+    pending: tuple[ToolCall, ...]
+    calls: Mapping[str, int] = field(default_factory=dict)
+    rounds: int = 1
+    conversation_id: str | None = None
+    agents: Mapping[str, "PendingTurn"] = field(default_factory=dict)
+    failures: tuple[tuple[str, str, int], ...] = ()
+    repeats: tuple[tuple[str, str, str, int], ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+    notes: Mapping[str, Any] = EMPTY
+    breach: str | None = None
+    usage: Usage = NO_USAGE
+    executions: tuple[ToolExecution, ...] = ()
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "calls", "agents", "notes")
+
+    def to_decide(self) -> dict[str, ToolCall]:
+        """Return the calls that need a decision, by the ids for decisions.
+
+        These are the ids of the calls. A call of an agent has the id of the call to the agent, a
+        slash, and its own id; an apostrophe follows if another call has the same id.
+        """
+        calls = {call.id: call for call in self.pending}
+        inside = {id: agent.to_decide() for id, agent in self.agents.items()}
+        return {
+            id: calls[own] if id_inside is None else inside[own][id_inside]
+            for id, (own, id_inside) in places_in(self).items()
+        }
+
+    def to_json(self, *, signing_key: str | bytes | None = None) -> str:
+        """Return this as JSON for `from_json`.
+
+        Values such as dates in metadata become texts, as in a memory.
+
+        Args:
+            signing_key: A secret; the JSON is signed with it, including the conversation's id, so
+                that a client that stores the turn cannot change it.
+
+        Raises:
+            TypeError: A value in the metadata has no JSON form.
+        """
+        text = dumps(_to_dict(self)).decode()
+        if signing_key is None:
+            return text
+        from chatclient.tools.pending_turn_schema import sign  # noqa: PLC0415 - seldom needed
+
+        return sign(text, signing_key)
+
+    @classmethod
+    def from_json(cls, text: str, *, signing_key: str | bytes | None = None) -> "PendingTurn":
+        """Return the turn that `to_json` has written, after a check of all its parts.
+
+        Args:
+            text: The JSON.
+            signing_key: The secret that `to_json` was called with.
+
+        Raises:
+            UsageError: *text* is not a pending turn, or it has no valid signature.
+        """
+        from chatclient.tools.pending_turn_schema import (  # noqa: PLC0415 - seldom needed
+            load_turn_data,
+            verified,
+        )
+
+        try:
+            text = verified(text, signing_key)
+            return _from_dict(load_turn_data(text, _VERSION))
+        except UsageError:
+            raise
+        except KeyError as error:
+            msg = f"not a pending turn: it has no {error}; give what PendingTurn.to_json() returned"
+            raise UsageError(msg) from error
+        except (ValueError, TypeError, AttributeError, IndexError) as error:
+            msg = f"not a pending turn: {error!r}"
+            raise UsageError(msg) from error
+
+
+def places_in(turn: PendingTurn) -> dict[str, tuple[str, str | None]]:
+    """Return for each id for decisions the id of a call of *turn*, and None.
+
+    For a call of an agent these are the id of the call to the agent, and the id for decisions in
+    the agent's turn.
+    """
+    taken = {call.id for call in turn.pending if call.id not in turn.agents}
+    places: dict[str, tuple[str, str | None]] = {}
+    for call in turn.pending:
+        if call.id not in turn.agents:
+            places[call.id] = call.id, None
+            continue
+        for inside in turn.agents[call.id].to_decide():
+            id = f"{call.id}/{inside}"
+            while id in taken:  # ids of calls may contain slashes
+                id += "'"
+            taken.add(id)
+            places[id] = call.id, inside
+    return places
+
+
+def _to_dict(turn: PendingTurn) -> dict[str, Any]:
+    return {
+        "version": _VERSION,
+        "messages": [message_to_dict(message) for message in turn.messages],
+        "message": message_to_dict(turn.message),
+        "responses": message_to_dict(ToolResponseMessage(turn.responses))["responses"],
+        "pending": [call.id for call in turn.pending],
+        "calls": dict(turn.calls),
+        "rounds": turn.rounds,
+        "conversation_id": turn.conversation_id,
+        "agents": {id: _to_dict(each) for id, each in turn.agents.items()},
+        "failures": turn.failures,
+        "repeats": turn.repeats,
+        "seconds": turn.seconds,
+        "notes": dict(turn.notes),
+        "breach": turn.breach,
+        "usage": usage_to_dict(turn.usage),
+        "executions": list(_executions_to_dicts(turn)),
+    }
+
+
+def _from_dict(data: Mapping[str, Any]) -> PendingTurn:
+    messages = tuple(message_from_dict(each) for each in data["messages"])
+    message: Any = message_from_dict(data["message"])
+    answered: Any = message_from_dict({"role": "tool", "responses": data["responses"]})
+    return PendingTurn(
+        messages=messages,
+        message=message,
+        responses=answered.responses,
+        pending=tuple(call for call in message.tool_calls if call.id in data["pending"]),
+        calls=data["calls"],
+        rounds=data["rounds"],
+        conversation_id=data["conversation_id"],
+        agents={id: _from_dict(each) for id, each in data["agents"].items()},
+        failures=tuple((name, kind, count) for name, kind, count in data["failures"]),
+        repeats=tuple((name, given, result, n) for name, given, result, n in data["repeats"]),
+        seconds=data["seconds"],
+        notes=frozen(data["notes"]),
+        breach=data.get("breach"),
+        usage=usage_from_dict(data.get("usage", {})),
+        executions=tuple(_executions_from(data, (*messages, message, answered))),
+    )
+
+
+def _executions_to_dicts(turn: PendingTurn) -> Iterator[dict[str, Any]]:
+    """Yield the position, times and attempt of each execution; the messages contain the rest."""
+    messages = (*turn.messages, turn.message, ToolResponseMessage(turn.responses))
+    places = {call_key(call): place for place, (call, _) in enumerate(answered_in(messages))}
+    for execution in turn.executions:
+        yield {
+            "call": places[call_key(execution.tool_call)],
+            "seconds": execution.seconds,
+            "attempt": execution.attempt,
+            "started": execution.started,
+        }
+
+
+def _executions_from(
+    data: Mapping[str, Any], messages: Sequence[Message]
+) -> Iterator[ToolExecution]:
+    answered = list(answered_in(messages))
+    for each in data.get("executions", ()):
+        call, response = answered[each["call"]]
+        yield ToolExecution(
+            call, response, each["seconds"], each["attempt"], started=each["started"]
+        )
+
+
+def answered_in(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, ToolResponse]]:
+    """Yield the tool calls of *messages* that have a response, each with its response."""
+    for message, following in pairwise(messages):
+        if isinstance(message, AssistantMessage) and isinstance(following, ToolResponseMessage):
+            answers = {response.id: response for response in following.responses}
+            for call in message.tool_calls:
+                if call.id in answers:
+                    yield call, answers[call.id]
+
+
+class ApprovalRequired(Exception):  # noqa: N818 - not an error: it suspends the turn
+    """Raised by an interceptor to suspend the turn until there is a decision about the call.
+
+    The turn is suspended even if another interceptor catches this. To answer a call without
+    suspending the turn, decide immediately: `ToolApproval(ask=...)`. When the turn is resumed, the
+    tool context contains `DECISIONS`, and the interceptor must not raise this again.
+    `ToolApproval` does all of this.
+
+    Attributes:
+        turn: The suspended turn of an agent, if the call is one of an agent.
+    """
+
+    def __init__(self, turn: PendingTurn | None = None) -> None:
+        super().__init__()
+        self.turn = turn
+
+
+def refuse_to_suspend(tool_name: str, suspension: ApprovalRequired) -> None:
+    """Check that a tool's function did not suspend the turn: it would not get the decision.
+
+    Raises:
+        ToolUsageError: The suspension is not that of an agent.
+    """
+    if suspension.turn is not None:
+        return
+    msg = (
+        f"tool {tool_name!r} raised ApprovalRequired, and would again whenever the turn is"
+        " resumed; have its calls approved before it runs: ToolApproval(needed=...)"
+    )
+    raise ToolUsageError(msg) from suspension

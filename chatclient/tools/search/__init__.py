@@ -1,0 +1,1 @@
+"""Tool search: indexes of tools, and strategies that evict sessions."""

@@ -1,0 +1,90 @@
+"""A tool index that searches keywords, without a model or a server."""
+
+from collections.abc import Sequence
+from time import perf_counter
+
+from chatclient.runtime.runtime import Runtime
+from chatclient.tools.search.index import (
+    DEFAULT_MAX_RESULTS,
+    ToolIndex,
+    ToolReference,
+    ToolSearchRequest,
+    ToolSearchResponse,
+    as_response,
+)
+from chatclient.tools.search.inverted_index import Postings
+from chatclient.tools.search.ranking import Ranking, Scored
+from chatclient.tools.search.segments import Catalog, Catalogs, Segment
+from chatclient.tools.search.tokenizer import Words
+
+_AT_ONCE = 200  # tools that are indexed without leaving the event loop: some 10 ms
+_REMEMBERED = 20_000  # words of queries whose terms are cached
+_SEARCHED_AT_ONCE = 20_000  # tools that are searched without leaving the event loop: some ms
+
+
+class KeywordToolIndex(ToolIndex):
+    """Finds tools by the words of their names, descriptions and parameters.
+
+    Identifiers are split into words, words are reduced to stems, and rare words count more; see
+    `chatclient.tools.search.ranking`. It works best for English. Sessions with the same tools share
+    their index.
+
+    Args:
+        max_results: The number of results of a search without a limit.
+    """
+
+    def __init__(self, *, max_results: int = DEFAULT_MAX_RESULTS) -> None:
+        self._max_results = max_results
+        self._catalogs: Catalogs[Postings] = Catalogs()
+        # Only for queries: words of tools are not needed after indexing.
+        self._words = Words(_REMEMBERED)
+
+    async def put(
+        self, session_id: str, references: Sequence[ToolReference], runtime: Runtime
+    ) -> None:
+        """Set the tools of a session; only new ones are indexed."""
+        catalog = self._catalogs.assign(session_id, references).catalog
+        if catalog is not None:
+            await self._build(catalog, runtime)
+
+    async def find(self, request: ToolSearchRequest, runtime: Runtime) -> ToolSearchResponse:
+        """Search the tools of one session."""
+        started = perf_counter()
+        catalog = self._catalogs.of(request.session_id)
+        limit = request.limit(self._max_results)
+        found: list[Scored] = []
+        total = 0
+        if catalog is not None:
+            await self._build(catalog, runtime)  # another session may still be building it
+            if catalog.size > _SEARCHED_AT_ONCE:
+                found, total = await runtime.invoke(self._search, catalog, request, limit)
+            else:
+                found, total = self._search(catalog, request, limit)
+        scored = [(score, catalog.reference(number)) for score, number in found] if catalog else []
+        return as_response("keyword", request, scored, total, started)
+
+    async def drop(self, session_id: str, runtime: Runtime) -> None:  # noqa: ARG002
+        """Remove the tools of a session."""
+        self._catalogs.remove(session_id)
+
+    async def _build(self, catalog: Catalog[Postings], runtime: Runtime) -> None:
+        for part in catalog.parts:
+            if part.segment.payload is None:
+                if len(part) > _AT_ONCE:
+                    await runtime.invoke(_built, part.segment)
+                else:
+                    part.segment.payload = Postings(part.segment.references, Words())
+
+    def _search(
+        self, catalog: Catalog[Postings], request: ToolSearchRequest, limit: int
+    ) -> tuple[list[Scored], int]:
+        admitted, unwanted = catalog.admitted(request), request.exclude
+        ranking = Ranking(catalog, self._words, request.query)
+        found, total = ranking.best(limit, admitted, unwanted)
+        if total < limit and ranking.correct():  # too few results: try corrected words
+            found, total = ranking.best(limit, admitted, unwanted)
+        return found, total
+
+
+def _built(segment: Segment[Postings]) -> Postings:
+    return segment.built(lambda references: Postings(references, Words()))

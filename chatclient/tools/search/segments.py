@@ -1,0 +1,304 @@
+"""The tools of each session, stored once for all sessions that share them.
+
+The tools of a session are its catalog. Catalogs are identified by their content, so that ten
+thousand sessions with the same tools share one. A catalog consists of immutable segments with the
+data that an index has built for their tools. A catalog that differs little from an existing one
+reuses its segments, without the removed tools, and adds a segment for the new ones. So a change
+costs only as much as has changed, and sessions with a few different tools share the others.
+"""
+
+import itertools
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Generic, TypeVar
+
+from chatclient.runtime.fork_safety import ForkSafeLock, register_after_fork
+from chatclient.tools.search.index import ToolReference, ToolSearchRequest
+
+P = TypeVar("P")
+
+_KEPT = 8  # unused catalogs that are kept, because sessions of single requests recur
+_MOST_PARTS = 5  # maximum number of segments of a catalog; a search visits each
+_SMALL_CHANGE = 16  # changed tools that never cause a complete rebuild
+_FILTERS = 16  # cached filter results of a catalog
+
+
+@dataclass(eq=False)
+class Segment(Generic[P]):
+    """Tools that are indexed together.
+
+    Attributes:
+        references: The tools; a tool's number is its position.
+        payload: The data that an index has built for them, or None.
+        building: Locked while the payload is built.
+        users: The number of catalogs with this segment.
+    """
+
+    references: tuple[ToolReference, ...]
+    payload: P | None = None
+    building: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+
+    def __post_init__(self) -> None:
+        register_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Replace the lock: a thread that does not exist in the child may hold it."""
+        self.building = threading.Lock()
+
+    def built(self, build: Callable[[Sequence[ToolReference]], P]) -> P:
+        """Return the payload; the first thread builds it, the others wait."""
+        with self.building:
+            if self.payload is None:
+                self.payload = build(self.references)
+            return self.payload
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part(Generic[P]):
+    """A segment as part of a catalog.
+
+    Attributes:
+        segment: The segment.
+        offset: The number of its first tool in the catalog.
+        removed: The numbers (within the segment) of tools that the catalog does not contain.
+    """
+
+    segment: Segment[P]
+    offset: int = 0
+    removed: frozenset[int] = frozenset()
+
+    def live(self) -> Iterator[tuple[int, ToolReference]]:
+        """Yield the tools of the catalog, with their numbers within the segment."""
+        for number, reference in enumerate(self.segment.references):
+            if number not in self.removed:
+                yield number, reference
+
+    def among(self, numbers: Sequence[int]) -> Sequence[int]:
+        """Return the numbers of this part among *numbers*, which are sorted."""
+        end = self.offset + len(self.segment.references)
+        return numbers[bisect_left(numbers, self.offset) : bisect_left(numbers, end)]
+
+    def __len__(self) -> int:
+        return len(self.segment.references) - len(self.removed)
+
+
+class Catalog(Generic[P]):
+    """The tools of one or many sessions; its content is immutable.
+
+    Attributes:
+        key: A digest of the content.
+        parts: The segments with its tools.
+        size: The number of tools.
+        sessions: The number of sessions with this catalog.
+    """
+
+    def __init__(self, key: bytes, parts: Iterable[Part[P]]) -> None:
+        self.key = key
+        self.parts: tuple[Part[P], ...] = tuple(parts)
+        self.size = sum(map(len, self.parts))
+        self.sessions = 0
+        self._restricted = any(r.roles for part in self.parts for _, r in part.live())
+        self._admitted: OrderedDict[tuple[frozenset[str], frozenset[str]], frozenset[int]]
+        self._admitted = OrderedDict()
+
+    def reference(self, number: int) -> ToolReference:
+        """Return the tool with *number* in the catalog."""
+        for part in self.parts:
+            within = number - part.offset
+            if within < len(part.segment.references):
+                return part.segment.references[within]
+        raise IndexError(number)
+
+    def admitted(self, request: ToolSearchRequest) -> frozenset[int] | None:
+        """Return the numbers of the tools that a request may find by category and role.
+
+        None means all. Names that the request excludes are not considered.
+        """
+        categories = request.wanted_categories
+        roles = frozenset(request.roles) if self._restricted else frozenset()
+        if not categories and not self._restricted:
+            return None
+        known = self._admitted.get((categories, roles))
+        if known is None:
+            bare = ToolSearchRequest("", "", category_filter=categories, roles=roles)
+            known = frozenset(
+                part.offset + number
+                for part in self.parts
+                for number, reference in part.live()
+                if bare.admits(reference)
+            )
+            # Concurrent threads compute the same result, and dicts are thread-safe.
+            self._admitted[categories, roles] = known
+            while len(self._admitted) > _FILTERS:
+                self._admitted.popitem(last=False)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[P]):
+    """The result of a change of a session's tools.
+
+    Attributes:
+        catalog: The new catalog of the session, or None.
+        dropped: Segments that no catalog contains any more.
+    """
+
+    catalog: Catalog[P] | None
+    dropped: tuple[Segment[P], ...] = ()
+
+
+class Catalogs(Generic[P]):
+    """The catalogs of all sessions; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = ForkSafeLock()
+        self._sessions: dict[str, Catalog[P]] = {}
+        self._catalogs: dict[bytes, Catalog[P]] = {}
+        # Catalogs in the order of their last use, each with the tuple that was last assigned.
+        self._recent: OrderedDict[bytes, tuple[ToolReference, ...]] = OrderedDict()
+
+    def of(self, session_id: str) -> Catalog[P] | None:
+        """Return the catalog of a session, or None."""
+        return self._sessions.get(session_id)
+
+    def assign(self, session_id: str, references: Sequence[ToolReference]) -> Change[P]:
+        """Replace the tools of a session by *references*."""
+        with self._lock:
+            before = self._sessions.get(session_id)
+            same = self._made_of(references, before)
+        given = tuple(references)
+        unique = () if same else _by_name(given)
+        key = same.key if same else _key(unique)
+        with self._lock:
+            before = self._sessions.get(session_id)
+            catalog = self._catalogs.get(key)
+            if catalog is None:
+                # It may have been dropped since the first lookup.
+                unique = unique or _by_name(given)
+                catalog = self._add(Catalog(key, self._parts(unique, before)))
+            self._recent[key] = given
+            self._recent.move_to_end(key)
+            if catalog is before:
+                return Change(catalog, self._release(None) if len(self._recent) > _KEPT else ())
+            catalog.sessions += 1
+            self._sessions[session_id] = catalog
+            return Change(catalog, self._release(before))
+
+    def remove(self, session_id: str) -> Change[P]:
+        """Remove a session."""
+        with self._lock:
+            return Change(None, self._release(self._sessions.pop(session_id, None)))
+
+    def clear(self) -> tuple[Segment[P], ...]:
+        """Remove all sessions and return all segments."""
+        with self._lock:
+            segments = {
+                id(part.segment): part.segment
+                for catalog in self._catalogs.values()
+                for part in catalog.parts
+            }
+            self._sessions.clear()
+            self._catalogs.clear()
+            self._recent.clear()
+            for segment in segments.values():
+                segment.users = 0
+            return tuple(segments.values())
+
+    def _made_of(
+        self, references: Sequence[ToolReference], before: Catalog[P] | None
+    ) -> Catalog[P] | None:
+        """Return the catalog that was made from the same tuple object."""
+        if before is not None and self._recent.get(before.key) is references:
+            return before
+        key = next((key for key, given in self._recent.items() if given is references), None)
+        return None if key is None else self._catalogs[key]
+
+    def _add(self, catalog: Catalog[P]) -> Catalog[P]:
+        self._catalogs[catalog.key] = catalog
+        for part in catalog.parts:
+            part.segment.users += 1
+        return catalog
+
+    def _release(self, catalog: Catalog[P] | None) -> tuple[Segment[P], ...]:
+        """Release a session's use of *catalog*, and drop catalogs that were unused for long."""
+        if catalog is not None:
+            catalog.sessions -= 1
+        over = list(self._recent)[: max(0, len(self._recent) - _KEPT)]
+        for key in over:
+            del self._recent[key]
+        # The released catalog may be among them.
+        unwanted = {key: self._catalogs[key] for key in over}
+        if catalog is not None and catalog.key not in self._recent:
+            unwanted[catalog.key] = catalog
+        dropped = (self._drop(each) for each in unwanted.values() if not each.sessions)
+        return tuple(itertools.chain.from_iterable(dropped))
+
+    def _drop(self, catalog: Catalog[P]) -> Iterator[Segment[P]]:
+        del self._catalogs[catalog.key]
+        for part in catalog.parts:
+            part.segment.users -= 1
+            if not part.segment.users:
+                yield part.segment
+
+    def _parts(
+        self, references: Sequence[ToolReference], before: Catalog[P] | None
+    ) -> list[Part[P]]:
+        """Return the parts of a new catalog, reusing those of the most similar one if possible."""
+        wanted = {reference.fingerprint: reference for reference in references}
+        known = [self._catalogs[key] for key in self._recent]
+        best: list[Part[P]] | None = None
+        least = max(_SMALL_CHANGE, len(references) // 4)
+        for base in [*([before] if before is not None else ()), *reversed(known)]:
+            if abs(base.size - len(references)) > least:
+                continue
+            present = {r.fingerprint for part in base.parts for _, r in part.live()}
+            change = len(present ^ wanted.keys())
+            if change < least:
+                least = change
+                best = _derived(base, wanted)
+        return best if best is not None else _laid_out([(Segment(tuple(references)), frozenset())])
+
+
+def _derived(base: Catalog[P], wanted: dict[bytes, ToolReference]) -> list[Part[P]] | None:
+    """Return the parts of *base* changed to the *wanted* tools; None if little can be reused."""
+    lacking = dict(wanted)
+    parts: list[Part[P]] = []
+    for part in base.parts:
+        gone = {number for number, r in part.live() if lacking.pop(r.fingerprint, None) is None}
+        parts.append(Part(part.segment, 0, part.removed | gone))
+    if not parts or len(parts[0]) < len(wanted) // 2:
+        return None
+    if len(parts) >= _MOST_PARTS:
+        lacking.update((r.fingerprint, r) for part in parts[1:] for _, r in part.live())
+        del parts[1:]
+    pieces = [(part.segment, part.removed) for part in parts if len(part)]
+    if lacking:
+        pieces.append((Segment(tuple(lacking.values())), frozenset()))
+    return _laid_out(pieces)
+
+
+def _laid_out(pieces: Iterable[tuple[Segment[P], frozenset[int]]]) -> list[Part[P]]:
+    """Return parts with consecutive numbers for their tools."""
+    parts: list[Part[P]] = []
+    offset = 0
+    for segment, removed in pieces:
+        parts.append(Part(segment, offset, removed))
+        offset += len(segment.references)
+    return parts
+
+
+def _by_name(references: Sequence[ToolReference]) -> tuple[ToolReference, ...]:
+    """Return the tools sorted by name, the first one of each name."""
+    unique: dict[str, ToolReference] = {}
+    for reference in references:
+        unique.setdefault(reference.tool_name, reference)
+    return tuple(unique[name] for name in sorted(unique))
+
+
+def _key(references: Iterable[ToolReference]) -> bytes:
+    return blake2b(b"".join(r.fingerprint for r in references), digest_size=16).digest()

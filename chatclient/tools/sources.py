@@ -1,0 +1,235 @@
+"""Finds the tools in the arguments of `.tools(...)`."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from chatclient._internal.checks import signature_error
+from chatclient.chat.tool import ToolCallback, ToolCallbackProvider, ToolDefinition, ToolMetadata
+from chatclient.errors import ToolDefinitionError
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.runtime import BLOCKING
+from chatclient.tools.duplicates import without_duplicates
+from chatclient.tools.function.callback import FunctionToolCallback
+from chatclient.tools.function.decorator import ToolMark, is_marked, mark_of
+from chatclient.tools.function.naming import check_tool_name
+
+ToolSource = Callable[..., Any] | ToolCallback | ToolCallbackProvider | str | Iterable[Any] | object
+"""Functions, decorated or not; objects and modules with decorated functions; tool callbacks and
+their providers; names for the client's resolver; and collections of all these."""
+
+Resolved = ToolCallback | ToolCallbackProvider | str
+
+# Hints for objects that are no sources, by type name, because not all types are imported here.
+_HINTS = {
+    "ChatClient": "; a client is a tool as client.as_tool(name, description)",
+    "McpServer": "; put it into McpToolCallbackProvider(...)",
+    "ToolDefinition": (
+        "; say what runs it: DataToolCallback(definition, executor), or that it is done elsewhere:"
+        " ExternalTool(definition)"
+    ),
+    "dict": "; a tool made of data is a DataToolCallback(ToolDefinition(...), executor)",
+}
+
+# The attributes of a class that are tools, cached by class.
+_tools_of_class: "WeakKeyDictionary[type, tuple[tuple[str, ToolMark], ...]]" = WeakKeyDictionary()
+
+
+def tool_callbacks(*sources: ToolSource) -> list[ToolCallback]:
+    """Return the tools in *sources*, in their order; those of one source as defined.
+
+    Raises:
+        ToolDefinitionError: A source contains no tool, or a tool cannot be built.
+        DuplicateToolError: Two tools have the same name.
+    """
+    callbacks: list[ToolCallback] = []
+    for found in resolve_sources(sources):
+        if isinstance(found, str):
+            msg = f"{found!r} is a name; only a client with a resolver can find a tool by name"
+            raise ToolDefinitionError(msg)
+        if isinstance(found, ToolCallback):
+            callbacks.append(found)
+        else:
+            callbacks.extend(_provided(found))
+    return list(without_duplicates(callbacks, "error"))
+
+
+def _provided(provider: ToolCallbackProvider) -> Iterable[ToolCallback]:
+    """Return the tools of a provider outside of any request."""
+    if error := signature_error(provider.tool_callbacks, 0):
+        msg = f"{provider!r} offers tools for a request only; pass it to .tools(...)"
+        raise ToolDefinitionError(msg) from error
+    return offered_by(provider, drive(BLOCKING.invoke(provider.tool_callbacks)))
+
+
+def offered_by(provider: ToolCallbackProvider, offered: Any) -> list[ToolCallback]:
+    """Return the tools that *provider* has *offered* as callbacks; None means no tools.
+
+    Raises:
+        ToolDefinitionError: An item is no tool.
+    """
+    if offered is None:
+        return []
+    try:
+        callbacks: list[Any] = list(offered)
+        # `isinstance` with a protocol takes 12 microseconds, and there may be a thousand tools.
+        if all(hasattr(each, "definition") for each in callbacks):
+            return callbacks
+        return [found for each in callbacks for found in tool_callbacks(each)]
+    except (ToolDefinitionError, TypeError) as error:
+        msg = f"{provider!r} must return an iterable of tools: {error}"
+        raise ToolDefinitionError(msg) from error
+
+
+def resolve_sources(sources: Iterable[ToolSource]) -> list[Resolved]:
+    """Return *sources* as callbacks, providers (not called yet) and names."""
+    resolved: list[Resolved] = []
+    for source in sources:
+        resolved.extend(_resolve(source))
+    return resolved
+
+
+def _resolve(source: Any) -> Sequence[Resolved]:
+    if isinstance(source, str):
+        return (source,)
+    if isinstance(source, ToolCallback):
+        return (_checked(source),)
+    if isinstance(source, type):
+        return _tools_of_attributes(source, _marked_attributes(source))
+    if isinstance(source, ToolCallbackProvider):
+        return (source,)
+    if inspect.isroutine(source):
+        return (FunctionToolCallback(source),)
+    if isinstance(source, ModuleType):
+        return _tools_of_module(source)
+    if marked := _marked_attributes(type(source)):
+        return _tools_of_attributes(source, marked)
+    if callable(source):
+        return (FunctionToolCallback(source),)
+    if isinstance(source, Iterable) and not isinstance(source, Mapping):
+        return resolve_sources(source)
+    kind = type(source).__name__
+    msg = (
+        f"{source!r} is not a source of tools: it is neither a function nor a ToolCallback, and "
+        f"{kind} has no method with @tool{_HINTS.get(kind) or _missing_hint(source)}"
+    )
+    raise ToolDefinitionError(msg)
+
+
+def _checked(callback: ToolCallback) -> ToolCallback:
+    """Return *callback*, which may be custom code, after checking its attributes."""
+    for name, kind in (("definition", ToolDefinition), ("metadata", ToolMetadata)):
+        value = getattr(callback, name)
+        if not isinstance(value, kind):
+            msg = f"{callback!r} must have a {kind.__name__} as its {name}, not {value!r}"
+            raise ToolDefinitionError(msg)
+    check_tool_name(callback.definition.name)
+    return callback
+
+
+def _missing_hint(source: object) -> str:
+    """Return a hint on the missing attributes of an incomplete `ToolCallback`."""
+    parts = ("definition", "metadata", "invoke")
+    missing = [name for name in parts if not hasattr(source, name)]
+    return f"; a ToolCallback has {' and '.join(missing)}, too" if len(missing) < len(parts) else ""
+
+
+def _marked_attributes(kind: type) -> tuple[tuple[str, ToolMark], ...]:
+    known = _tools_of_class.get(kind)
+    if known is None:
+        known = _tools_of_class[kind] = tuple(_marks_in(kind).items())
+    return known
+
+
+def _marks_in(kind: type) -> dict[str, ToolMark]:
+    """Return the marks of a class by the names of its attributes, its bases' first.
+
+    An override without the decorator keeps the tool, one with it replaces the mark, and None
+    removes the tool.
+    """
+    found: dict[str, ToolMark] = {}
+    for cls in reversed(kind.__mro__):
+        seen: set[int] = set()  # an alias of a function is no second tool
+        for name, attribute in vars(cls).items():
+            if (mark := mark_of(attribute)) and id(attribute) not in seen:
+                found[name] = mark
+                seen.add(id(attribute))
+            elif attribute is None:
+                found.pop(name, None)
+    return found
+
+
+def _tools_of_attributes(
+    source: Any, marked: Iterable[tuple[str, ToolMark]]
+) -> list[FunctionToolCallback]:
+    callbacks: list[FunctionToolCallback] = []
+    for attribute, mark in marked:
+        function = getattr(source, attribute)
+        if isinstance(source, type) and _needs_instance(source, attribute):
+            msg = f"{source.__name__}.{attribute} is a method; pass {source.__name__}() instead"
+            raise ToolDefinitionError(msg)
+        callbacks.append(
+            FunctionToolCallback(
+                function,
+                name=mark.name or _own_name(source, attribute),
+                description=mark.description,
+                metadata=_bound(mark.metadata, source),
+                result_converter=mark.result_converter,
+                strict=mark.strict,
+            )
+        )
+    if not callbacks:
+        name = source.__name__
+        call = f"FunctionToolCallback(function, input_type={name})"
+        is_input = hasattr(
+            source, "model_json_schema"
+        )  # other libraries accept such a class as a tool
+        hint = f"; as what a function takes it goes into {call}" if is_input else ""
+        raise ToolDefinitionError(f"{name} has no method with @tool{hint}")
+    return callbacks
+
+
+def _own_name(source: Any, attribute: str) -> str | None:
+    """Return *attribute* if the name of its function differs from it."""
+    defined = inspect.getattr_static(source, attribute)
+    return attribute if isinstance(defined, functools.partialmethod) else None
+
+
+def _bound(metadata: ToolMetadata, source: Any) -> ToolMetadata:
+    """Return *metadata* with the named compensation replaced by the method of *source*."""
+    name = metadata.compensation
+    if not isinstance(name, str):
+        return metadata
+    return replace(metadata, compensation=getattr(source, name, name))
+
+
+def _needs_instance(kind: type, attribute: str) -> bool:
+    return inspect.isfunction(inspect.getattr_static(kind, attribute))
+
+
+def has_tools(module: ModuleType) -> bool:
+    """Return whether *module* itself defines functions with `@tool`."""
+    return next(_defined_tools(module), None) is not None
+
+
+def _defined_tools(module: ModuleType) -> Iterator[Callable[..., Any]]:
+    """Yield the tools of *module*, also those that another decorator made an object."""
+    for value in vars(module).values():
+        if callable(value) and is_marked(value) and not inspect.ismethod(value):
+            function = inspect.unwrap(value)
+            # Other objects have no module.
+            if not inspect.isfunction(function) or function.__module__ == module.__name__:
+                yield value
+
+
+def _tools_of_module(module: ModuleType) -> list[FunctionToolCallback]:
+    functions = {id(function): function for function in _defined_tools(module)}
+    callbacks = [FunctionToolCallback(function) for function in functions.values()]
+    if not callbacks:
+        msg = f"module {module.__name__} has no function with @tool"
+        raise ToolDefinitionError(msg)
+    return callbacks

@@ -1,0 +1,57 @@
+"""The architecture page matches the code."""
+
+import importlib
+import re
+import tomllib
+
+import pytest
+
+from tests.support.paths import ROOT
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+NAMES = sorted({*re.findall(r"`([\w./]+)`", PAGE.replace("<name>", "ollama"))})
+
+
+def test_diagram_layers() -> None:
+    """The layers and their order are those of `lint-imports`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    diagram = PAGE.partition("```mermaid\n")[2].partition("```")[0]
+
+    shown = re.findall(r'\["(.+?)"\]', diagram)
+    arrows = re.findall(r"(\w+)(?:\[.+?\])? --> (\w+)\[", diagram)
+    # Mermaid renders `__main__` as a bold "main".
+    labels = [each.replace("__main__", "command line").replace(" | ", ", ") for each in layers]
+    assert shown == [label.replace("chatclient.", "") for label in labels]
+    assert [begin for begin, _ in arrows[1:]] == [end for _, end in arrows[:-1]]
+
+
+@pytest.mark.parametrize("path", [name for name in NAMES if "/" in name])
+def test_paths_exist(path: str) -> None:
+    """The named files and directories exist."""
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("chatclient.")])
+def test_dotted_names_exist(name: str) -> None:
+    """The last part is a class of the module."""
+    module, _, attribute = name.rpartition(".")
+
+    assert hasattr(importlib.import_module(module), attribute)
+
+
+def test_classes_and_methods_exist() -> None:
+    """Names such as `Pipeline` or `Pipeline.run` are defined in some module."""
+    sources = [file.read_text(encoding="utf-8") for file in (ROOT / "chatclient").rglob("*.py")]
+    code = "\n".join(sources)
+    classes = [name for name in NAMES if re.match(r"[A-Z][a-z]+[A-Z\w.]*$", name)]
+
+    assert len(classes) > 20
+    assert [name for name in classes if not _is_defined(name, code)] == []
+
+
+def _is_defined(name: str, code: str) -> bool:
+    kind, _, method = name.partition(".")
+    classes = re.split(rf"^class {kind}\b", code, flags=re.MULTILINE)[1:]
+    bodies = [re.split(r"\n(?=\S)", each, maxsplit=1)[0] for each in classes]
+    return any(f"def {method}(" in body for body in bodies) if method else bool(classes)

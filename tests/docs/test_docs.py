@@ -1,0 +1,150 @@
+"""Code blocks of README and docs run, and the names in them exist."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatclient import Prompt, UserMessage, errors
+from chatclient.testing import Answer, ScriptedModel, call
+from docs import features
+from tests.support.paths import ROOT
+
+FEATURES = ROOT / "docs" / "features.md"  # generated
+PAGES = sorted([ROOT / "README.md", FEATURES, *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name_of(page: Path) -> str:
+    """Return the path of *page*, relative to `docs/` if inside."""
+    return page.relative_to(ROOT).as_posix().removeprefix("docs/")
+
+
+@cache
+def text_of(page: Path) -> str:
+    """Return the Markdown of *page*; the page of features is generated."""
+    return features.page() if page == FEATURES else page.read_text(encoding="utf-8")
+
+
+def blocks(page: Path) -> Iterator[tuple[int, str]]:
+    """Yield the code blocks of *page* with their first line numbers."""
+    text = text_of(page)
+    for match in BLOCK.finditer(text):
+        yield text[: match.start()].count("\n") + 1, match.group(1)
+
+
+def example(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+    """Return a minimal value that satisfies *schema*."""
+    if "$ref" in schema:
+        return example(root["$defs"][schema["$ref"].rpartition("/")[2]], root)
+    match schema.get("type"):
+        case "object":
+            properties = schema.get("properties", {})
+            return {name: example(properties[name], root) for name in schema.get("required", ())}
+        case "integer" | "number":
+            return 1
+        case "boolean":
+            return True
+        case "array":
+            return [example(schema["items"], root)] if schema.get("items") else []
+        case _:
+            return "Rome"
+
+
+def schema_in_prompt(prompt: Prompt) -> Any:
+    """Return the schema described in the prompt of an entity request, if any."""
+    texts = [m.text.partition("JSON Schema:\n")[2] for m in prompt.messages if m.role == "user"]
+    return json.loads(texts[-1]) if texts and texts[-1] else None
+
+
+def play(prompt: Prompt) -> Answer:
+    """Call the first tool, then answer, as the pages expect of a model."""
+    callbacks = prompt.options.tool_callbacks
+    asks = isinstance(prompt.messages[-1], UserMessage)
+    if callbacks and asks and prompt.options.tool_choice != "none":
+        definition = callbacks[0].definition
+        schema = definition.input_schema
+        return call(definition.name, json.dumps(example(schema, schema)))
+    schema = prompt.options.output_schema or schema_in_prompt(prompt)
+    return "It is done." if schema is None else json.dumps(example(schema, schema))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_code_of_a_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page run in order with a scripted model."""
+    for module in ("shared_parts", "from_settings"):
+        monkeypatch.setattr(
+            f"chatclient.client.{module}.chat_model", lambda name: ScriptedModel(play)
+        )
+    namespace: dict[str, Any] = {"__name__": page.stem}
+    for line, code in blocks(page):
+        exec(compile("\n" * line + code, str(page), "exec"), namespace)
+
+
+def test_links_between_pages() -> None:
+    """No page links to a missing file."""
+    for page in PAGES:
+        for target in re.findall(r"\]\(([\w/.-]+\.md)", text_of(page)):
+            linked = (page.parent / target).resolve()
+            assert linked in PAGES or linked.exists(), f"{name_of(page)}: {target}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """`mkdocs --strict` only mentions missing pages.
+
+    Intentional exceptions are listed as `not_in_nav`.
+    """
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"([\w/-]+\.md)$", nav, re.MULTILINE)
+
+    assert sorted(listed) == sorted(name_of(page) for page in PAGES if page.name != "README.md")
+
+
+def test_code_width() -> None:
+    """Examples need no horizontal scrolling."""
+    wide = [
+        f"{name_of(page)}:{line + number}"
+        for page in PAGES
+        for line, code in blocks(page)
+        for number, text in enumerate(code.splitlines(), 1)
+        if len(text) > 85
+    ]
+    assert wide == []
+
+
+def test_documented_errors() -> None:
+    """The page of errors lists exactly the existing errors."""
+    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    tree = page.partition("```text\n")[2].partition("```")[0]
+    shown = re.findall(r"^(?:[│ ]*[├└]── )?(\w+Error)\b", tree, re.MULTILINE)
+
+    assert sorted(shown) == sorted(name for name in vars(errors) if name.endswith("Error"))
+    assert tree in str(errors.__doc__)
+
+
+DOCUMENTS = ROOT.parent / "shared" / "spec" / "documents"
+REFERENCE_NAME = re.compile(r"@[A-Z][A-Za-z]+\b|\b(?:[A-Z][a-z0-9]+){2,}\b")
+# Classes of examples, of Java and of Spring itself, and joined words in the documents.
+EXAMPLES = re.compile(
+    r"""(?x) .*Tools|Weather(Request|Response)|AgentThinking|MathGenius|HelloWorld|TemperatureUnit
+    |ServiceWith\w*|Custom\w*|AssistantHallucinatedTool|ChatClientAPI
+    |Local\w*|DateTime\w*|CompletableFuture|RuntimeException|OutOfMemoryError|Atomic\w*|GitHub|GraalVM
+    |@(Bean|Autowired|Override|Component|Configuration|FunctionalInterface)
+    |Containstool\w*|The[A-Z]\w*|@?[A-Z]\w*(?:annotation|instance|implementation|and|but|finds|in
+    |sends|from|returns|identifies)"""
+)
+
+
+@pytest.mark.skipif(not DOCUMENTS.exists(), reason="the reference documents are not here")
+def test_names_of_the_reference_implementation() -> None:
+    """Each class and annotation is on the page of known names."""
+    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    texts = [file.read_text(encoding="utf-8") for file in DOCUMENTS.glob("*.txt")]
+    names = {name for text in texts for name in REFERENCE_NAME.findall(text)}
+
+    assert len(names) > 100
+    assert sorted(n for n in names if n not in page and not EXAMPLES.fullmatch(n)) == []

@@ -1,0 +1,103 @@
+"""Test the limits on what an MCP server may send."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from chatclient.errors import McpServerError, UsageError
+from chatclient.testing import call
+from chatclient.tools import McpLimits, McpServer, McpToolCallbackProvider
+from chatclient.tools.mcp.limits import MessageCounter
+from tests.support.ask import Ask
+from tests.support.mcp_setup import ask_with_tools, offered_names, peer
+from tests.support.paths import SUPPORT
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("echo", '{"text": "tomatoes"}'),
+        ("echo", '{"text": "a", "times": 8}'),
+        ("fail", "{}"),
+        ("read_resource", '{"server": "peer", "uri": "file:///a"}'),
+    ],
+)
+def test_large_result(ask: Ask, name: str, arguments: str) -> None:
+    """A result above the limit is a failure of the server, and does not reach the model."""
+    server = peer(fault="resources", limits=McpLimits(result_size=7))
+    with McpToolCallbackProvider(server, resources=True) as provider:
+        answers = [call(name, arguments), call("echo", '{"text": "radish."}')]
+        result, _ = ask_with_tools(ask, provider, answers, "done")
+
+    large, allowed = result.executions
+    assert isinstance(large.error, McpServerError)
+    assert "too large" in str(large.error)
+    assert "limits=McpLimits(result_size=...)" in str(large.error)
+    assert (large.is_error, allowed.response.data) == (True, "radish.")
+    assert all(text not in large.response.data for text in ("tomatoes", "a\na", "whole"))
+
+
+def test_too_many_tools(ask: Ask) -> None:
+    """A required server with too many tools fails the request; an optional one is left out."""
+    limits = McpLimits(tools=15)
+    with (
+        McpToolCallbackProvider(peer(limits=limits)) as provider,
+        pytest.raises(McpServerError, match=r"lists 16 tools.*McpLimits\(tools=\.\.\.\)"),
+    ):
+        ask_with_tools(ask, provider, "done")
+    with McpToolCallbackProvider(peer(limits=limits, required=False)) as provider:
+        _, model = ask_with_tools(ask, provider, "done")
+    assert offered_names(model) == []
+
+
+def test_long_definition(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    """A tool whose definition is too long is left out, and the others are offered."""
+    with McpToolCallbackProvider(peer(limits=McpLimits(definition_length=300))) as provider:
+        _, model = ask_with_tools(ask, provider, "done")
+
+    assert "echo" not in offered_names(model)
+    assert len(offered_names(model)) == 15
+    assert "definition of the tool 'echo' is longer than 300 characters" in caplog.text
+
+
+def test_log_messages(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    """Messages above the limit are dropped, and one warning tells of it."""
+    caplog.set_level("INFO", "chatclient")
+    script = str(SUPPORT / "mcp_inquirer.py")
+    server = McpServer.stdio(
+        "inquirer", sys.executable, script, log_level="info", limits=McpLimits(log_messages=1)
+    )
+    with McpToolCallbackProvider(server) as provider:
+        ask_with_tools(ask, provider, [call("grumble"), call("grumble")], "done")
+
+    written = [r.message for r in caplog.records if r.message.startswith("mcp server log")]
+    assert [message.partition(" server=")[0] for message in written] == [
+        "mcp server log",
+        "mcp server logs too much, dropped for a minute",
+    ]
+
+
+def test_count_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each minute begins with a count of zero."""
+    counter = MessageCounter(2)
+    seen = []
+    for now in (0.0, 1.0, 59.0, 59.9, 60.0, 61.0, 62.0):
+        monkeypatch.setattr("time.monotonic", lambda now=now: now)
+        counter.add()
+        seen.append(counter.excess)
+    assert seen == [0, 0, 1, 2, 0, 0, 1]
+
+
+@pytest.mark.parametrize("name", ["tools", "definition_length", "result_size", "log_messages"])
+@pytest.mark.parametrize("value", [0, -1, "many", True])
+def test_invalid_limits(name: str, value: Any) -> None:
+    """A limit is a number greater than 0."""
+    with pytest.raises(UsageError, match=f"the limit {name}"):
+        McpLimits(**{name: value})
+
+
+def test_wrong_type() -> None:
+    """The limits of a server are `McpLimits`."""
+    with pytest.raises(UsageError, match="limits"):
+        peer(limits={"tools": 3})

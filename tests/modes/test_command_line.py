@@ -1,0 +1,285 @@
+"""The command: chat in the terminal, over real HTTP."""
+
+import io
+import json
+import re
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatclient import ChatClient, ChatOptions, ToolCall, __version__
+from chatclient.__main__ import Chat, main
+from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
+from chatclient.chat.messages import AssistantMessage, Reasoning
+from chatclient.memory import MessageWindowChatMemory
+from chatclient.testing import ScriptedModel
+from chatclient.tools import tool
+from tests.support.servers import ChatServer, Reply, completion
+
+Serve = Callable[..., ChatServer]
+
+_TOOLS = '''
+from chatclient.tools import tool
+
+class Weather:
+    @tool
+    def get_weather(self, city: str) -> str:
+        """Get the weather in a city."""
+        return f"sunny in {city}" * 20
+
+@tool
+def get_time() -> str:
+    """Get the time."""
+    raise RuntimeError("no clock")
+
+class Named:
+    def __init__(self, name):
+        self.name = name
+'''
+
+CALL = completion("A moment.", ("1", "get_weather", '{"city": "Rome"}'))
+
+
+@pytest.fixture
+def serve(chat_server: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Serve:
+    """Serve what `openai:` names, and make an importable module of tools the current folder's."""
+    (tmp_path / "my_cli_tools.py").write_text(_TOOLS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_cli_tools", raising=False)
+
+    def start(*replies: Any) -> ChatServer:
+        server = chat_server(*replies)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("CHATCLIENT_MODEL", "openai:m-1")
+        return server
+
+    return start
+
+
+def test_a_question_is_answered(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    """The words are one text; the model and the system text are as asked for."""
+    server = serve("Hello you.")
+
+    assert main(["--system", "Be brief.", "Say", "hello"]) == 0
+    assert capsys.readouterr().out == "Hello you.\n"
+    assert [message["content"] for message in server.requests[0]["messages"]] == [
+        "Be brief.",
+        "Say hello",
+    ]
+    assert server.requests[0]["model"] == "m-1"
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """The installed one, and it is the package's."""
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--version"])
+
+    assert capsys.readouterr().out.strip() == metadata.version("chatclient") == __version__
+
+
+def test_what_is_piped_in_is_answered(
+    serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without words, and without a terminal, the whole input is the question."""
+    server = serve("Yes.\n")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Is this\na question?"))
+
+    assert main([]) == 0
+    assert capsys.readouterr().out == "Yes.\n"
+    assert server.requests[0]["messages"][0]["content"] == "Is this\na question?"
+
+
+def test_tool_calls_are_shown_as_they_happen(
+    serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On lines of their own, long results cut; a class is made an object."""
+    serve(CALL, completion(None, ("2", "get_time", "{}")), "Fine.")
+
+    status = main(
+        ["--tools", "my_cli_tools:Weather", "--tools", "my_cli_tools:get_time", "Weather?"]
+    )
+
+    first, second, third, last = capsys.readouterr().out.splitlines()
+    assert status == 0
+    assert first == "A moment."
+    assert second.startswith('[get_weather({"city": "Rome"}) -> sunny in Rome')
+    assert second.endswith("…]")
+    assert third.startswith("[get_time({}) failed ")
+    assert last == "Fine."
+
+
+def test_a_trace_is_the_tree_of_the_turn(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    """Times and tokens, tools beside the model calls, what failed marked."""
+    serve(completion(None, ("2", "get_time", "{}")), "Fine.")
+
+    main(["--trace", "--tools", "my_cli_tools:get_time", "Time?"])
+
+    tree = re.sub(r" \d+\.\d ms", "", capsys.readouterr().out).splitlines()[2:]
+    assert tree == [
+        "  chat_client",
+        "    advisor MessageChatMemoryAdvisor",
+        "      load memory",
+        "      advisor ToolCallingAdvisor",
+        "        chat m-1, 10 + 5 tokens",
+        "        execute_tool get_time !RuntimeError",
+        "        chat m-1, 10 + 5 tokens",
+        "    store memory",
+    ]
+
+
+def test_a_failure_is_told_with_its_trace(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    """The status is 1, and what had happened is shown."""
+    serve(Reply(b'{"error": {"message": "no such model"}}', 404))
+
+    assert main(["--trace", "Hi"]) == 1
+    out = capsys.readouterr().out
+    assert "NotFoundError: " in out
+    assert "chat m-1" in out
+    assert out.splitlines()[-1].endswith("!NotFoundError")
+
+    assert main(["Hi"]) == 1
+    assert "chat m-1" not in capsys.readouterr().out
+
+
+def test_a_conversation_can_be_kept(
+    serve: Serve, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """In any store that has a URL; the next command goes on with it."""
+    server = serve("Hello Ada.", "Ada.")
+    memory = ["--memory", f"sqlite:///{tmp_path / 'chat.db'}", "--conversation", "c-1"]
+
+    assert main([*memory, "I am Ada."]) == 0
+    assert main([*memory, "Who am I?"]) == 0
+
+    assert [message["content"] for message in server.requests[1]["messages"]] == [
+        "I am Ada.",
+        "Hello Ada.",
+        "Who am I?",
+    ]
+
+
+def test_mcp_servers_offer_their_tools(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command is started, and ended with the chat."""
+    pytest.importorskip("mcp_server_time")
+    server = serve("Noon.")
+
+    assert main(["--mcp", f"{sys.executable} -m mcp_server_time", "What time is it?"]) == 0
+    offered = [tool["function"]["name"] for tool in server.requests[0]["tools"]]
+    assert "get_current_time" in offered
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--model", "nonsense:x"], "nonsense"),
+        (["--tools", "my_cli_tools"], "--tools needs MODULE:OBJECT, not 'my_cli_tools'"),
+        (["--tools", "no_such_module:x"], "No module named 'no_such_module'"),
+        (["--tools", "my_cli_tools:nothing"], "has no attribute 'nothing'"),
+        (["--tools", "my_cli_tools:Named"], "cannot instantiate Named (Named.__init__() missing 1"),
+        (["--mcp", "an 'open quote"], "--mcp needs a URL, or a command as in a shell, not"),
+        (["--mcp", ""], "--mcp needs a URL, or a command as in a shell, not ''"),
+        (["--mcp", "no-such-program", "--memory", "nonsense://x"], "not the URL of a database"),
+    ],
+)
+def test_misuse_is_told(
+    serve: Serve, capsys: pytest.CaptureFixture[str], arguments: list[str], problem: str
+) -> None:
+    """On standard error, with status 2, and nothing is sent."""
+    server = serve("Hm.")
+
+    assert main([*arguments, "Hi"]) == 2
+    assert problem in capsys.readouterr().err
+    assert server.requests == []
+
+
+def test_a_chat_goes_on_until_an_empty_line() -> None:
+    """It begins with what the client consists of, and remembers."""
+    model = ScriptedModel("Hello.", "You said: hi.")
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
+    client = ChatClient.builder(model).default_advisors(memory).build()
+    lines = iter(["Hi", "What did I say?", ""])
+    out = io.StringIO()
+
+    assert Chat(client, "c", out).run(lambda _: next(lines)) == 0
+    shown = out.getvalue()
+    assert shown.startswith("ChatClient\n→ MessageChatMemoryAdvisor")
+    assert shown.endswith("Hello.\nYou said: hi.\n")
+    assert len(model.prompts[1].messages) == 3
+
+
+def test_the_end_of_the_input_ends_the_chat() -> None:
+    """Ctrl-D as well as Ctrl-C at the prompt."""
+
+    def end(_: str) -> str:
+        raise EOFError
+
+    client = ChatClient.create(ScriptedModel())
+    assert Chat(client, "c", io.StringIO()).run(end) == 0
+
+
+def test_an_answer_can_be_interrupted() -> None:
+    """Ctrl-C ends the answer, not the chat."""
+
+    def answer(_: Any) -> str:
+        raise KeyboardInterrupt
+
+    out = io.StringIO()
+    client = ChatClient.create(ScriptedModel(answer))
+
+    assert Chat(client, "c", out).send("Hi") == 1
+    assert out.getvalue().endswith("(interrupted)\n")
+
+
+@pytest.mark.parametrize("trace", [True, False])
+def test_reasoning_is_part_of_the_trace(trace: bool) -> None:
+    """Thoughts are shown only to those who want to see what goes on."""
+    out = io.StringIO()
+    model = ScriptedModel(AssistantMessage([Reasoning("Well…"), "Yes."]))
+
+    Chat(ChatClient.create(model), "c", out, trace=trace).send("?")
+
+    assert ("Well…" in out.getvalue()) is trace
+
+
+ESCAPE = "\x1b]52;c;aGk=\x07\r\ud83d"
+
+
+def test_control_characters_are_escaped() -> None:
+    """Neither text nor names, arguments, results and errors control the terminal."""
+
+    @tool(name="look")
+    def look(where: str) -> str:
+        """Look."""
+        return f"seen\n[pay() -> done]{ESCAPE}"
+
+    call = ToolCall("1", "look", json.dumps({"where": ESCAPE}))
+    model = ScriptedModel([f"Hm. {ESCAPE}", call], f"Done. {ESCAPE}", RuntimeError(ESCAPE))
+    client = ChatClient.builder(model).default_tools(look).build()
+    out = io.StringIO()
+    chat = Chat(client, "terminal", out, trace=True)
+
+    assert chat.send("look") == 0
+    with pytest.raises(RuntimeError):
+        chat.send("again")
+    shown = out.getvalue()
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", shown)
+    assert sum(line.startswith("[") for line in shown.splitlines()) == 1
+    shown.encode()
+
+
+def test_printed_trail_and_client() -> None:
+    """A name with a line feed does not look like another line."""
+    model = ScriptedModel(f"{ESCAPE}\nround 9: forged", options=ChatOptions(model=f"m\nx{ESCAPE}"))
+    client = ChatClient.create(model)
+    answer = client.prompt("x").call()
+    answer.content()
+
+    for text in (str(answer.trail()), str(client)):
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\ud800-\udfff]", text)
+        assert not any(line.startswith(("x", "round 9")) for line in text.splitlines())

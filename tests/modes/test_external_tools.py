@@ -1,0 +1,205 @@
+"""Calls that are answered from elsewhere: by a person, a browser, another service."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from chatclient import ChatClient
+from chatclient.chat.messages import Media, ToolResponse, ToolResponseMessage, UserMessage
+from chatclient.errors import UsageError
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import (
+    AugmentedArguments,
+    Decision,
+    ExternalTool,
+    PendingTurn,
+    ToolApproval,
+    ToolCallingManager,
+    ToolDefinition,
+    ToolInvocation,
+    ToolResult,
+    augment,
+    tool,
+)
+from tests.modes.test_tool_calling import assert_paired, results
+from tests.support.ask import Ask
+
+LOCATE = ToolDefinition(
+    "locate",
+    "Tell where the user is.",
+    {"properties": {"exact": {"type": "boolean"}}, "required": ["exact"]},
+)
+LOCATED = call("locate", '{"exact": true}', id="w")
+log: list[str] = []
+
+
+def cancel(city: str) -> None:
+    log.append(f"no {city}")
+
+
+@tool(compensation=cancel)
+def book(city: str) -> str:
+    """Book a flight."""
+    log.append(city)
+    return "booked"
+
+
+@tool
+def pay() -> None:
+    """Pay."""
+    raise ValueError("declined")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_happened() -> None:
+    log.clear()
+
+
+@pytest.mark.feature("lc4j-chat-request-specifications-alone")
+def test_a_model_is_offered_definitions_alone(ask: Ask) -> None:
+    """Whoever runs the loop by hand needs nothing that could run a tool."""
+    model = ScriptedModel(LOCATED, "You are in Rome.")
+    client = ChatClient.builder(model).default_tools(ExternalTool(LOCATE)).tool_calling(False)
+    question = UserMessage("Where am I?")
+    asked = ask(client.build().prompt([question])).response.chat_response
+    (made,) = asked.message.tool_calls
+    result = ToolResponseMessage(ToolResponse(made.id, made.name, "41.9 N, 12.5 E"))
+    answer = ask(client.build().prompt([question, asked.message, result]))
+
+    assert made == LOCATED
+    assert answer.text == "You are in Rome."
+    for prompt in model.prompts:
+        offered = [each.definition for each in prompt.options.tool_callbacks or ()]
+        assert offered == [LOCATE]
+    assert model.prompts[1].messages == (question, asked.message, result)
+
+
+def client_of(model: ScriptedModel, approval: ToolApproval | None = None) -> ChatClient:
+    interceptors = [] if approval is None else [approval]
+    builder = ChatClient.builder(model).default_tools(ExternalTool(LOCATE), book, pay)
+    return builder.tool_calling_manager(ToolCallingManager(interceptors=interceptors)).build()
+
+
+def waiting(ask: Ask, client: ChatClient) -> PendingTurn:
+    turn = ask(client.prompt("x")).response.context["pending_turn"]
+    assert isinstance(turn, PendingTurn)
+    return turn
+
+
+@pytest.mark.feature("manager-results-elsewhere")
+def test_a_tool_may_be_done_elsewhere(ask: Ask) -> None:
+    """Its calls suspend the turn, which goes on with what somebody answers."""
+    picture = Media("image/png", b"map")
+    model = ScriptedModel([LOCATED, call("book", '{"city": "Rome"}')], "done")
+    client = client_of(model)
+    turn = waiting(ask, client)
+    assert (log, turn.to_decide()) == (["Rome"], {"w": LOCATED})
+    answer = ToolResult("48.1, 11.5", (picture,), metadata={"by": "browser"})
+    result = ask(client.resume(turn.to_json(), {"w": Decision.answered(answer)}))
+
+    assert results(model.prompts[1]) == ["48.1, 11.5", "booked"]
+    assert_paired(model.prompts[1].messages)
+    assert result.text == "done"
+    execution = result.executions[1]
+    assert execution.response.media == (picture,)
+    assert (execution.metadata["by"], execution.arguments) == ("browser", None)
+
+
+@pytest.mark.feature("manager-results-elsewhere")
+def test_an_external_tool_may_be_denied(ask: Ask) -> None:
+    """The model is told why; to approve it alone brings no result."""
+    model = ScriptedModel(LOCATED, "done")
+    client = client_of(model)
+    turn = waiting(ask, client)
+    with pytest.raises(UsageError, match=r"'locate' is not run here.*Decision.answered"):
+        ask(client.resume(turn, "approve"))
+    ask(client.resume(turn, {"w": Decision(approved=False, message="I will not say.")}))
+
+    assert results(model.prompts[1]) == ["I will not say."]
+
+
+def test_a_tool_that_is_done_elsewhere_may_be_asked_for_more(ask: Ask) -> None:
+    """What else the model says is heard once, when it makes the call."""
+    heard: list[str] = []
+
+    class Reason(BaseModel):
+        reason: str
+
+    def hear(event: AugmentedArguments[Reason]) -> None:
+        heard.append(event.extra.reason)
+
+    tools = augment(ExternalTool(LOCATE), arguments=Reason, consumer=hear)
+    made = call("locate", '{"exact": true, "reason": "to find you"}', id="w")
+    model = ScriptedModel(made, "done")
+    client = ChatClient.builder(model).default_tools(*tools).build()
+    turn = waiting(ask, client)
+    with pytest.raises(UsageError, match="'locate' is not run here"):
+        ask(client.resume(turn, "approve"))
+    ask(client.resume(turn, {"w": Decision.answered("48.1, 11.5")}))
+
+    assert results(model.prompts[1]) == ["48.1, 11.5"]
+    assert heard == ["to find you"]
+
+
+def test_whoever_answers_gets_arguments_that_fit(ask: Ask) -> None:
+    """What the model can mend, it is told at once."""
+    model = ScriptedModel(call("locate", "{}"), "done")
+
+    assert ask(client_of(model).prompt("x")).text == "done"
+    assert "exact: missing, but required" in results(model.prompts[1])[0]
+
+
+@pytest.mark.feature("manager-result-says-so")
+def test_an_answer_from_elsewhere_may_end_the_turn(ask: Ask) -> None:
+    """Whoever gives it knows whether the model has to see it."""
+    model = ScriptedModel(LOCATED, "never")
+    client = client_of(model)
+    turn = waiting(ask, client)
+    answer = ToolResult("You are in Rome.", return_direct=True)
+    result = ask(client.resume(turn.to_json(), {"w": Decision.answered(answer)}))
+
+    assert (result.text, len(model.prompts)) == ("You are in Rome.", 1)
+
+
+@pytest.mark.feature("manager-results-elsewhere")
+@pytest.mark.parametrize("arguments", [None, '{"town": "Rome"}'])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_call_may_be_answered_instead_of_being_run(
+    ask: Ask, at_once: bool, arguments: str | None
+) -> None:
+    """The tool is not run, whatever its arguments, and nothing is undone that it has not done."""
+    answered = replace(Decision.answered("booked by phone"), arguments=arguments)
+    flight = call("book", '{"city": "Rome"}', id="b")
+    model = ScriptedModel(flight, call("pay"), "sorry")
+
+    def needed(invocation: ToolInvocation) -> bool:
+        return invocation.definition.name == "book"
+
+    if at_once:
+        approval = ToolApproval(needed, ask=lambda invocation: answered)
+        result = ask(client_of(model, approval).prompt("x"))
+    else:
+        client = client_of(model, ToolApproval(needed))
+        result = ask(client.resume(waiting(ask, client).to_json(), {"b": answered}))
+
+    assert results(model.prompts[1]) == ["booked by phone"]
+    assert results(model.prompts[2]) == ["declined"]
+    assert (result.text, log) == ("sorry", [])
+
+
+def test_an_external_tool_may_need_approval_first(ask: Ask) -> None:
+    """Whoever approves it has not answered it yet."""
+    approval = ToolApproval(ask=lambda invocation: True)
+    client = client_of(ScriptedModel(LOCATED), approval)
+
+    assert list(waiting(ask, client).to_decide()) == ["w"]
+
+
+def test_what_is_no_answer_is_refused() -> None:
+    """An answer is what a tool could have returned to the model."""
+    nothing: Any = None
+
+    with pytest.raises(UsageError, match="a text or a ToolResult, not None"):
+        Decision.answered(nothing)

@@ -1,0 +1,274 @@
+"""Another model when one fails."""
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pytest
+
+from chatclient import ChatClient, ChatOptions, ChatResponse, Prompt
+from chatclient.chat.response import ChatResponseMetadata, Usage
+from chatclient.errors import OverloadedError, UsageError
+from chatclient.providers.compatible import compatible_model
+from chatclient.providers.composite import FallbackChatModel
+from chatclient.providers.openai.chat import OpenAIChatModel
+from chatclient.runtime.observation import Operation, Step
+from chatclient.runtime.runtime import Runtime
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import tool
+from tests.support.ask import Ask, Mode
+from tests.support.loopback import LoopbackServer
+from tests.support.servers import ChatServer, Reply
+from tests.support.services import SERVICES, Service
+
+
+def failing(text: str = "busy") -> ScriptedModel:
+    return ScriptedModel(lambda prompt: OverloadedError(text))
+
+
+@pytest.mark.feature("observation-another-model-when-one")
+def test_the_next_model_answers_when_one_fails(ask: Ask) -> None:
+    """The first model that answers gives the answer; those after it are not asked."""
+    last = ScriptedModel("never")
+    model = FallbackChatModel(failing(), ScriptedModel("second"), last)
+
+    assert ask(ChatClient.create(model).prompt("Hi")).text == "second"
+    assert last.prompts == []
+
+
+def test_when_all_fail_the_last_error_is_raised(ask: Ask) -> None:
+    """There is no model left to ask."""
+    client = ChatClient.create(FallbackChatModel(failing("one"), failing("two")))
+
+    with pytest.raises(OverloadedError, match="two"):
+        ask(client.prompt("Hi"))
+
+
+def test_other_errors_are_raised_at_once(ask: Ask) -> None:
+    """Only the chosen errors make the next model try."""
+    never = ScriptedModel("never")
+    broken = ScriptedModel(lambda prompt: LookupError("bug"))
+    with pytest.raises(LookupError):
+        ask(ChatClient.create(FallbackChatModel(broken, never)).prompt("Hi"))
+    chosen = FallbackChatModel(broken, ScriptedModel("ok"), on=lambda e: "bug" in str(e))
+
+    assert ask(ChatClient.create(chosen).prompt("Hi")).text == "ok"
+    assert never.prompts == []
+
+
+@pytest.mark.parametrize("on", [OverloadedError, [OverloadedError], {OverloadedError, KeyError}])
+def test_errors_are_chosen_by_one_type_or_several(ask: Ask, on: Any) -> None:
+    """Any other error is the caller's."""
+    model = FallbackChatModel(failing(), ScriptedModel("ok"), on=on)
+    broken = FallbackChatModel(ScriptedModel(LookupError("bug")), ScriptedModel("never"), on=on)
+
+    assert ask(ChatClient.create(model).prompt("Hi")).text == "ok"
+    with pytest.raises(LookupError, match="bug"):
+        ask(ChatClient.create(broken).prompt("Hi"))
+
+
+def test_a_wrong_tool_call_is_no_failure_of_the_model(
+    ask: Ask, chat_server: Callable[..., ChatServer]
+) -> None:
+    """Groq refuses one as an error; the model is told, as it is with any other service."""
+    written = {"name": "add", "arguments": {"a": "one"}}
+    error = {"message": "no", "code": "tool_use_failed", "failed_generation": json.dumps(written)}
+    server = chat_server(Reply(json.dumps({"error": error}).encode(), 400), "2")
+    groq = compatible_model("groq", "m", api_key="k", base_url=server.url)
+
+    def add(a: int) -> int:
+        return a + 1
+
+    with FallbackChatModel(groq, ScriptedModel(["asked in vain"])) as model:
+        asked = ask(ChatClient.create(model).prompt("1 + 1?").tools(add))
+
+    assert asked.text == "2"
+    assert "should be a valid integer" in server.requests[1]["messages"][-1]["content"]
+
+
+def test_each_model_has_its_own_options(ask: Ask) -> None:
+    """A model's name is its own; what the request sets goes to all."""
+    first = ScriptedModel(lambda p: OverloadedError("busy"), options=ChatOptions(model="a"))
+    second = ScriptedModel("ok", options=ChatOptions(model="b"))
+    ask(ChatClient.create(FallbackChatModel(first, second)).prompt("Hi").options(top_p=0.5))
+
+    options = first.prompts[0].options, second.prompts[0].options
+    assert [(o.model, o.top_p) for o in options] == [("a", 0.5), ("b", 0.5)]
+
+
+def test_a_stream_that_has_begun_is_not_begun_again() -> None:
+    """What was said cannot be taken back: the error is raised."""
+
+    class Breaks(ScriptedModel):
+        async def generate_stream(
+            self, prompt: Prompt, runtime: Runtime
+        ) -> AsyncGenerator[ChatResponse | str, None]:
+            yield "half"
+            raise OverloadedError("broke off")
+
+    pieces: list[str] = []
+    with pytest.raises(OverloadedError, match="broke off"):
+        pieces.extend(
+            ChatClient.create(FallbackChatModel(Breaks(), ScriptedModel("never")))
+            .prompt("Hi")
+            .stream()
+        )
+
+    assert pieces in ([], ["half"])
+
+
+def as_events(*events: dict[str, Any]) -> bytes:
+    told = (f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+    return "".join(told).encode()
+
+
+STARTS = {
+    "responses": as_events(
+        {"type": "response.created", "response": {"id": "r", "model": "m", "output": []}},
+        {"type": "error", "error": {"code": "rate_limit_exceeded", "message": "Slow down"}},
+    ),
+    "anthropic": as_events(
+        {"type": "message_start", "message": {"id": "m", "model": "m", "content": []}},
+        {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("service", [s for s in SERVICES if s.name in STARTS], ids=str)
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_a_stream_that_fails_before_its_first_word_has_not_begun(
+    service: Service, mode: Mode
+) -> None:
+    """An id and a model's name are no answer: the next model gives one."""
+
+    def reply(path: str, headers: dict[str, str], request: dict[str, Any]) -> Reply:
+        return Reply(STARTS[service.name], content_type="text/event-stream")
+
+    with LoopbackServer(reply) as server, service.model(server.url) as first:
+        model = FallbackChatModel(first, ScriptedModel("second"))
+        result = Ask(mode)(ChatClient.create(model).prompt("Hi"))
+
+    assert result.text == "second"
+    assert result.response.chat_response.metadata.id not in ("r", "m")
+
+
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_what_comes_before_and_after_the_words_is_told(mode: Mode) -> None:
+    """A stream's id and usage are those of the model that answers, also when it says nothing."""
+    usage = ChatResponse((), ChatResponseMetadata(usage=Usage(1, 2)))
+
+    class Streams(ScriptedModel):
+        words: tuple[str, ...] = ()
+
+        async def generate_stream(
+            self, prompt: Prompt, runtime: Runtime
+        ) -> AsyncGenerator[ChatResponse | str, None]:
+            yield ChatResponse((), ChatResponseMetadata(id="an id"))
+            for word in ("", *self.words):
+                yield word
+            yield usage
+
+    for words in ((), ("one ", "two")):
+        model = Streams()
+        model.words = words
+        result = Ask(mode)(ChatClient.create(FallbackChatModel(model)).prompt("Hi"))
+
+        assert result.text == "".join(words)
+        assert result.response.chat_response.metadata.id == "an id"
+        assert result.response.chat_response.usage.total_tokens == 3
+
+
+def test_a_fallback_closes_and_names_all_its_models() -> None:
+    """What it is made of can be seen, and is closed with it."""
+    closed: list[str] = []
+
+    class Closing(ScriptedModel):
+        def close(self) -> None:
+            closed.append(self.name)
+
+    model = FallbackChatModel(
+        Closing(options=ChatOptions(model="a")), Closing(options=ChatOptions(model="b"))
+    )
+    with model:
+        assert model.name == "a → b"
+
+    async def main() -> None:
+        async with model:
+            pass
+
+    asyncio.run(main())
+    assert closed == ["a", "b", "a", "b"]
+    with pytest.raises(UsageError):
+        FallbackChatModel()
+
+
+@pytest.mark.feature("observation-another-model-when-one")
+def test_the_trail_tells_who_answered_in_whose_place(ask: Ask) -> None:
+    """Spans have the answering model's name as well, and the moment of the change."""
+    seen: list[Step] = []
+
+    class Watching:
+        def begin(self, operation: Operation) -> "Watching":
+            return self
+
+        def end(self, ended: Step, error: BaseException | None) -> None:
+            seen.append(ended)
+
+    first = ScriptedModel(OverloadedError("busy"), options=ChatOptions(model="a"))
+    second = ScriptedModel("ok", options=ChatOptions(model="b"))
+    builder = ChatClient.builder(FallbackChatModel(first, second)).observers(Watching())
+    trail = ask(builder.build().prompt("Hi")).response.trail
+
+    assert trail is not None
+    assert (trail.rounds[0].model, trail.rounds[0].fallbacks) == ("b", ("a (OverloadedError)",))
+    assert "in place of a (OverloadedError)" in str(trail)
+    assert seen[0].operation.attributes()["chatclient.fallback.failed"] == "a"
+    assert seen[1].found["gen_ai.request.model"] == "b"
+    assert seen[1].found["gen_ai.provider.name"] == "scripted"
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (Reply(b"my PIN is 1234"), "error='(InvalidResponse|StreamInterrupted)Error'"),
+        (Reply(b'{"error": {"message": "no such model"}}', 404), "no such model"),
+    ],
+)
+def test_the_log_tells_why_but_not_what_was_answered(
+    ask: Ask,
+    chat_server: Callable[..., ChatServer],
+    caplog: pytest.LogCaptureFixture,
+    reply: Reply,
+    told: str,
+) -> None:
+    """What the provider says of itself is told; a broken answer may hold anything."""
+    caplog.set_level(logging.INFO, "chatclient")
+    broken = OpenAIChatModel("m", api_key="test", base_url=chat_server(reply).url)
+
+    ask(ChatClient.create(FallbackChatModel(broken, ScriptedModel("ok"))).prompt("Hi"))
+
+    (line,) = (message for message in caplog.messages if message.startswith("fallback"))
+    assert re.search(told, line)
+    assert "1234" not in line
+
+
+@pytest.mark.feature("observation-another-model-when-one")
+def test_a_turn_goes_on_with_the_model_that_answered(ask: Ask) -> None:
+    """One that has failed is asked last from then on, and first again in the next turn."""
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    busy = OverloadedError("busy")
+    first = ScriptedModel(busy, "back again", "in time")
+    second = ScriptedModel(call("look"), busy)
+    client = ChatClient.builder(FallbackChatModel(first, second)).default_tools(look).build()
+
+    assert ask(client.prompt("Hi")).text == "back again"
+    assert [len(model.prompts) for model in (first, second)] == [2, 2]
+    assert ask(client.prompt("Hi")).text == "in time"

@@ -1,0 +1,217 @@
+"""Moderation: what a model says of texts, and guardrails that go by it."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from chatclient import AssistantMessage, ChatClient, ChatResponse, UserMessage
+from chatclient.advisors.guardrails.advisors import (
+    InputGuardrailAdvisor,
+    OutputGuardrailAdvisor,
+    moderated_input,
+    moderated_output,
+)
+from chatclient.chat.moderation import Moderation, ModerationModel
+from chatclient.chat.response import Generation
+from chatclient.errors import (
+    AuthenticationError,
+    GuardrailError,
+    InvalidResponseError,
+    RateLimitedError,
+    UsageError,
+)
+from chatclient.providers.http.retry import RetryPolicy
+from chatclient.providers.openai.moderation import OpenAIModerationModel
+from chatclient.runtime.runtime import Runtime
+from chatclient.testing import ScriptedModel
+from tests.support.ask import Ask
+from tests.support.loopback import LoopbackServer, as_json
+from tests.support.servers import Reply
+
+Json = dict[str, Any]
+
+CALM = {"flagged": False, "categories": {"violence": False}, "category_scores": {"violence": 0.1}}
+ANGRY = {"flagged": True, "categories": {"violence": True}, "category_scores": {"violence": 0.9}}
+
+
+class Service:
+    """A server that moderates: each reply in turn."""
+
+    def __init__(self, *replies: Reply | Json) -> None:
+        self._replies = list(replies)
+        self.requests: list[tuple[str, str | None, Json]] = []
+        self._server = LoopbackServer(self._reply)
+        self.model = OpenAIModerationModel(
+            api_key="sk-very-secret", base_url=self._server.url, max_retries=RetryPolicy(1, 0.0)
+        )
+
+    def _reply(self, path: str, headers: dict[str, str], request: Json) -> Reply:
+        self.requests.append((path, headers.get("authorization"), request))
+        reply = self._replies.pop(0)
+        return reply if isinstance(reply, Reply) else as_json(reply)
+
+    def close(self) -> None:
+        self.model.close()
+        self._server.close()
+
+
+Start = Callable[..., Service]
+
+
+@pytest.fixture
+def service() -> Iterator[Start]:
+    """Start servers that moderate; all are gone after the test."""
+    started: list[Service] = []
+
+    def start(*replies: Reply | Json) -> Service:
+        started.append(Service(*replies))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def moderated(model: ModerationModel, text: str, *, blocking: bool) -> Moderation:
+    if blocking:
+        return model.moderate(text)
+
+    async def moderate() -> Moderation:
+        async with model:
+            return await model.amoderate(text)
+
+    return asyncio.run(moderate())
+
+
+@pytest.mark.feature("guardrail-moderate-message-moderator-input")
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_text_is_judged(service: Start, blocking: bool) -> None:
+    """With the categories that apply, and how sure the model is of each."""
+    started = service({"results": [ANGRY]})
+    verdict = moderated(started.model, "I hit you", blocking=blocking)
+
+    assert verdict == Moderation(True, ("violence",), {"violence": 0.9})
+    assert started.requests == [
+        (
+            "/moderations",
+            "Bearer sk-very-secret",
+            {"model": "omni-moderation-latest", "input": ["I hit you"]},
+        )
+    ]
+
+
+def test_a_server_that_only_names_categories(service: Start) -> None:
+    """A text is flagged when one of them applies."""
+    started = service(
+        {"results": [{"categories": {"pii": True, "law": False}}]},
+        {"results": [{"categories": {"pii": False}}]},
+    )
+
+    assert started.model.moderate("x") == Moderation(True, ("pii",))
+    assert not started.model.moderate("x").flagged
+
+
+def test_what_passes_is_asked_again(service: Start) -> None:
+    """As with every other model."""
+    started = service(Reply(b"busy", 503), {"results": [CALM]})
+
+    assert not started.model.moderate("x").flagged
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"results": None}, {"results": [{}]}, {"results": [7]}, {"results": []}]
+)
+def test_an_answer_without_a_judgement(service: Start, answer: Json) -> None:
+    """It is an error, and no text passes for it."""
+    with pytest.raises(InvalidResponseError):
+        service(answer).model.moderate("x")
+
+
+def test_errors_are_those_of_the_provider(service: Start) -> None:
+    """Typed, and without the key."""
+    with pytest.raises(AuthenticationError, match="openai-compatible answered") as caught:
+        service(Reply(b"wrong key sk-very-secret", 401)).model.moderate("x")
+    assert "very-secret" not in str(caught.value)
+
+
+def test_an_error_in_an_answer_that_succeeds_is_that_error(service: Start) -> None:
+    """So that it is asked again, or says what to do."""
+    busy = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
+
+    assert not service(busy, {"results": [CALM]}).model.moderate("x").flagged
+    with pytest.raises(RateLimitedError, match="slow down"):
+        service(busy, busy).model.moderate("x")
+
+
+def test_a_key_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For OpenAI itself."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(UsageError, match="OPENAI_API_KEY"):
+        OpenAIModerationModel()
+
+
+def test_a_model_needs_a_name() -> None:
+    """An environment variable may be blank."""
+    with pytest.raises(UsageError, match="must not be blank"):
+        OpenAIModerationModel(" ", api_key="k")
+
+
+# --- guardrails ---
+
+
+class Wordlist(ModerationModel):
+    """Flags one word, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def moderate_all(self, texts: Sequence[str], runtime: Runtime) -> list[Moderation]:
+        self.asked += texts
+        return [Moderation("hit" in text, ("violence", "harassment")) for text in texts]
+
+
+@pytest.mark.feature("guardrail-moderate-message-moderator-input")
+def test_what_is_flagged_is_never_asked(ask: Ask) -> None:
+    """The error says for what."""
+    model = ScriptedModel("ok")
+    guard = InputGuardrailAdvisor(moderated_input(Wordlist()))
+    client = ChatClient.builder(model).default_advisors(guard).build()
+
+    with pytest.raises(GuardrailError, match="flagged for violence, harassment"):
+        ask(client.prompt("I hit you"))
+    with pytest.raises(GuardrailError, match="flagged for violence, harassment"):
+        ask(client.prompt([UserMessage("I hit you."), UserMessage("Do you mind?")]))
+    assert model.prompts == []
+    assert ask(client.prompt("I like you")).text == "ok"
+
+
+@pytest.mark.feature("guardrail-moderate-message-moderator-input")
+def test_what_is_flagged_is_never_answered(ask: Ask) -> None:
+    """Nor streamed."""
+    words = Wordlist()
+    guard = OutputGuardrailAdvisor(moderated_output(words))
+    builder = ChatClient.builder(ScriptedModel("I hit you", "I like you", " "))
+    client = builder.default_advisors(guard).build()
+
+    with pytest.raises(GuardrailError, match="flagged for violence"):
+        ask(client.prompt("x"))
+    assert ask(client.prompt("x")).text == "I like you"
+    assert ask(client.prompt("x")).text == " "
+    assert words.asked == ["I hit you", "I like you"]
+    said = [AssistantMessage("I like you"), AssistantMessage("I hit you")]
+    both = ChatResponse(tuple(Generation(each, index=at) for at, each in enumerate(said)))
+    with pytest.raises(GuardrailError, match="flagged for violence"):
+        ask(ChatClient.create(ScriptedModel(both)).prompt("x").advisors(guard))
+
+
+def test_a_request_without_words_is_not_moderated(ask: Ask) -> None:
+    """There is nothing to judge."""
+    words = Wordlist()
+    guard = InputGuardrailAdvisor(moderated_input(words))
+    client = ChatClient.builder(ScriptedModel("ok")).default_advisors(guard).build()
+
+    assert ask(client.prompt().system("Go on.")).text == "ok"
+    assert words.asked == []

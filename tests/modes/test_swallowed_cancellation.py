@@ -1,0 +1,228 @@
+"""A cancelled request ends, even if user code catches the `CancelledError` and returns."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatResponse,
+    Next,
+    Prompt,
+)
+from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
+from chatclient.memory import MessageWindowChatMemory
+from chatclient.runtime.runtime import Runtime
+from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tools import (
+    NextTool,
+    ToolCallingManager,
+    ToolContext,
+    ToolInvocation,
+    ToolResult,
+    tool,
+)
+
+SOON = 0.05  # seconds until the request is cancelled
+
+
+class Turn:
+    """A client whose first round is cancelled, and what it does after that."""
+
+    def __init__(self, catcher: str) -> None:
+        self.writes = 0
+        self.memory = MessageWindowChatMemory()
+        self.waiting = asyncio.Event()
+
+        @tool
+        def write() -> str:
+            """Write."""
+            self.writes += 1
+            return "written"
+
+        @tool
+        async def wait() -> str:
+            """Wait."""
+            if catcher == "tool":
+                await self.catching("cancelled")
+            return "done"
+
+        async def interceptor(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+            result = await call_next(invocation)
+            return await self.catching(result) if catcher == "interceptor" else result
+
+        async def advisor(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            response = await call_next(request)
+            return await self.catching(response) if catcher == "advisor" else response
+
+        turn = self
+
+        class Model(ScriptedModel):
+            async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+                answer = await super().generate(prompt, runtime)
+                return await turn.catching(answer) if catcher == "model" else answer
+
+            async def generate_stream(
+                self, prompt: Prompt, runtime: Runtime
+            ) -> AsyncGenerator[ChatResponse | str, None]:
+                async for chunk in super().generate_stream(prompt, runtime):
+                    yield await turn.catching(chunk) if catcher == "model" else chunk
+
+        asked = {"request": "x"} if catcher == "agent" else {}
+        answers: list[Answer] = [call("wait", asked), call("write", {}), call("write", {}), "done"]
+        tools: list[Any] = [wait, write]
+        if catcher == "agent":
+            agent = ChatClient.builder(ScriptedModel(call("wait", {}), call("write", {}), "done"))
+            catcher = "tool"
+            tools = [agent.default_tools(wait, write).build().as_tool("wait", "Wait."), write]
+        self.model = Model(*answers)
+        manager = ToolCallingManager(interceptors=[interceptor])
+        self.client = (
+            ChatClient.builder(self.model)
+            .default_tools(*tools)
+            .default_advisors(MessageChatMemoryAdvisor(self.memory), advisor)
+            .tool_calling_manager(manager)
+            .build()
+        )
+
+    async def catching(self, result: Any) -> Any:
+        """Return *result* after a while, or when cancelled."""
+        self.waiting.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(5)
+        return result
+
+    async def ask(self, *, streamed: bool) -> None:
+        request = self.client.prompt("x").conversation("c")
+        if streamed:
+            async for _ in request.astream().events():
+                pass
+        else:
+            await request.acall().content()
+
+
+async def by_task(work: Callable[[], Awaitable[None]], waiting: asyncio.Event) -> None:
+    task = asyncio.ensure_future(work())
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def by_timeout(work: Callable[[], Awaitable[None]], _waiting: asyncio.Event) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(SOON):
+            await work()
+
+
+async def by_wait_for(work: Callable[[], Awaitable[None]], _waiting: asyncio.Event) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(work(), SOON)
+
+
+async def by_scope(work: Callable[[], Awaitable[None]], _waiting: asyncio.Event) -> None:
+    with anyio.move_on_after(SOON) as scope:
+        await work()
+    assert scope.cancelled_caught
+
+
+async def by_group(work: Callable[[], Awaitable[None]], waiting: asyncio.Event) -> None:
+    async def fail() -> None:
+        await waiting.wait()
+        raise LookupError
+
+    with pytest.raises(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            group.create_task(work())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["acall", "astream"])
+@pytest.mark.parametrize("cancel", [by_task, by_timeout, by_wait_for, by_scope, by_group])
+@pytest.mark.parametrize("catcher", ["tool", "interceptor", "advisor", "model", "agent"])
+async def test_nothing_starts_after_a_cancellation_that_was_caught(
+    catcher: str, cancel: Callable[..., Awaitable[None]], *, streamed: bool
+) -> None:
+    """No model call, no tool and no memory follows, and the caller sees the cancellation."""
+    turn = Turn(catcher)
+
+    await cancel(lambda: turn.ask(streamed=streamed), turn.waiting)
+
+    assert (len(turn.model.prompts), turn.writes, turn.memory.get("c")) == (1, 0, [])
+
+
+async def test_an_abandoned_stream_ends_although_a_tool_catches_that() -> None:
+    """Closing the iterator is a cancellation, too."""
+    turn = Turn("tool")
+    events = turn.client.prompt("x").conversation("c").astream().events()
+
+    async def consume() -> None:
+        async for _ in events:
+            pass
+
+    consumer = asyncio.ensure_future(consume())
+    await turn.waiting.wait()
+
+    await events.aclose()
+    await consumer
+
+    assert (len(turn.model.prompts), turn.writes, turn.memory.get("c")) == (1, 0, [])
+
+
+def test_a_blocking_stream_that_was_left_ends_although_a_tool_catches_that() -> None:
+    """A tool that catches `GeneratorExit` does not keep the request running."""
+    writes: list[int] = []
+
+    @tool
+    def write() -> str:
+        """Write."""
+        writes.append(1)
+        return "written"
+
+    async def report(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        with contextlib.suppress(BaseException):
+            await invocation.context.progress("half")
+        return await call_next(invocation)
+
+    model = ScriptedModel(call("write", {}), call("write", {}), "done")
+    memory = MessageWindowChatMemory()
+    client = (
+        ChatClient.builder(model)
+        .default_tools(write)
+        .default_advisors(MessageChatMemoryAdvisor(memory))
+        .tool_calling_manager(ToolCallingManager(interceptors=[report]))
+        .build()
+    )
+    events = client.prompt("x").conversation("c").stream().events()
+    while type(next(events)).__name__ != "ToolProgress":
+        pass
+
+    events.close()
+
+    assert (len(model.prompts), memory.get("c")) == (1, [])
+
+
+async def test_a_task_group_in_a_tool_is_no_cancellation() -> None:
+    """A group that fails inside a tool, and is handled there, does not end the turn."""
+
+    @tool
+    async def groups(context: ToolContext) -> str:
+        """Fail in a group."""
+
+        async def fail() -> None:
+            raise LookupError
+
+        with contextlib.suppress(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+        return "handled"
+
+    client = ChatClient.builder(ScriptedModel(call("groups", {}), "done")).default_tools(groups)
+
+    assert await client.build().prompt("x").acall().content() == "done"

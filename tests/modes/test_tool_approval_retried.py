@@ -1,0 +1,334 @@
+"""Resumed turns that an advisor outside of the loop sends more than once."""
+
+import asyncio
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
+from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
+from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
+from chatclient.chat.response import ChatResponse
+from chatclient.errors import OverloadedError, ProviderError, ToolLoopError
+from chatclient.memory import MessageWindowChatMemory
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import (
+    PendingTurn,
+    ToolApproval,
+    ToolCallingManager,
+    ToolContext,
+    ToolInvocation,
+    ToolLimits,
+    tool,
+)
+from tests.modes.test_tool_calling import assert_paired, results
+from tests.support.ask import Ask, Asked
+
+done: list[str] = []
+
+
+def refund(amount: int) -> None:
+    done.append(f"refunded {amount}")
+
+
+@tool
+def pay(amount: int) -> str:
+    """Pay an amount."""
+    done.append(f"paid {amount}")
+    return f"paid {amount}"
+
+
+@tool(compensation=refund)
+def book(amount: int) -> str:
+    """Book for an amount."""
+    done.append(f"booked {amount}")
+    return f"booked {amount}"
+
+
+@tool
+async def hang(amount: int) -> str:
+    """Take for ever."""
+    done.append(f"began {amount}")
+    await asyncio.sleep(60)
+    return "never"
+
+
+class Retry:
+    """Asks once more when the provider failed."""
+
+    order = TOOL_CALLING_ORDER - 5
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        try:
+            return await call_next(request)
+        except ProviderError:
+            return await call_next(request)
+
+
+class Twice:
+    """Asks once more whatever the answer, unless there is none yet."""
+
+    order = MEMORY_ORDER - 1
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(request)
+        return response if "pending_turn" in response.context else await call_next(request)
+
+
+class Impatience:
+    """Asks once more when it took too long."""
+
+    order = TOOL_CALLING_ORDER - 5
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        try:
+            return await asyncio.wait_for(call_next(request), 0.05)
+        except TimeoutError:
+            return await call_next(request)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_done() -> None:
+    done.clear()
+
+
+BUSY = OverloadedError("busy", provider="x")
+
+
+def polite(answer: ChatResponse) -> GuardrailResult | None:
+    rude = "Pah" in answer.text
+    return GuardrailResult.reprompt("rude", "Say it politely.") if rude else None
+
+
+def waiting(ask: Ask, client: ChatClient) -> PendingTurn:
+    response = ask(client.prompt("Buy it!").conversation("c")).response
+    pending: PendingTurn = response.context["pending_turn"]
+    return pending
+
+
+def client_of(
+    model: ScriptedModel,
+    *advisors: Any,
+    needed: Callable[[ToolInvocation], bool] = lambda _: True,
+    limits: ToolLimits | None = None,
+) -> ChatClient:
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=needed)], limits=limits)
+    builder = ChatClient.builder(model).default_tools(pay, book, hang)
+    return builder.tool_calling_manager(manager).default_advisors(*advisors).build()
+
+
+def resumed(ask: Ask, client: ChatClient) -> Asked:
+    return ask(client.resume(waiting(ask, client), "approve"))
+
+
+@pytest.mark.feature("manager-asking-again-outside-loop")
+def test_a_better_answer_does_not_run_an_approved_call_again(ask: Ask) -> None:
+    """A guardrail asks again: the call was made once, and the model hears what is wrong."""
+    model = ScriptedModel(call("pay", '{"amount": 90}'), "Pah.", "Pah again.", "Very well.")
+    result = resumed(ask, client_of(model, OutputGuardrailAdvisor(polite)))
+
+    assert (result.text, done) == ("Very well.", ["paid 90"])
+    said = [message.text for message in model.prompts[-1].messages if message.role != "tool"]
+    assert said[-4:] == ["Pah.", "Say it politely.", "Pah again.", "Say it politely."]
+    assert [each.tool_call.name for each in result.executions] == ["pay"]
+    new = [(message.role, message.text) for message in result.answer.new_messages()]
+    assert new == [("user", "Buy it!"), ("assistant", ""), ("tool", ""), ("assistant", result.text)]
+    for prompt in model.prompts:
+        assert_paired(prompt.messages)
+
+
+def test_what_an_advisor_adds_when_it_asks_again_is_no_part_of_a_resumed_turn(ask: Ask) -> None:
+    """Also where it tells nothing of what the tools have said meanwhile."""
+
+    async def insist(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(request)
+        if "pending_turn" in response.context:
+            return response
+        prompt = request.prompt.append(UserMessage("Are you sure?"))
+        return await call_next(request.mutate(prompt=prompt))
+
+    insist.order = TOOL_CALLING_ORDER - 5  # type: ignore[attr-defined]
+    model = ScriptedModel(call("pay", '{"amount": 90}'), "Perhaps.", "Yes.")
+    result = resumed(ask, client_of(model, insist))
+
+    assert model.prompts[-1].messages[-1].text == "Are you sure?"
+    new = [(message.role, message.text) for message in result.answer.new_messages()]
+    assert new == [("user", "Buy it!"), ("assistant", ""), ("tool", ""), ("assistant", "Yes.")]
+
+
+def test_an_equal_call_after_an_advisor_asked_again_has_a_key_of_its_own(ask: Ask) -> None:
+    """The call that was approved counts as made, although its result is only used again."""
+    keys: list[str] = []
+
+    @tool
+    def charge(amount: int, context: ToolContext) -> None:
+        """Charge an amount."""
+        keys.append(context.idempotency_key)
+
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.id == "a")
+    charges = [call("charge", '{"amount": 5}', id=id) for id in "ab"]
+    model = ScriptedModel(charges[0], BUSY, charges[1], "Charged twice.")
+    builder = ChatClient.builder(model).default_tools(charge).default_advisors(Retry())
+    client = builder.tool_calling_manager(ToolCallingManager(interceptors=[approval])).build()
+    result = resumed(ask, client)
+
+    assert result.text == "Charged twice."
+    assert len(set(keys)) == 2
+
+
+@pytest.mark.feature("manager-asking-again-outside-loop")
+def test_a_retry_does_not_run_an_approved_call_again(ask: Ask) -> None:
+    """When the model was busy after the call, it is shown what came of it once more."""
+    model = ScriptedModel(call("pay", '{"amount": 90}'), BUSY, "Paid.")
+    result = resumed(ask, client_of(model, Retry()))
+
+    assert (result.text, done) == ("Paid.", ["paid 90"])
+    assert results(model.prompts[-1]) == ["paid 90"]
+    assert [each.tool_call.name for each in result.executions] == ["pay"]
+
+
+def test_a_retry_knows_what_was_undone_before_it(ask: Ask) -> None:
+    """A turn that failed has undone its calls: they are not run again, and the model is told."""
+    model = ScriptedModel(call("book", '{"amount": 7}'), BUSY, BUSY)
+    client = client_of(model, Retry())
+    turn = waiting(ask, client)
+    with pytest.raises(OverloadedError):
+        ask(client.resume(turn, "approve"))
+
+    assert done == ["booked 7", "refunded 7"]
+    assert results(model.prompts[-1]) == [
+        "'book' was run, and then undone because the turn failed."
+    ]
+
+
+def test_memory_knows_what_was_undone_before_a_retry(ask: Ask) -> None:
+    """Also of what was done before the turn waited."""
+    memory = MessageWindowChatMemory()
+    calls = call("book", '{"amount": 7}'), call("pay", '{"amount": 9}')
+    model = ScriptedModel(*calls, BUSY, "Sorry.")
+    advisors = MessageChatMemoryAdvisor(memory), Retry()
+    client = client_of(model, *advisors, needed=lambda each: each.tool_call.name == "pay")
+    resumed(ask, client)
+
+    assert done == ["booked 7", "paid 9", "refunded 7"]
+    for messages in (model.prompts[-1].messages, memory.get("c")):
+        told = [
+            each.data
+            for m in messages
+            if isinstance(m, ToolResponseMessage)
+            for each in m.responses
+        ]
+        assert told == ["'book' was run, and then undone because the turn failed.", "paid 9"]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [ToolLimits(max_calls_per_tool=1, on_exceeded="tell_model"), ToolLimits(max_repeats=1)],
+)
+def test_an_approved_call_counts_when_an_advisor_asks_again(ask: Ask, limits: ToolLimits) -> None:
+    """The limits of the turn hold, whoever sends it more than once."""
+    pays = [call("pay", '{"amount": 5}', id=id) for id in "ab"]
+    model = ScriptedModel(pays[0], BUSY, pays[1], "Paid once.")
+    client = client_of(model, Retry(), needed=lambda each: each.tool_call.id == "a", limits=limits)
+
+    resumed(ask, client)
+
+    assert done == ["paid 5"]
+
+
+def test_a_call_that_came_to_no_end_is_not_begun_again() -> None:
+    """Nobody knows what it did; whoever approved it has to say so again."""
+    model = ScriptedModel(call("hang", '{"amount": 1}'), "never")
+    client = client_of(model, Impatience())
+    turn = waiting(Ask("acall"), client)
+    with pytest.raises(ToolLoopError, match="resumes the turn again"):
+        Ask("acall")(client.resume(turn, "approve"))
+
+    assert done == ["began 1"]
+
+
+def test_memory_keeps_what_passed_of_a_resumed_turn(ask: Ask) -> None:
+    """What was refused, and the correction, are no part of the conversation."""
+    memory = MessageWindowChatMemory()
+    model = ScriptedModel(call("pay", '{"amount": 90}'), "Pah.", "Very well.")
+    guard = OutputGuardrailAdvisor(polite)
+    client = client_of(model, MessageChatMemoryAdvisor(memory), guard)
+    resumed(ask, client)
+
+    kept = [message.text for message in memory.get("c") if message.role != "tool"]
+    assert (kept, done) == (["Buy it!", "", "Very well."], ["paid 90"])
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+@pytest.mark.parametrize("correction", ["Say it politely.", None])
+def test_memory_keeps_the_answer_of_a_resumed_turn_that_a_guard_around_it_lets_pass(
+    ask: Ask, correction: str | None, order: int
+) -> None:
+    """The turn as such is remembered once, however often it is resumed; this is another answer."""
+
+    def strict(answer: ChatResponse) -> GuardrailResult | None:
+        result = GuardrailResult("reprompt" if correction else "retry", "rude", correction)
+        return result if "Pah" in answer.text else None
+
+    memory = MessageWindowChatMemory()
+    model = ScriptedModel(call("pay", '{"amount": 90}'), "Pah.", "Very well.")
+    guard = OutputGuardrailAdvisor(strict, order=MEMORY_ORDER - 1)
+    resumed(ask, client_of(model, MessageChatMemoryAdvisor(memory, order=order), guard))
+
+    kept = [message.text for message in memory.get("c") if message.role != "tool"]
+    assert kept == ["Buy it!", "", "Very well."]
+    assert_paired(model.prompts[-1].messages)
+    assert (len(model.prompts[-1].messages), done) == (5 if correction else 3, ["paid 90"])
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+def test_a_resumed_turn_that_fails_in_its_second_attempt_leaves_nothing(
+    ask: Ask, order: int
+) -> None:
+    """Where an advisor around the memory calls again."""
+    memory = MessageWindowChatMemory()
+    calls = call("book", '{"amount": 7}'), call("pay", '{"amount": 9}')
+    client = client_of(
+        ScriptedModel(*calls, "Done.", call("book", '{"amount": 8}'), BUSY),
+        *(MessageChatMemoryAdvisor(memory, order=order), Twice()),
+        needed=lambda each: each.tool_call.name == "pay",
+    )
+    with pytest.raises(OverloadedError):
+        resumed(ask, client)
+
+    assert memory.get("c") == []
+    assert done == ["booked 7", "paid 9", "booked 8", "refunded 8", "refunded 7"]
+
+
+def test_what_a_resumed_turn_has_done_stands_when_it_is_sent_once_more(ask: Ask) -> None:
+    """It has come to an answer; another request that fails undoes only what it did itself."""
+    book = [call("book", f'{{"amount": {amount}}}') for amount in (7, 8)]
+    client = client_of(
+        ScriptedModel(book[0], "Done.", book[1], BUSY),
+        needed=lambda each: "7" in each.tool_call.arguments,
+    )
+    request = client.resume(waiting(ask, client), "approve")
+    ask(request)
+    with pytest.raises(OverloadedError):
+        ask(request)
+
+    assert done == ["booked 7", "booked 8", "refunded 8"]
+
+
+def test_the_response_of_a_resumed_turn_can_be_pickled(ask: Ask) -> None:
+    """What the context says of the turn is what was decided, not how far it came."""
+    model = ScriptedModel(call("pay", '{"amount": 90}'), "Paid.")
+    response = resumed(ask, client_of(model)).response
+
+    copy = pickle.loads(pickle.dumps(response))
+    assert copy.context["resumed_turn"].pending == response.context["resumed_turn"].pending

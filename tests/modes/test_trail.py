@@ -1,0 +1,502 @@
+"""What a response tells of its turn: round by round, as data and as text."""
+
+import asyncio
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from typing import Any
+
+import pytest
+
+from chatclient import (
+    TOOL_CALLING_ORDER,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    UserMessage,
+)
+from chatclient.advisors.budget import Budget
+from chatclient.chain.model_call import ask_model
+from chatclient.chat.events import RoundEnded, ToolCallStarted
+from chatclient.chat.options import ChatOptions
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.response import Usage
+from chatclient.errors import OverloadedError, ProviderError, ToolCallRefusedError, UsageError
+from chatclient.observability.operations import ClientCall, MemoryAccess, ModelCall
+from chatclient.observability.trail import Change, Trail
+from chatclient.providers.http.retry import RetryPolicy
+from chatclient.providers.openai.chat import OpenAIChatModel
+from chatclient.runtime.observation import Step
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import FunctionToolCallback, ToolApproval, ToolCallingManager, tool
+from tests.support.ask import Ask
+from tests.support.servers import ChatServer, Reply, completion
+
+
+@tool
+def get_weather(city: str) -> str:
+    """Get the weather in a city."""
+    return f"sunny in {city}"
+
+
+@tool
+def get_time() -> str:
+    """Get the time."""
+    msg = "no clock"
+    raise RuntimeError(msg)
+
+
+@tool
+def pay() -> None:
+    """Pay."""
+
+
+class Enriching:
+    """Adds a message, hides a tool and sets an option in every round."""
+
+    order = 10
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        prompt = request.prompt
+        kept = [c for c in prompt.options.tool_callbacks or () if c.definition.name != "get_time"]
+        options = prompt.options.mutate(tool_callbacks=kept, temperature=0.3)
+        messages = (*prompt.messages, UserMessage("Be kind."))
+        changed = prompt.with_options(options).with_messages(messages)
+        return await call_next(request.mutate(prompt=changed))
+
+
+async def idle(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+    return await call_next(request)
+
+
+def trail_of(answered: ChatClientResponse) -> Trail:
+    assert answered.trail is not None
+    return answered.trail
+
+
+@pytest.mark.feature("observation-why-turn-went-did")
+def test_rounds_tell_what_was_done(ask: Ask) -> None:
+    """Per round: what was sent and offered, what came back, which tools ran, what it cost."""
+    model = ScriptedModel(
+        [call("get_weather", '{"city": "Rome"}'), call("get_time")], "Fine.", options=ChatOptions()
+    )
+    client = ChatClient.builder(model).default_tools(get_weather, get_time).build()
+    trail = trail_of(ask(client.prompt("Weather?")).response)
+
+    first, second = trail.rounds
+    assert (first.number, first.model, first.messages) == (1, "ScriptedModel", 1)
+    assert first.offered == ("get_weather", "get_time")
+    assert (first.finish_reason, first.text, first.error) == ("tool_call", "", None)
+    assert [step.operation.name for step in first.tools] == [
+        "execute_tool get_weather",
+        "execute_tool get_time",
+    ]
+    assert [type(step.error) for step in first.tools] == [type(None), RuntimeError]
+    assert (second.messages, second.finish_reason, second.text) == (3, "stop", "Fine.")
+    assert not (second.discovered)
+    assert not (second.changes)
+    assert not (second.tools)
+    assert (trail.usage.input_tokens, trail.usage.output_tokens) == (20, 10)
+    assert (trail.seconds or 0) >= sum(round_.seconds or 0 for round_ in trail.rounds)
+
+
+@pytest.mark.feature("observation-why-turn-went-did")
+def test_changes_name_the_advisor(ask: Ask) -> None:
+    """What an advisor added, removed and set is told; who changed nothing is not mentioned."""
+    model = ScriptedModel(call("get_weather", '{"city": "Rome"}'), "Fine.")
+    client = (
+        ChatClient.builder(model)
+        .default_tools(get_weather, get_time)
+        .default_advisors(idle, Enriching())
+        .build()
+    )
+    trail = trail_of(ask(client.prompt("Weather?")).response)
+
+    added = (UserMessage("Be kind."),)
+    hidden = ("get_time",)
+    change = Change("Enriching", added, tools_removed=hidden, options=(("temperature", 0.3),))
+    assert [round_.changes for round_ in trail.rounds] == [(change,), (change,)]
+    assert trail.rounds[0].offered == ("get_weather",)
+
+
+def test_tools_that_appear_are_discovered(ask: Ask) -> None:
+    """A tool that a later round offers anew is told as a discovery."""
+
+    class Discovering:
+        order = 10
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            if len(request.prompt.messages) == 1:
+                return await call_next(request)
+            tools = (get_weather_callback, get_time_callback)
+            options = request.prompt.options.mutate(tool_callbacks=tools)
+            return await call_next(request.mutate(prompt=request.prompt.with_options(options)))
+
+    from chatclient.tools import tool_callbacks
+
+    get_weather_callback, get_time_callback = tool_callbacks([get_weather, get_time])
+    model = ScriptedModel(call("get_weather", '{"city": "Rome"}'), "Fine.")
+    client = (
+        ChatClient.builder(model).default_tools(get_weather).default_advisors(Discovering()).build()
+    )
+    trail = trail_of(ask(client.prompt("Weather?")).response)
+
+    assert trail.rounds[1].discovered == ("get_time",)
+    assert trail.rounds[1].changes == (Change("Discovering", tools_added=("get_time",)),)
+    assert "discovered get_time" in str(trail)
+
+
+def test_the_text_tells_the_story(ask: Ask) -> None:
+    """One line for each thing that happened, long texts cut."""
+    model = ScriptedModel(
+        [call("get_weather", '{"city": "Rome"}'), call("get_time")], "A long answer. " * 20
+    )
+    client = (
+        ChatClient.builder(model)
+        .default_tools(get_weather, get_time)
+        .default_advisors(Enriching())
+        .build()
+    )
+    text = str(trail_of(ask(client.prompt("Weather?")).response))
+
+    lines = [line.split(" (")[0] for line in text.splitlines()]
+    assert lines[1:6] == [
+        "round 1: ScriptedModel, 2 messages, tools: get_weather",
+        "    Enriching added 1 message; hid get_time; set temperature=0.3",
+        "    tool_call",
+        '    get_weather({"city": "Rome"}) -> sunny in Rome',
+        lines[5],
+    ]
+    assert lines[5].startswith("    get_time({}) failed: UnknownToolError")
+    assert lines[0] == "turn"
+    assert text.splitlines()[0].endswith("ToolCallingAdvisor → Enriching")
+    assert max(map(len, lines)) < 160
+    assert "A long answer. A long answer." in text
+    assert text.splitlines()[-1] == "in all: 20 + 10 tokens"
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(10, "tool8, tool9"), (11, "tool9 and 1 more"), (100, "tool9 and 90 more")]
+)
+def test_many_tools_that_were_hidden_are_counted(ask: Ask, count: int, told: str) -> None:
+    """The text names some, as with a tool search over all of them; the data names all."""
+
+    class Without:
+        order = TOOL_CALLING_ORDER - 10
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            options = request.prompt.options.mutate(tool_callbacks=())
+            return await call_next(request.mutate(prompt=request.prompt.with_options(options)))
+
+    tools = [FunctionToolCallback(get_time, name=f"tool{number}") for number in range(count)]
+    client = ChatClient.builder(ScriptedModel("Fine.")).default_advisors(Without()).build()
+    trail = trail_of(ask(client.prompt("Time?").tools(tools)).response)
+
+    hidden = [line for line in str(trail).splitlines() if "hid tool0, tool1, " in line]
+    assert len(hidden) == 1
+    assert hidden[0].endswith(told)
+    assert len(trail.rounds[0].changes[0].tools_removed) == count
+
+
+def test_a_call_that_waits_has_not_failed(ask: Ask) -> None:
+    """It is told to wait for approval."""
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    builder = ChatClient.builder(ScriptedModel(call("pay"))).default_tools(pay)
+    trail = trail_of(ask(builder.tool_calling_manager(manager).build().prompt("x")).response)
+
+    (step,) = trail.rounds[0].tools
+    assert (step.error, step.result) == (None, None)
+    assert "    pay({}) waits for approval" in str(trail).splitlines()
+
+
+def test_long_options_are_cut_short_in_the_text(ask: Ask) -> None:
+    """Such as a schema, which would be most of it."""
+    schema = {"type": "object", "properties": {f"field_{n}": {} for n in range(100)}}
+
+    async def demand(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        options = request.prompt.options.mutate(output_schema=schema)
+        return await call_next(request.mutate(prompt=request.prompt.with_options(options)))
+
+    client = ChatClient.builder(ScriptedModel("{}")).default_advisors(demand).build()
+    trail = trail_of(ask(client.prompt("x")).response)
+
+    (line,) = (line for line in str(trail).splitlines() if "output_schema" in line)
+    assert len(line) < 120
+    assert trail.rounds[0].changes[0].options == (("output_schema", schema),)
+
+
+def test_retries_are_told(ask: Ask, chat_server: Callable[..., ChatServer]) -> None:
+    """Each repetition with its reason."""
+    server = chat_server(Reply(b"{}", 500), Reply(b"{}", 429), completion("Fine."))
+    with OpenAIChatModel(
+        "m", api_key="k", base_url=server.url, max_retries=RetryPolicy(2, first_wait=0.001)
+    ) as model:
+        trail = trail_of(ask(ChatClient.create(model).prompt("Hi")).response)
+
+    assert trail.rounds[0].retries == ("OverloadedError", "RateLimitedError")
+    assert "retried after" in str(trail)
+
+
+@pytest.mark.feature("observation-why-turn-went-did")
+def test_a_failure_carries_the_trail(ask: Ask) -> None:
+    """What had happened until then is at the error, and stays out of its pickle."""
+    model = ScriptedModel(
+        call("get_weather", '{"city": "Rome"}'), ProviderError("overloaded", provider="p")
+    )
+    client = ChatClient.builder(model).default_tools(get_weather).build()
+    with pytest.raises(ProviderError) as caught:
+        ask(client.prompt("Weather?"))
+
+    trail = caught.value.trail
+    assert [round_.error for round_ in trail.rounds] == [None, caught.value]
+    assert "failed: ProviderError('overloaded')" in str(trail)
+    assert pickle.loads(pickle.dumps(caught.value)).trail is None
+    assert copy.copy(caught.value).trail is None
+
+
+def test_a_failure_on_the_way_to_the_model_keeps_the_words(ask: Ask) -> None:
+    """What writes the system text has asked a model in vain: what the user said is not lost."""
+
+    def write() -> str:
+        msg = "overloaded"
+        raise OverloadedError(msg)
+
+    builder = ChatClient.builder(ScriptedModel("unasked")).default_messages(UserMessage("Hello"))
+    request = builder.default_system(write).build().prompt("Weather?")
+    with pytest.raises(OverloadedError) as caught:
+        ask(request)
+
+    assert caught.value.trail.messages == (UserMessage("Weather?"),)
+    assert caught.value.trail.rounds == ()
+
+
+def test_a_response_is_pickled_without_the_trail(ask: Ask) -> None:
+    """What tools have done is in it; the tools themselves, which the trail knows, are not."""
+    model = ScriptedModel(call("get_weather", '{"city": "Rome"}'), "sunny")
+    client = ChatClient.builder(model).default_tools(get_weather).build()
+    response = ask(client.prompt("Weather?")).response
+
+    copied = pickle.loads(pickle.dumps(response))
+    assert copied == response
+    assert (response.trail is None, copied.trail) == (False, None)
+
+
+def test_every_accessor_hands_it_out() -> None:
+    """Blocking and streamed; what an advisor answers itself has no rounds."""
+
+    async def answering(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        from chatclient import ChatResponse
+
+        return ChatClientResponse(ChatResponse.of("No."), request.context)
+
+    client = ChatClient.builder(ScriptedModel("Hi.")).build()
+    stream = client.prompt("Hi").stream()
+    assert "".join(stream) == "Hi."
+    assert len(stream.trail().rounds) == 1
+
+    client = ChatClient.builder(ScriptedModel()).default_advisors(answering).build()
+    answer = client.prompt("Hi").call()
+    answer.content()
+    assert answer.trail().rounds == ()
+    assert repr(answer.trail()) == f"Trail(0 rounds, {len(answer.trail().steps)} steps)"
+
+
+async def test_the_asynchronous_accessor_hands_it_out() -> None:
+    """Like every other accessor of an asynchronous answer, it is awaited."""
+    answer = ChatClient.create(ScriptedModel("Hi.")).prompt("Hi").acall()
+
+    assert len((await answer.trail()).rounds) == 1
+
+
+def test_a_trail_begins_empty() -> None:
+    """Before anything has happened there is nothing to tell, and nothing fails."""
+    trail = Trail()
+
+    assert (trail.rounds, trail.seconds) == ((), None)
+    assert str(trail) == "in all: 0 + 0 tokens"
+
+
+def test_steps_that_still_run_have_no_duration() -> None:
+    """A trail may be read while its turn goes on."""
+    trail = Trail()
+    with (
+        Step(ClientCall(Prompt("Hi"), (), False, None), trail.steps),
+        Step(MemoryAccess("load", "c-1"), trail.steps),
+    ):
+        assert str(trail).splitlines()[:2] == ["turn", "memory: load 0 messages of 'c-1'"]
+        assert trail.seconds is None
+    assert trail.seconds is not None
+
+
+def test_without_a_trail_nothing_is_kept() -> None:
+    """A model that is called directly has nowhere to note its steps."""
+    with BLOCKING.observe(MemoryAccess("load", "c-1")) as step:
+        step.result = ()
+    assert step.seconds is not None
+    assert BLOCKING.steps is None
+
+
+def test_a_context_that_is_kept_keeps_nothing_of_the_request(ask: Ask) -> None:
+    """As a pool does with the context in which a connection was opened."""
+    contexts: list[Context] = []
+
+    class Secret:
+        """Something of the request's."""
+
+    @tool
+    async def keep() -> str:  # old releases of anyio keep what a thread has run
+        contexts.append(copy_context())
+        return "kept"
+
+    secret = Secret()
+    found = weakref.ref(secret)
+    model = ScriptedModel(call("keep"), "Hi.")
+    client = ChatClient.builder(model).default_tools(keep).default_advisors(Budget()).build()
+    ask(client.prompt("Hi").tool_context(secret=secret))
+
+    del secret
+    model.prompts.clear()
+    gc.collect()
+    assert len(contexts) == 1
+    assert found() is None
+
+
+def test_words_aside_are_no_rounds(ask: Ask) -> None:
+    """What an advisor asks a model is in the trail, and in its sum, beside the rounds."""
+    helper = ScriptedModel("a friendly question", chunks=2)
+
+    async def reword(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        said = await ask_model(helper, "Friendlier: Weather?", request.runtime.silent())
+        return await call_next(request.mutate(prompt=Prompt(said.text)))
+
+    client = ChatClient.builder(ScriptedModel("Fine.")).default_advisors(reword).build()
+    result = ask(client.prompt("Weather?"))
+    trail = trail_of(result.response)
+
+    assert result.text == "Fine."
+    assert [step.result.text for step in trail.auxiliary_calls] == ["a friendly question"]
+    assert ([round_.text for round_ in trail.rounds], trail.usage) == (["Fine."], Usage(20, 10))
+    assert "auxiliary call: chat ScriptedModel: stop: a friendly question (10 + 5 tokens" in str(
+        trail
+    )
+    assert [each.text for each in result.answer.round_responses()] == ["Fine."]
+
+
+@pytest.mark.feature("observation-agents-trail-their-asker")
+def test_the_trails_of_agents_are_a_part_of_their_askers(ask: Ask) -> None:
+    """Indented below the tool call, and in the sum of what the turn cost."""
+    agent = ChatClient.builder(ScriptedModel(call("get_weather", '{"city": "Rome"}'), "Sunny."))
+    expert = agent.default_tools(get_weather).build().as_tool("expert", "Knows the weather.")
+    model = ScriptedModel(call("expert", '{"request": "Rome?"}'), "It is sunny.")
+    result = ask(ChatClient.builder(model).default_tools(expert).build().prompt("Weather?"))
+    trail = trail_of(result.response)
+
+    assert [inner.usage.input_tokens for inner in trail.inner] == [20]
+    assert (trail.usage.input_tokens, result.response.chat_response.usage.input_tokens) == (40, 20)
+    assert len(trail.rounds) == 2
+    assert "\n        round 2: ScriptedModel, 3 messages, tools: get_weather\n" in str(trail)
+    named = [(depth, step.operation.name) for depth, step in trail.tree()]
+    at = next(at for at, (_, name) in enumerate(named) if name == "execute_tool expert")
+    assert named[at + 1] == (named[at][0] + 1, "chat_client")
+
+
+def test_requests_within_a_step_of_an_advisors_own_belong_to_it(ask: Ask) -> None:
+    """Also when the advisor asks another client; the trail of what fails there is the whole one."""
+
+    async def advise(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        with ON_LOOP.observe(MemoryAccess("load", "c-1")):  # which is in no trail
+            await request.runtime.invoke(lambda: other.prompt("?").call().content())
+        return await call_next(request)
+
+    other = ChatClient.create(ScriptedModel("fine", OverloadedError("down")))
+    client = ChatClient.builder(ScriptedModel("Yes.")).default_advisors(advise).build()
+    trail = trail_of(ask(client.prompt("x")).response)
+    with pytest.raises(OverloadedError) as caught:
+        ask(client.prompt("x"))
+
+    assert (len(trail.inner), trail.usage) == (1, Usage(20, 10))
+    depths = [depth for depth, step in trail.tree() if isinstance(step.operation, ClientCall)]
+    assert depths == [0, 3]
+    assert len(caught.value.trail.inner) == 1
+    assert "    round 1: ScriptedModel, 1 message" in str(caught.value.trail)
+
+
+def left(client: ChatClient, *, blocking: bool) -> Any:
+    """Return a stream of *client*'s that was left after the first piece of text."""
+    if blocking:
+        stream = client.prompt("Weather?").stream()
+        for _ in stream:
+            break
+        return stream
+
+    async def read() -> Any:
+        stream = client.prompt("Weather?").astream()
+        async with stream.content() as pieces:
+            await anext(pieces)
+        return stream
+
+    return asyncio.run(read())
+
+
+@pytest.mark.feature("observation-trail-stream-runs-left")
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_stream_that_was_left_has_its_trail(blocking: bool) -> None:
+    """What was said and done until then, and what it cost as far as that was told."""
+    asked = call("get_weather", '{"city": "Rome"}')
+
+    def pieces(text: str) -> list[str]:
+        return [text[:3], *("." * 1000)]  # a stream on a loop runs ahead of its reader
+
+    model = ScriptedModel(asked, "Sunny", chunks=pieces)
+    client = ChatClient.builder(model).default_tools(get_weather).build()
+    stream = left(client, blocking=blocking)
+    trail = stream.trail()
+
+    assert [execution.response.data for execution in stream.tool_executions()] == ["sunny in Rome"]
+    assert trail.usage == Usage(10, 5)
+    assert trail.rounds[1].text.startswith("Sun")
+    assert "    left: Sun" in str(trail)
+    with pytest.raises(UsageError, match="has not ended"):
+        stream.round_responses()
+
+
+@pytest.mark.parametrize("at", [RoundEnded, ToolCallStarted])
+def test_a_stream_that_was_left_at_the_end_of_a_round_tells_what_was_said(at: type) -> None:
+    """Also where that is a call which the provider has refused."""
+    refused = ToolCallRefusedError("no", tool_call=call("pay"))
+    client = ChatClient.create(ScriptedModel(refused, "Sorry."))
+    stream = client.prompt("x").tools(pay).stream()
+    events = stream.events()
+    next(event for event in events if isinstance(event, at))
+    events.close()
+    said = next(
+        step.result for step in stream.trail().steps if isinstance(step.operation, ModelCall)
+    )
+
+    assert [each.name for each in said.output.tool_calls] == ["pay"]
+
+
+def test_a_stream_has_its_trail_while_it_runs() -> None:
+    """Each round as it ends; afterwards it is that of the response."""
+    model = ScriptedModel(call("get_weather", '{"city": "Rome"}'), "Sunny.")
+    stream = ChatClient.builder(model).default_tools(get_weather).build().prompt("x").stream()
+
+    assert (str(stream.trail()), stream.tool_executions()) == ("in all: 0 + 0 tokens", ())
+    counts = [len(stream.trail().rounds) for _ in stream.events()]
+    assert (counts[0], counts[-1]) == (1, 2)
+    assert stream.response.trail is not None
+    assert stream.response.trail.steps is stream.trail().steps
+
+
+def test_the_trail_of_an_agent_is_its_own_in_a_stream(ask: Ask) -> None:
+    """It is a part of its asker's, and does not get mixed up with it."""
+    expert = ChatClient.create(ScriptedModel("Sunny.")).as_tool("expert", "Knows the weather.")
+    model = ScriptedModel(call("expert", '{"request": "Rome?"}'), "It is sunny.")
+    trail = trail_of(ask(ChatClient.create(model).prompt("x").tools(expert)).response)
+
+    assert (len(trail.rounds), len(trail.inner), trail.usage) == (2, 1, Usage(30, 15))

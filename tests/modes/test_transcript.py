@@ -1,0 +1,422 @@
+"""The messages of a turn: what was said in it, for a request that goes on from there."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from chatclient import (
+    Advisor,
+    AssistantMessage,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatResponse,
+    Message,
+    Next,
+    SystemMessage,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.advisors.guardrails.advisors import (
+    GuardrailResult,
+    InputGuardrailAdvisor,
+    OutputGuardrailAdvisor,
+)
+from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
+from chatclient.advisors.retrieval.re_reading import ReReadingAdvisor
+from chatclient.advisors.tool_loop.steering import Steering
+from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
+from chatclient.chat.messages import Reasoning
+from chatclient.chat.response import Generation
+from chatclient.errors import ChatClientError, OverloadedError
+from chatclient.memory import MessageWindowChatMemory, conversation_problems
+from chatclient.observability.trail import Trail
+from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, tool
+from tests.support.ask import Ask
+
+
+@tool
+def weather(city: str) -> str:
+    """Tell the weather in a city."""
+    return f"sunny in {city}"
+
+
+ASKS = call("weather", '{"city": "Rome"}')
+
+
+def kinds(messages: tuple[Message, ...]) -> list[str]:
+    return [message.role for message in messages]
+
+
+@pytest.mark.feature("answer-messages-turn")
+def test_the_messages_of_a_turn_carry_a_conversation_on(ask: Ask) -> None:
+    """What one request came to is what the next one is given; nothing is there twice."""
+    model = ScriptedModel(ASKS, "Sunny.", "You are welcome.")
+    builder = ChatClient.builder(model).default_system("Be brief.").default_tools(weather)
+    example = [UserMessage("Hi"), AssistantMessage("Hello")]
+    client = builder.default_messages(example).build()
+
+    first = ask(client.prompt("How is Rome?")).answer.messages()
+    second = ask(client.prompt("Thanks!").messages(first)).answer
+
+    assert kinds(first) == ["user", "assistant", "tool", "assistant"]
+    assert model.prompts[-1].messages == (
+        SystemMessage("Be brief."),
+        *example,
+        *first,
+        UserMessage("Thanks!"),
+    )
+    assert second.messages() == (
+        *first,
+        UserMessage("Thanks!"),
+        AssistantMessage("You are welcome."),
+    )
+    assert second.new_messages() == second.messages()[-2:]
+    assert conversation_problems(second.messages(), ending="answer") == ()
+
+
+@pytest.mark.feature("answer-messages-turn")
+def test_new_messages_begin_with_what_the_user_has_just_said(ask: Ask) -> None:
+    """Tool calls, their results and the answer follow."""
+    model = ScriptedModel(ASKS, "Sunny.")
+    history = [UserMessage("Hi"), AssistantMessage("Hello")]
+    client = ChatClient.builder(model).default_tools(weather).build()
+
+    new = ask(client.prompt([*history, UserMessage("How is Rome?")])).answer.new_messages()
+
+    assert new[0] == UserMessage("How is Rome?")
+    assert new[1] == AssistantMessage(None, [ASKS])
+    assert isinstance(new[2], ToolResponseMessage)
+    assert new[3:] == (AssistantMessage("Sunny."),)
+
+
+def test_what_a_memory_showed_is_not_among_the_messages(ask: Ask) -> None:
+    """It is in the memory, and comes from there again."""
+    model = ScriptedModel("1", "2")
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
+    client = ChatClient.builder(model).default_advisors(memory).build()
+
+    ask(client.prompt("a").conversation("c"))
+    messages = ask(client.prompt("b").conversation("c")).answer.messages()
+
+    assert len(model.prompts[-1].messages) == 3
+    assert messages == (UserMessage("b"), AssistantMessage("2"))
+
+
+def test_what_a_guardrail_rewrote_is_what_was_said(ask: Ask) -> None:
+    """Or the next request would show the model what the guardrail has taken out of this one."""
+
+    def masked(request: ChatClientRequest) -> GuardrailResult:
+        said = request.prompt.messages[-1].text
+        return GuardrailResult.success(said.replace("4711", "****"))
+
+    model = ScriptedModel(ASKS, "Noted.", OverloadedError("busy"))
+    builder = ChatClient.builder(model).default_tools(weather)
+    client = builder.default_advisors(InputGuardrailAdvisor(masked)).build()
+    history = [UserMessage("Hi"), AssistantMessage("Hello")]
+    answer = ask(client.prompt([*history, UserMessage("My PIN is 4711")])).answer
+
+    asked = UserMessage("My PIN is ****")
+    assert answer.messages()[:3] == (*history, asked)
+    assert answer.new_messages()[0] == asked
+    with pytest.raises(OverloadedError) as failed:
+        ask(client.prompt("My PIN is 4711"))
+    assert failed.value.trail is not None
+    assert failed.value.trail.messages == (asked,)
+
+
+def test_direct_results_are_one_answer(ask: Ask) -> None:
+    """Several results that are the answer become one message, as in a memory."""
+
+    @tool(return_direct=True)
+    def now(city: str) -> str:
+        """Tell the time in a city."""
+        return f"noon in {city}"
+
+    calls = [call("now", '{"city": "Rome"}', id="1"), call("now", '{"city": "Oslo"}', id="2")]
+    client = ChatClient.builder(ScriptedModel(calls)).default_tools(now).build()
+
+    answer = ask(client.prompt("x")).answer
+
+    assert answer.messages()[-1].text == "noon in Rome\n\nnoon in Oslo"
+
+
+def test_a_turn_that_waited_is_one_turn(ask: Ask) -> None:
+    """After it has gone on, its messages reach back to the question; before, to the calls."""
+    model = ScriptedModel(ASKS, "Sunny.")
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    builder = ChatClient.builder(model).default_system("Be brief.").default_tools(weather)
+    client = builder.tool_calling_manager(manager).build()
+
+    waiting = ask(client.prompt("How is Rome?")).answer
+    resumed = ask(client.resume(waiting.pending_turn(), "approve")).answer
+
+    assert kinds(waiting.new_messages()) == ["user", "assistant"]
+    assert kinds(resumed.new_messages()) == ["user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize("nothing", [(), "", " \n", [Reasoning("Hm.")]])
+def test_an_answer_that_says_nothing_is_no_message(ask: Ask, nothing: Any) -> None:
+    """No provider would take it in the next request."""
+    model = ScriptedModel(AssistantMessage(nothing))
+    answer = ask(ChatClient.create(model).prompt("x")).answer
+
+    assert answer.messages() == (UserMessage("x"),)
+
+
+def test_an_answer_that_pauses_is_sent_back_as_it_is(ask: Ask) -> None:
+    """Whatever it holds: the provider goes on with it."""
+    thought = AssistantMessage(reasoning=Reasoning("Hm."))
+    model = ScriptedModel(ChatResponse((Generation(thought, None, "pause_turn"),)))
+    answer = ask(ChatClient.create(model).prompt("x")).answer
+
+    assert answer.messages() == (UserMessage("x"), thought)
+
+
+def test_a_turn_without_an_answer_is_over_in_its_messages(ask: Ask) -> None:
+    """What is said next is said to no turn that runs, and begins one of its own."""
+    model = ScriptedModel(ASKS, AssistantMessage(), ASKS, "Sunny.")
+    client = ChatClient.builder(model).default_tools(weather).build()
+    first = ask(client.prompt("Rome?")).answer.messages()
+    second = ask(client.prompt("And now?").messages(first)).answer
+
+    assert kinds(first) == ["user", "assistant", "tool"]
+    assert conversation_problems(first, ending="answer") == ()
+    assert kinds(second.new_messages()) == ["user", "assistant", "tool", "assistant"]
+    assert second.messages() == (*first, *second.new_messages())
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_turn_that_waited_is_what_was_said(ask: Ask, inside: bool) -> None:
+    """Neither what memory showed, nor what an advisor had made of the question; stored or not."""
+    memory = MessageWindowChatMemory()
+    order = TOOL_CALLING_ORDER + 100 if inside else MEMORY_ORDER
+    model = ScriptedModel("Hello.", ASKS, call("weather", '{"city": "Oslo"}', id="2"), "Sunny.")
+    builder = ChatClient.builder(model).default_tools(weather)
+    builder = builder.default_messages(UserMessage("Hi"), AssistantMessage("Hi!"))
+    advisors: list[Advisor] = [ReReadingAdvisor(), MessageChatMemoryAdvisor(memory, order=order)]
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    client = builder.default_advisors(advisors).tool_calling_manager(manager).build()
+    client.prompt("Good morning!").conversation("c").call().content()
+    pending = client.prompt("How is Rome?").conversation("c").call().pending_turn()
+    assert pending is not None
+    waiting = ask(client.resume(pending.to_json(), "approve")).answer
+    answer = ask(client.resume(waiting.pending_turn(), "approve")).answer
+
+    assert kinds(waiting.messages()) == ["user", "assistant", "tool", "assistant"]
+    assert answer.messages() == answer.new_messages() == tuple(memory.get("c")[2:])
+    assert answer.messages()[0] == UserMessage("How is Rome?")
+
+
+def test_a_turn_is_one_although_the_system_spoke_on_the_way(ask: Ask) -> None:
+    """As the memory has it: what the user says behind answers of tools is said to the same turn."""
+    said = [
+        UserMessage("Rome?"),
+        AssistantMessage(tool_calls=[call("look")]),
+        ToolResponseMessage([ToolResponse("call_look", "look", "sunny")]),
+        SystemMessage("Be brief."),
+        UserMessage("And Oslo?"),
+    ]
+    answer = ask(ChatClient.create(ScriptedModel("Both sunny.")).prompt(said)).answer
+
+    assert answer.new_messages()[0].text == "Rome?"
+
+
+def test_a_turn_that_waited_again_is_one_turn_although_the_user_spoke_meanwhile(ask: Ask) -> None:
+    """Its messages reach back to the question, and not only to what was said on the way."""
+    steering = Steering()
+    model = ScriptedModel(ASKS, call("weather", '{"city": "Oslo"}', id="2"), "Sunny.")
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    builder = ChatClient.builder(model).default_tools(weather)
+    client = builder.tool_calling_manager(manager).build()
+    turn = ask(client.prompt("How is Rome?")).answer.pending_turn()
+    steering.send("And Oslo?")
+    turn = ask(client.resume(turn, "approve").advisors(steering)).answer.pending_turn()
+    answer = ask(client.resume(turn.to_json(), "approve")).answer
+
+    assert kinds(answer.new_messages()) == [
+        *("user", "assistant", "tool"),
+        *("user", "assistant", "tool", "assistant"),
+    ]
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+def test_a_turn_that_waited_and_failed_goes_on_from_what_was_said(ask: Ask, order: int) -> None:
+    """Neither from what memory showed, nor from what an advisor had made of the question."""
+    memory = MessageWindowChatMemory()
+    model = ScriptedModel("Hello.", ASKS, OverloadedError("busy"))
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    client = (
+        ChatClient.builder(model)
+        .default_system("Be brief.")
+        .default_tools(weather)
+        .default_advisors(ReReadingAdvisor(), MessageChatMemoryAdvisor(memory, order=order))
+        .tool_calling_manager(manager)
+        .build()
+    )
+    client.prompt("Good morning!").conversation("c").call().content()
+    turn = ask(client.prompt("How is Rome?").conversation("c")).answer.pending_turn()
+    with pytest.raises(OverloadedError) as caught:
+        ask(client.resume(turn.to_json(), "approve"))
+
+    assert caught.value.trail is not None
+    messages = caught.value.trail.messages
+    assert kinds(messages) == ["user", "assistant", "tool"]
+    assert messages[0] == UserMessage("How is Rome?")
+
+
+def test_an_answer_without_a_model_is_an_answer(ask: Ask) -> None:
+    """An advisor that answers itself, whatever it leaves in the context, is quoted as well."""
+
+    async def refuse(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return ChatClientResponse(ChatResponse.of("No."))
+
+    answer = ask(ChatClient.create(ScriptedModel()).prompt("x").advisors(refuse)).answer
+
+    assert answer.messages() == (UserMessage("x"), AssistantMessage("No."))
+    assert answer.round_responses() == ()
+
+
+@pytest.mark.feature("lc4j-tool-result-intermediate-responses")
+def test_the_answers_of_all_rounds_can_be_had(ask: Ask) -> None:
+    """What the model said on the way, with its costs, and what it said at last."""
+    model = ScriptedModel(["One moment.", ASKS], "Sunny.")
+    client = ChatClient.builder(model).default_tools(weather).build()
+
+    rounds = ask(client.prompt("x")).answer.round_responses()
+
+    assert [each.text for each in rounds] == ["One moment.", "Sunny."]
+    assert [each.usage.total_tokens for each in rounds] == [15, 15]
+
+
+def test_an_async_answer_tells_its_messages() -> None:
+    """The accessors of an answer are there to be awaited as well."""
+
+    async def main() -> tuple[Any, ...]:
+        answer = ChatClient.create(ScriptedModel("b")).prompt("a").acall()
+        return (
+            await answer.messages(),
+            await answer.new_messages(),
+            await answer.round_responses(),
+        )
+
+    said, new, rounds = asyncio.run(main())
+
+    assert said == new == (UserMessage("a"), AssistantMessage("b"))
+    assert [each.text for each in rounds] == ["b"]
+
+
+def test_the_messages_of_a_stream_are_known_at_its_end() -> None:
+    """As its response is."""
+    stream = ChatClient.create(ScriptedModel("b")).prompt("a").stream()
+    pieces = iter(stream)
+    next(pieces)
+
+    with pytest.raises(ValueError, match="has not ended"):
+        stream.messages()
+    list(pieces)
+    assert stream.messages()[-1] == AssistantMessage("b")
+
+
+# --- after a failure ---
+
+
+def busy() -> OverloadedError:
+    return OverloadedError("busy", provider="x")
+
+
+booked: list[str] = []
+
+
+@tool
+def book(city: str, context: ToolContext) -> str:
+    """Book a room."""
+    booked.append(context.idempotency_key)
+    return f"booked {city}"
+
+
+BOOKS = call("book", {"city": "Rome"})
+
+
+@pytest.fixture(autouse=True)
+def _nothing_booked() -> None:
+    booked.clear()
+
+
+@pytest.mark.feature("observation-going-after-failure")
+@pytest.mark.parametrize("remembers", [False, True])
+def test_a_turn_that_failed_can_be_gone_on_with(ask: Ask, remembers: bool) -> None:
+    """The trail has its messages, in whole rounds: no tool is run once more."""
+    memory = MessageWindowChatMemory()
+    memory.add("c", [UserMessage("Hi"), AssistantMessage("Hello")])
+    advisors = [MessageChatMemoryAdvisor(memory)] if remembers else []
+    model = ScriptedModel(BOOKS, busy(), BOOKS, "Two rooms.")
+    builder = ChatClient.builder(model).default_system("Be brief.").default_tools(book)
+    client = builder.default_advisors(*advisors).build()
+    with pytest.raises(OverloadedError) as caught:
+        ask(client.prompt("A room!").conversation("c"))
+    messages = caught.value.trail.messages
+    assert kinds(messages) == ["user", "assistant", "tool"]
+
+    assert ask(client.prompt(messages).conversation("c")).text == "Two rooms."
+    assert conversation_problems(model.prompts[-1].messages) == ()
+    assert len(booked) == len(set(booked)) == 2  # the second room is one more
+    assert kinds(tuple(memory.get("c")))[2:] == (
+        ["user", "assistant", "tool", "assistant", "tool", "assistant"] if remembers else []
+    )
+
+
+@pytest.mark.feature("observation-going-after-failure")
+def test_a_resumed_turn_that_failed_can_be_gone_on_with(ask: Ask) -> None:
+    """What was approved has been run, and is not run again."""
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    model = ScriptedModel(ASKS, BOOKS, busy(), "Booked.")
+    builder = ChatClient.builder(model).default_tools(book, weather).tool_calling_manager(manager)
+    client = builder.build()
+    turn = ask(client.prompt("A room!")).response.context["pending_turn"]
+    turn = ask(client.resume(turn, "approve")).response.context["pending_turn"]
+    with pytest.raises(OverloadedError) as caught:
+        ask(client.resume(turn, "approve"))
+
+    messages = caught.value.trail.messages
+    assert kinds(messages) == ["user", "assistant", "tool", "assistant", "tool"]
+    assert (ask(client.prompt(messages)).text, len(booked)) == ("Booked.", 1)
+
+
+@pytest.mark.feature("observation-going-after-failure")
+def test_what_was_undone_is_told_when_a_turn_is_gone_on_with(ask: Ask) -> None:
+    """A failure after the loop leaves the rounds as well."""
+
+    @tool(compensation=lambda: None)
+    def hold() -> str:
+        """Hold a room."""
+        return "held"
+
+    def failing(*answers: Answer, guard: Any = None) -> ChatClientError:
+        builder = ChatClient.builder(ScriptedModel(*answers)).default_tools(hold)
+        client = builder.default_advisors(*([guard] if guard else [])).build()
+        with pytest.raises(ChatClientError) as caught:
+            ask(client.prompt("A room!"))
+        return caught.value
+
+    undone = failing(call("hold"), busy()).trail.messages[-1].responses[0].data
+    assert "undone because the turn failed" in undone
+
+    refused = OutputGuardrailAdvisor(lambda _: GuardrailResult.fatal("no"))
+    after = failing(call("hold"), "Held.", guard=refused).trail.messages
+    assert [message.role for message in after] == ["user", "assistant", "tool"]
+    assert after[-1].responses[0].data == undone
+    assert kinds(failing(busy()).trail.messages) == ["user"]
+    assert (Trail().messages, Trail().request_messages, Trail().parent) == ((), (), None)
+
+
+def test_a_turn_begins_with_all_that_the_user_says_last(ask: Ask) -> None:
+    """A question may be several messages."""
+    question = [UserMessage("c"), UserMessage("d")]
+    client = ChatClient.create(ScriptedModel("e"))
+    result = ask(client.prompt([UserMessage("a"), AssistantMessage("b"), *question]))
+
+    assert [m.text for m in result.answer.new_messages()] == ["c", "d", "e"]

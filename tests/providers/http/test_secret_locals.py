@@ -1,0 +1,107 @@
+"""Tracebacks with local variables, such as those of structlog and rich, contain no secrets."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from structlog.tracebacks import extract
+
+from chatclient import ChatClient, ToolCall
+from chatclient.providers import AnthropicChatModel, GeminiChatModel, OpenAIChatModel
+from chatclient.providers.http.auth import SecretHeaders
+from chatclient.testing import ScriptedModel
+from chatclient.tools import (
+    FunctionToolCallback,
+    ToolCallingManager,
+    ToolContext,
+    ToolFailurePolicy,
+)
+from tests.support.ask import Ask
+from tests.support.loopback import LoopbackServer, as_json
+
+SECRETS = ("sk-very-secret-1", "header-secret-2", "context-secret-3", "password-secret-4")
+KEY, HEADER, CONTEXT, PASSWORD = SECRETS
+
+Make = Callable[..., Any]
+
+
+def leaks(error: BaseException, *, use_rich: bool) -> list[str]:
+    """Return the local variables of the library's frames that show a secret."""
+    found = []
+    trace = extract(
+        type(error),
+        error,
+        error.__traceback__,
+        show_locals=True,
+        locals_max_length=1000,
+        locals_max_string=10_000,
+        use_rich=use_rich,
+    )
+    for stack in trace.stacks:
+        for frame in stack.frames:
+            if "/chatclient/" in frame.filename:
+                shown = (frame.locals or {}).items()
+                found += [
+                    f"{frame.filename}:{frame.lineno} {name}"
+                    for name, text in shown
+                    if any(secret in text for secret in SECRETS)
+                ]
+    return found
+
+
+def ask_for_error(ask: Ask, request: Any) -> BaseException:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - any error will do
+        ask(request)
+    return caught.value
+
+
+@pytest.mark.parametrize("use_rich", [True, False])
+@pytest.mark.parametrize("make", [OpenAIChatModel, AnthropicChatModel, GeminiChatModel])
+@pytest.mark.parametrize("status", [401, 500, None])
+def test_failed_request(ask: Ask, make: Make, status: int | None, use_rich: bool) -> None:
+    """With an error of the server, or without a connection."""
+    if use_rich:
+        pytest.importorskip("rich")
+    with LoopbackServer(lambda *_: as_json({"error": {"message": "no"}}, status or 500)) as server:
+        url = server.url if status else "http://127.0.0.1:9"
+        url = url.replace("//", f"//user:{PASSWORD}@")
+        model = make("m", api_key=KEY, base_url=url, headers={"x-own": HEADER}, max_retries=0)
+        request = ChatClient.create(model).prompt("x").tool_context(tenant=CONTEXT)
+        error = ask_for_error(ask, request)
+
+    assert leaks(error, use_rich=use_rich) == []
+
+
+@pytest.mark.parametrize("key", [lambda: KEY, lambda: f"{KEY}\nx", f"{KEY}\nx"])
+def test_key_function_and_invalid_key(ask: Ask, key: Any) -> None:
+    with LoopbackServer(lambda *_: as_json({"error": {"message": "no"}}, 400)) as server:
+        model = OpenAIChatModel("m", api_key=key, base_url=server.url, max_retries=0)
+        error = ask_for_error(ask, ChatClient.create(model).prompt("x"))
+
+    assert leaks(error, use_rich=False) == []
+
+
+def test_failed_tool(ask: Ask) -> None:
+    """The tool context may contain secrets, too."""
+
+    def fail(context: ToolContext) -> str:
+        raise RuntimeError("failed")
+
+    policy = ToolFailurePolicy(always_raise=True)
+    manager = ToolCallingManager(exception_processor=policy)
+    builder = ChatClient.builder(ScriptedModel(ToolCall("1", "fail", "{}")))
+    builder = builder.default_tools(FunctionToolCallback(fail)).tool_calling_manager(manager)
+    error = ask_for_error(ask, builder.build().prompt("x").tool_context(tenant=CONTEXT))
+
+    assert leaks(error, use_rich=False) == []
+
+
+def test_secret_headers() -> None:
+    headers: Mapping[str, str] = SecretHeaders({"authorization": KEY, "x-own": "a"})
+
+    assert repr(headers) == "SecretHeaders(authorization, x-own)"
+    assert (headers["x-own"], [*headers], len(headers)) == ("a", ["authorization", "x-own"], 2)
+    assert headers == {"authorization": KEY, "x-own": "a"}
+    assert headers != {"authorization": KEY}
+    other: object = KEY
+    assert headers != other

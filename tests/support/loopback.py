@@ -1,0 +1,79 @@
+"""A loopback server whose replies are made by a function of the test."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from tests.support.servers import Reply
+
+Answer = Callable[[str, dict[str, str], dict[str, Any]], Reply]
+"""Makes the reply to a path, headers (names in lower case) and a body."""
+
+
+def as_json(value: Any, status: int = 200, **headers: str) -> Reply:
+    """Return the reply with *value* as JSON."""
+    return Reply(json.dumps(value).encode(), status, headers)
+
+
+class LoopbackServer:
+    """Answers POST requests until it is closed."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._server = _Server(("127.0.0.1", 0), _handler(answer))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore clients that disconnect early."""
+
+
+def _handler(answer: Answer) -> Callable[..., BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            reply = answer(self.path, headers, body)
+            chunks = reply.chunks if reply.chunks is not None else [reply.body]
+            size = sum(map(len, chunks)) + (1000 if reply.truncate else 0)
+            self.send_response_only(reply.status)
+            self.send_header("content-type", reply.content_type)
+            self.send_header("content-length", str(size))
+            for name, value in reply.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            for chunk in chunks:
+                self.wfile.write(chunk)
+                self.wfile.flush()
+                time.sleep(reply.delay)
+            self.close_connection = reply.truncate
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Print nothing."""
+
+    return Handler

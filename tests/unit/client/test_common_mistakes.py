@@ -1,0 +1,222 @@
+"""Errors for common mistakes contain the correct code."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from chatclient import ChatClient
+from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
+from chatclient.memory import MessageWindowChatMemory
+from chatclient.providers.openai.chat import OpenAIChatModel
+from chatclient.structured import TypeOutputConverter
+from chatclient.testing import ScriptedModel
+from chatclient.tools import (
+    DelegatingToolCallbackResolver,
+    McpToolCallbackProvider,
+    ToolApproval,
+    ToolCallback,
+    ToolCallingManager,
+    ToolContext,
+    ToolFailurePolicy,
+    ToolLimits,
+    ToolRegistry,
+    ToolRequest,
+    tool,
+    tool_callbacks,
+)
+
+MODEL = ScriptedModel(lambda prompt: "Hello!")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (lambda it: it.builder(MODEL).prompt, "has no 'prompt'; call .build() first"),
+        (lambda it: it.builder(MODEL).system, "here it is .default_system(...)"),
+        (
+            lambda it: it.builder(MODEL).memory,
+            ".default_advisors(MessageChatMemoryAdvisor(memory))",
+        ),
+        (lambda it: it.builder(MODEL).conversation, "a request has: client.prompt(...).conversat"),
+        (lambda it: it.builder(MODEL).middleware, "a ChatClientBuilder has no 'middleware'"),
+        (lambda it: it.create(MODEL).stream, "a request has: client.prompt(...).stream(...)"),
+        (lambda it: it.create(MODEL).default_tools, "client.mutate().default_tools(...).build()"),
+        (lambda it: it.create(MODEL).run, "no 'run'; ask it: client.prompt(...).call().content()"),
+        (lambda it: it.create(MODEL).entity, "ask it: client.prompt(...).call().entity()"),
+        (lambda it: it.create(MODEL).batch, "a ChatClient has no 'batch'"),
+        (lambda it: it.create(MODEL).prompt("x").events, "stream it: .stream().events()"),
+        (lambda it: it.create(MODEL).prompt("x").content, "send it first: .call().content()"),
+        (lambda it: it.create(MODEL).prompt("x").default_tools, "of one request it is .tools(...)"),
+        (lambda it: it.create(MODEL).prompt("x").invoke, "send it: .call().content()"),
+        (lambda it: it.create(MODEL).prompt("x").temperature, ": .options(temperature=...)"),
+        (lambda it: it.create(MODEL).prompt("x").memory, "MessageChatMemoryAdvisor(memory)) of"),
+        (lambda it: it.builder(MODEL).max_tokens, ": .default_options(max_tokens=...)"),
+        (lambda it: it.create(MODEL).prompt("x").sytem, "a ChatClientRequestSpec has no 'sytem'"),
+        (lambda it: it.create(MODEL).prompt("x").tool_callbacks, "names of tools, go into .tools("),
+        (lambda it: it.create(MODEL).prompt("x").tool_names, "names of tools, go into .tools("),
+        (lambda it: it.builder(MODEL).default_tool_callbacks, "go into .default_tools("),
+        (lambda it: it.builder(MODEL).tool_names, "a ChatClientBuilder has no 'tool_names'"),
+    ],
+)
+def test_method_of_another_object(mistake: Callable[[Any], Any], message: str) -> None:
+    """The error names the object with the method."""
+    with pytest.raises(AttributeError, match=r".") as caught:
+        mistake(ChatClient)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (lambda it: it.text, "has no 'text'; its text is its .content()"),
+        (lambda it: it.usage, "has no 'usage'; its response has it: {way}.usage"),
+        (lambda it: it.finish_reason, "its response has it: {way}.finish_reason"),
+        (lambda it: it.final_output, "has no 'final_output'"),
+    ],
+)
+def test_attribute_of_a_response(mistake: Callable[[Any], Any], message: str) -> None:
+    """The error names the method for text or response."""
+    request = ChatClient.create(MODEL).prompt("Hi")
+    ways = {
+        request.call(): "CallResponse {answer.chat_response()",
+        request.acall(): "AsyncCallResponse {(await answer.chat_response())",
+        request.stream(): "StreamResponse {stream.response.chat_response",
+        request.astream(): "AsyncStreamResponse {stream.response.chat_response",
+    }
+    for answer, names in ways.items():
+        name, _, way = names.partition(" {")
+        with pytest.raises(AttributeError, match=name) as caught:
+            mistake(answer)
+        assert message.format(way=way) in str(caught.value)
+        answer._used = True  # consumed, so there is no warning
+
+
+def test_repr_of_a_response() -> None:
+    """The repr shows whether the request was sent."""
+    request = ChatClient.create(MODEL).prompt("Hi")
+    answer, stream = request.call(), request.stream()
+    assert repr(answer) == "<CallResponse: nothing was sent yet>"
+    for _ in stream:
+        assert repr(stream) == "<StreamResponse: no answer yet>"
+    assert (answer.content(), repr(answer)) == ("Hello!", "CallResponse('Hello!')")
+    assert repr(stream) == "StreamResponse('Hello!')"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (MessageWindowChatMemory(), "put it into one: MessageChatMemoryAdvisor(memory)"),
+        (ToolApproval(), "ToolCallingManager(interceptors=[approval])"),
+        (ToolLimits(), "ToolCallingManager(limits=limits)"),
+        (ToolFailurePolicy(), "ToolCallingManager(exception_processor=policy)"),
+        (ToolCallingManager(), "builder.tool_calling_manager(manager)"),
+        (ToolRegistry(), "it provides tools: .default_tools(...)"),
+    ],
+)
+def test_wrong_advisor(given: Any, message: str) -> None:
+    """The error names the right method, and no client is built."""
+    with pytest.raises(WrongTypeError) as caught:
+        ChatClient.builder(MODEL).default_advisors(given)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"needs_approval": True}, 'effect="write", which is the default, by ToolCallingManager('),
+        ({"requires_approval": True}, "interceptors=[ToolApproval()]"),
+        ({"args_schema": {}}, "FunctionToolCallback(function, input_schema=...)"),
+        ({"timeout": 5, "retries": 2}, "@tool has no option 'retries'; its options are name, desc"),
+    ],
+)
+def test_option_of_another_decorator(options: dict[str, Any], message: str) -> None:
+    """The error of `@tool` names the equivalent option."""
+    with pytest.raises(TypeError, match="@tool has no option") as caught:
+        tool(**options)
+    assert isinstance(caught.value, UsageError)
+    assert message in str(caught.value)
+
+
+def test_description_instead_of_function() -> None:
+    """The error names `name` and `description`."""
+    with pytest.raises(ToolDefinitionError, match=r"name=\.\.\.\), .* @tool\(description=\.\.\.\)"):
+        tool("Sums two numbers")  # type: ignore[call-overload]
+
+
+def found() -> str:
+    """Find it."""
+    return ""
+
+
+@dataclass
+class Film:
+    title: str
+
+
+def takes_session(session: ScriptedModel) -> None:
+    """Take an application object."""
+
+
+def takes_typed_context(context: "ToolContext[int]") -> None:  # type: ignore[type-arg]
+    """Take a context of another framework."""
+
+
+def chooses_tools(request: ToolRequest) -> list[ToolCallback]:
+    """Choose tools in a function."""
+    return []
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error", "message"),
+    [
+        (
+            lambda: tool_callbacks(takes_typed_context),
+            ToolDefinitionError,
+            "no type: context.require(name, type)",
+        ),
+        (
+            lambda: tool_callbacks(chooses_tools),
+            ToolDefinitionError,
+            "what chooses tools is a provider, an object with a method tool_callbacks(request)",
+        ),
+        (
+            lambda: McpToolCallbackProvider("uvx mcp-server-time"),  # type: ignore[arg-type]
+            WrongTypeError,
+            "make one: McpServer.stdio(",
+        ),
+        (
+            lambda: OpenAIChatModel(api_key="x", options={"temperature": 1}),  # type: ignore[arg-type]
+            WrongTypeError,
+            "write ChatOptions(temperature=0.2)",
+        ),
+        (
+            lambda: (
+                ChatClient.builder(MODEL)
+                .tool_callback_resolver(DelegatingToolCallbackResolver(ToolRegistry(found)))
+                .default_tools("find")
+                .build()
+            ),
+            ToolDefinitionError,
+            "resolver (DelegatingToolCallbackResolver(ToolRegistry(found)))",
+        ),
+        (lambda: tool_callbacks(takes_session), ToolDefinitionError, "goes through a ToolContext"),
+        (
+            lambda: TypeOutputConverter([int]),  # type: ignore[arg-type]
+            UsageError,
+            "ask for a type such as",
+        ),
+        (
+            lambda: ChatClient.create(MODEL).prompt("x").call().entity(Film("Alien")),  # type: ignore[call-overload]
+            UsageError,
+            "not an object of it: pass Film",
+        ),
+    ],
+)
+def test_mistake(mistake: Callable[[], object], error: type[Exception], message: str) -> None:
+    """The error is raised before a request, with relevant advice only."""
+    with pytest.raises(error) as caught:
+        mistake()
+    assert message in str(caught.value)
+    assert "arbitrary_types_allowed" not in str(caught.value)

@@ -1,0 +1,10 @@
+"""Send requests in two modes only: what is tested here does not depend on the mode."""
+
+import pytest
+
+from tests.support.ask import Ask
+
+
+@pytest.fixture(params=["call", "astream"])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    return Ask(request.param)
