@@ -31,7 +31,7 @@ tool is given one. Default: derived from the `TURN_KEY`, or else random."""
 Work = Callable[[Runtime], Awaitable[object]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class PendingStore:
     """How one memory stores the turn.
 

@@ -15,7 +15,7 @@ from chatclient.tools.execution.manager import ToolCallingManager
 from chatclient.tools.resolvers import ToolCallbackResolver
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SharedParts:
     """The parts of a client that all of its requests share.
 

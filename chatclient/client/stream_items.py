@@ -29,7 +29,7 @@ Convert = Callable[[Any], T]
 _SEPARATOR = "\n\n"  # between the texts of two rounds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class StreamedText:
     """The text that was streamed.
 

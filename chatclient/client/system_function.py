@@ -40,7 +40,7 @@ It is called with a `SystemRequest` if it has a parameter without a default valu
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class SystemTextFunction:
     """A `SystemFunction`, and whether it takes a `SystemRequest`."""
 

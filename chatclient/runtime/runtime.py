@@ -414,7 +414,7 @@ async def _await(value: Any) -> Any:
     return await value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Effects:
     """The effects of a request that was part of another one."""
 

@@ -162,7 +162,7 @@ class _Types:
             self._resolving.pop()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class AllOf:
     """Metadata of an `Annotated`: a value must also be valid for other types.
 

@@ -197,7 +197,7 @@ def _of_union(branches: Collection[Any], value: Any) -> Any:
 # --- records --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Record:
     """A type with fields.
 

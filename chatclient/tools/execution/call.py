@@ -51,7 +51,7 @@ from chatclient.tools.pending_turn import ApprovalRequired, PendingTurn
 from chatclient.tools.tool_execution import ToolExecution
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class SuspendedCall:
     """A call that waits for a decision.
 
@@ -62,7 +62,7 @@ class SuspendedCall:
     turn: PendingTurn | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class ToolCallRunner:
     """Runs single calls of one round.
 

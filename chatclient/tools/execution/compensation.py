@@ -46,7 +46,7 @@ UndoneCalls = Mapping[object, ToolExecution]
 """The executions of undone calls by the key of the call, with the responses that replace theirs."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Compensation:
     """The calls of one turn that can be undone, and those that were.
 

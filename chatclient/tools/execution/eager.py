@@ -15,7 +15,7 @@ from chatclient.tools.execution.turn import streamed_call
 from chatclient.tools.tool_execution import ToolExecution
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _PartialCall:
     """A tool call as far as it has been streamed."""
 

@@ -26,7 +26,7 @@ from chatclient.tools.tool_execution import ToolExecution
 Outcome = ToolExecution | SuspendedCall
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ToolRound:
     """Runs the calls of one message that the limits allow.
 

@@ -23,7 +23,7 @@ Callbacks = Mapping[str, ToolCallback]
 """Tools by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Toolset:
     """The tools that may be run in a turn.
 

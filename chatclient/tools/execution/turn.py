@@ -36,7 +36,7 @@ StreamedCall = tuple[str, str, str]
 """Id, name and arguments: what a streamed call has in common with the call of the response."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ToolTurn:
     """The state of a turn, from the user's message to the final answer.
 

@@ -29,7 +29,7 @@ _ELSEWHERE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ToolMark:
     """The arguments of `@tool`; None for the default of the function."""
 

@@ -87,7 +87,7 @@ class ToolMemoryId:
     """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Parameter:
     """One parameter of a tool's function.
 
@@ -140,7 +140,7 @@ class Parameter:
         return [each for each in metadata_of(self.annotation) if isinstance(each, ToolParam)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Callee:
     """A callable, as its signature and its docstring describe it.
 

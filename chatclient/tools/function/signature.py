@@ -16,7 +16,7 @@ from chatclient.tools.function.parameters import MISSING, Parameter, unannotated
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ToolSignature:
     """What a tool takes and whether it gives something back.
 
@@ -126,7 +126,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Injected:
     """The parameters that the library fills in: by name with the context, or with its id."""
 

@@ -314,6 +314,7 @@ async def test_custom_client_over_aiohttp_leaks_no_connection(
         assert await leaked_sockets(model, use) <= MAX_IDLE
 
 
+@closed_while_opened
 @pytest.mark.parametrize("use", [close_after_last_chunk, cancel_at_the_end, cancel_twice, drop])
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])
 async def test_custom_client_leaks_no_connection(
