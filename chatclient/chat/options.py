@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Self, TypedDict, get_args, get_origin, get_type_hints
 
@@ -257,6 +256,8 @@ def check_options(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[st
     known = _names(kind)
     unknown = sorted(set(values) - set(known))
     if unknown:
+        from difflib import get_close_matches  # noqa: PLC0415 - imported for a message only
+
         near = [name for each in unknown for name in get_close_matches(each, known, n=1)]
         suggestion = f"did you mean {', '.join(map(repr, near))}? Otherwise " if near else ""
         msg = (

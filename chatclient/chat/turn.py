@@ -1,7 +1,7 @@
 """`Turn`, the record of one turn of a conversation, and the context keys that identify it."""
 
 import asyncio
-import secrets
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +75,7 @@ class Turn:
         request_messages: tuple[Message, ...] = (),
         rounds: tuple[Message, ...] = (),
     ) -> None:
-        self.id = secrets.token_hex(16) if id is None else id
+        self.id = os.urandom(16).hex() if id is None else id
         self.key = key
         self.request_messages = request_messages
         self.rounds = rounds

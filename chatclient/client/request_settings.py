@@ -31,7 +31,7 @@ from chatclient.tools.pending_turn import PendingTurn
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TextSettings:
     """The settings of the system or user message.
 
@@ -152,7 +152,7 @@ def _with_text_id(params: Mapping[str, Any]) -> Mapping[str, Any]:
     return merged(params, {CONVERSATION_ID: str(given)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RequestSettings:
     """The settings of a request, or the default settings of a client.
 

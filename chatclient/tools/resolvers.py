@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Awaitable
 from importlib import import_module
 from itertools import chain
-from pkgutil import walk_packages
 from types import ModuleType
 from typing import Protocol
 
@@ -146,6 +145,8 @@ def _modules_of(source: ToolSource) -> list[ToolSource]:
     """Return the modules of a package that define tools; other sources unchanged."""
     if not isinstance(source, ModuleType) or not hasattr(source, "__path__"):
         return [source]
+    from pkgutil import walk_packages  # noqa: PLC0415 - only packages need it
+
     found = walk_packages(source.__path__, f"{source.__name__}.")
     # Importing `__main__` would run the program.
     names = [info.name for info in found if not info.name.endswith(".__main__")]

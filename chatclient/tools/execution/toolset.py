@@ -1,6 +1,5 @@
 """The tools of a turn, found by name."""
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -99,7 +98,9 @@ class Toolset:
 
 
 def _unknown(name: str, offered: list[str]) -> str:
-    nearest = difflib.get_close_matches(name, offered, n=3)
+    from difflib import get_close_matches  # noqa: PLC0415 - imported for a message only
+
+    nearest = get_close_matches(name, offered, n=3)
     if nearest:
         hint = f"did you mean {' or '.join(map(repr, nearest))}?"
     elif offered:
