@@ -18,7 +18,7 @@ from chatclient.observability.operations import (
 from chatclient.runtime.observation import Step
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Change:
     """The changes of a request by an advisor.
 
@@ -44,7 +44,7 @@ class Change:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Round:
     """One model call and its tool calls.
 
