@@ -114,6 +114,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.execution.limits": "OnLimit ToolLimits",
         "chatclient.tools.execution.manager": "ToolCallingManager",
         "chatclient.tools.execution.result": "ToolExecutionResult",
+        "chatclient.tools.execution.toolset": "ToolCallbackResolver",
         "chatclient.tools.function.callback": "FunctionToolCallback",
         "chatclient.tools.function.data_tool": "DataToolCallback Executor ExternalTool is_external",
         "chatclient.tools.function.decorator": "tool",
@@ -129,8 +130,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.mcp.tool_server": "McpToolServer ToolContextFromMeta",
         "chatclient.tools.pending_turn": "ApprovalRequired PendingTurn",
         "chatclient.tools.resolvers": (
-            "DelegatingToolCallbackResolver StaticToolCallbackResolver ToolCallbackResolver "
-            "ToolRegistry"
+            "DelegatingToolCallbackResolver StaticToolCallbackResolver ToolRegistry"
         ),
         "chatclient.tools.search.eviction": (
             "AlwaysEvictStrategy CompositeEvictionStrategy LruEvictionStrategy NeverEvictStrategy "

@@ -18,10 +18,10 @@ from chatclient.client.accessors import pending_in
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import ToolArgumentError, ToolUsageError, UsageError
 from chatclient.tools.execution.approval import AGENT_TURNS, Decision
-from chatclient.tools.function.compensation import check_compensation
 from chatclient.tools.function.result import to_tool_result
 from chatclient.tools.function.schema import (
     ToolSignature,
+    check_compensation,
     check_tool_name,
     signature_of_model,
     signature_of_schema,

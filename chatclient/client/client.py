@@ -35,8 +35,8 @@ from chatclient.runtime.observation import Observer
 from chatclient.tools.duplicates import DuplicatePolicy
 from chatclient.tools.execution.approval import Decisions, decisions_for
 from chatclient.tools.execution.manager import ToolCallingManager, check_manager
+from chatclient.tools.execution.toolset import ToolCallbackResolver
 from chatclient.tools.pending_turn import PendingTurn
-from chatclient.tools.resolvers import ToolCallbackResolver
 from chatclient.tools.sources import ToolSource
 
 if TYPE_CHECKING:  # only loaded with settings and tool search

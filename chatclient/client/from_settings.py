@@ -35,7 +35,7 @@ from chatclient.runtime.observation import Observer
 from chatclient.tools.execution.failure import ToolFailurePolicy
 from chatclient.tools.execution.limits import ToolLimits
 from chatclient.tools.execution.manager import ToolCallingManager
-from chatclient.tools.resolvers import ToolCallbackResolver
+from chatclient.tools.execution.toolset import ToolCallbackResolver
 
 _INDEXES = {
     "keyword": ("chatclient.tools.search.keyword", "KeywordToolIndex"),

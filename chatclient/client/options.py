@@ -15,8 +15,8 @@ from chatclient.errors import ToolDefinitionError, UsageError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
 from chatclient.tools.duplicates import without_duplicates
+from chatclient.tools.execution.toolset import resolve_tool
 from chatclient.tools.providers import Offers, is_provider, offered_tools
-from chatclient.tools.resolvers import resolve_tool
 from chatclient.tools.sources import Resolved
 
 

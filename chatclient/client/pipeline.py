@@ -1,20 +1,33 @@
-"""`Pipeline`: prepares a request, runs its advisor chain, and observes it."""
+"""`Pipeline`: builds the advisor chain of a request, runs it, and observes it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from chatclient._internal.frozen import merged, without
+from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
 from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN
 from chatclient.advisors.tool_loop.pending_notes import load_turn
-from chatclient.chain.chain import AdvisorChain, ChatClientRequest, ChatClientResponse
+from chatclient.chain.chain import (
+    MEMORY_ORDER,
+    Advisor,
+    AdvisorChain,
+    ChatClientRequest,
+    ChatClientResponse,
+    is_memory,
+    is_tool_calling,
+    name_of,
+    order_of,
+    part_around_loop,
+    part_inside_loop,
+    storage_of,
+)
 from chatclient.chat.messages import Message, without_system
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import DEFAULT_MESSAGES, Prompt, count_default_messages
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import TURN, TURN_ID, Turn
-from chatclient.client.chain import build_chain
 from chatclient.client.entity import prompt_for_entity, with_output_advisors
 from chatclient.client.options import complete_request, runs_tools, static_options
 from chatclient.client.request_settings import RequestSettings, with_system_text
@@ -219,3 +232,72 @@ def _check_runs_tools(options: ChatOptions) -> None:
             " .tool_calling(False), or use manager.resume_tool_calls(...) in a loop of your own"
         )
         raise UsageError(msg)
+
+
+def build_chain(shared: SharedParts, settings: RequestSettings) -> AdvisorChain:
+    """Return the advisor chain for *settings*.
+
+    A `ToolCallingAdvisor` is added unless an advisor runs the tool loop. With `tool_calling`
+    off, other tool loops are removed; ours reads from the options that it should not run tools.
+
+    Raises:
+        UsageError: Two advisors run the tool loop, or use the same memory.
+    """
+    advisors = list(settings.advisors)
+    loops = [advisor for advisor in advisors if is_tool_calling(advisor)]
+    if len(loops) > 1:
+        names = ", ".join(f"{name_of(loop)} (order {order_of(loop)})" for loop in loops)
+        msg = f"only one advisor can run the tool loop, but there are {len(loops)}: {names}"
+        raise UsageError(msg)
+    _check_distinct_memories([advisor for advisor in advisors if is_memory(advisor)])
+    if not settings.tool_calling:
+        advisors = [a for a in advisors if not is_tool_calling(a) or _is_ours(a)]
+        loops = [loop for loop in loops if _is_ours(loop)]
+    elif not loops:
+        loops = [ToolCallingAdvisor(shared.manager)]
+        advisors.append(loops[0])
+    for loop in loops:
+        advisors = _with_outer_and_inner_parts(shared, loop, sorted(advisors, key=order_of))
+    return AdvisorChain(advisors, shared.model)
+
+
+def _is_ours(loop: Advisor) -> bool:
+    return isinstance(loop, ToolCallingAdvisor)
+
+
+def _check_distinct_memories(advisors: Sequence[Advisor]) -> None:
+    """Check that no two memory advisors store turns in the same place.
+
+    Raises:
+        UsageError: Two do; each turn would be stored and sent twice.
+    """
+    owners: dict[int, Advisor] = {}
+    for advisor in advisors:
+        key = id(storage_of(advisor))
+        if key in owners:
+            msg = (
+                f"{name_of(owners[key])} and {name_of(advisor)} share one memory: each turn would"
+                " be kept and sent twice; leave one of them out"
+            )
+            raise UsageError(msg)
+        owners[key] = advisor
+
+
+def _with_outer_and_inner_parts(
+    shared: SharedParts, loop: Advisor, advisors: list[Advisor]
+) -> list[Advisor]:
+    """Return the sorted *advisors* with the second parts of advisors that have two.
+
+    A memory inside the loop has a second part around the loop. An advisor outside the loop may
+    have a second part inside, which sees each round.
+    """
+    at = advisors.index(loop)
+    outside, inside = advisors[:at], advisors[at + 1 :]
+    memories = [advisor for advisor in inside if is_memory(advisor)]
+    if isinstance(loop, ToolCallingAdvisor):
+        loop = loop.in_chain(shared.manager, memory_inside=bool(memories))
+    # The default place of a memory: it stores messages as they were before other advisors.
+    order = min(MEMORY_ORDER, order_of(loop))
+    outer = [part for each in memories if (part := part_around_loop(each, order))]
+    inner = [part for each in outside if (part := part_inside_loop(each, order_of(loop)))]
+    return sorted([*outside, *outer, loop, *inner, *inside], key=order_of)

@@ -12,7 +12,7 @@ from chatclient.providers.registry import chat_model
 from chatclient.runtime.observation import Observer
 from chatclient.tools.duplicates import DuplicatePolicy
 from chatclient.tools.execution.manager import ToolCallingManager
-from chatclient.tools.resolvers import ToolCallbackResolver
+from chatclient.tools.execution.toolset import ToolCallbackResolver
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -150,7 +150,7 @@ class ModelCall(Operation):
         options = self.prompt.options
         found: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": provider_name(self.model),
+            "gen_ai.provider.name": provider_name(self.model.provider),
             "gen_ai.conversation.id": self.conversation_id,
             "gen_ai.output.type": "json" if options.output_schema is not None else None,
             "gen_ai.request.stream": self.streaming or None,
@@ -374,7 +374,7 @@ def note_answering_model(model: ChatModel, prompt: Prompt) -> None:
     if step is None or not isinstance(step.operation, ModelCall):
         return
     step.note(ANSWERING_MODEL, prompt.options.model or model.name)
-    step.note("gen_ai.provider.name", provider_name(model))
+    step.note("gen_ai.provider.name", provider_name(model.provider))
     if prompt.options.model is not None:
         step.note("gen_ai.request.model", prompt.options.model)
 

@@ -13,7 +13,6 @@ from chatclient.chat.messages import (
     system_messages,
     without_system,
 )
-from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse, Usage
@@ -41,9 +40,9 @@ _REQUESTED = {
 }
 
 
-def provider_name(model: ChatModel) -> str:
-    """Return the conventions' name of the provider of *model*."""
-    return _PROVIDERS.get(model.provider, model.provider)
+def provider_name(provider: str) -> str:
+    """Return the conventions' name of a provider."""
+    return _PROVIDERS.get(provider, provider)
 
 
 def option_attributes(options: ChatOptions) -> dict[str, Any]:

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from chatclient.tools.execution.result import (
         ToolExecutionResult as ToolExecutionResult,
     )
+    from chatclient.tools.execution.toolset import (
+        ToolCallbackResolver as ToolCallbackResolver,
+    )
     from chatclient.tools.function.callback import (
         FunctionToolCallback as FunctionToolCallback,
     )
@@ -105,7 +108,6 @@ if TYPE_CHECKING:
     from chatclient.tools.resolvers import (
         DelegatingToolCallbackResolver as DelegatingToolCallbackResolver,
         StaticToolCallbackResolver as StaticToolCallbackResolver,
-        ToolCallbackResolver as ToolCallbackResolver,
         ToolRegistry as ToolRegistry,
     )
     from chatclient.tools.search.eviction import (

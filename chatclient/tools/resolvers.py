@@ -5,41 +5,13 @@ from collections.abc import Awaitable
 from importlib import import_module
 from itertools import chain
 from types import ModuleType
-from typing import Protocol
 
 from chatclient._internal.checks import check_method
 from chatclient.chat.tool import ToolCallback
-from chatclient.errors import ToolUsageError
 from chatclient.runtime.fork_safety import ForkSafeLock
-from chatclient.runtime.runtime import Runtime
 from chatclient.tools.duplicates import check_unique
+from chatclient.tools.execution.toolset import Answer, ToolCallbackResolver
 from chatclient.tools.sources import ToolSource, has_tools, tool_callbacks
-
-Answer = ToolCallback | Awaitable[ToolCallback | None] | None
-"""The result of a resolver: a tool or None, or an awaitable of them."""
-
-
-class ToolCallbackResolver(Protocol):
-    """Finds tools by name."""
-
-    def resolve(self, name: str, /) -> Answer:
-        """Return the tool *name*, or None; may be asynchronous."""
-        ...
-
-
-async def resolve_tool(
-    resolver: ToolCallbackResolver | None, name: str, runtime: Runtime
-) -> ToolCallback | None:
-    """Return the tool *name* of *resolver*, or None.
-
-    Raises:
-        ToolUsageError: It returned something else.
-    """
-    found = None if resolver is None else await runtime.awaited(resolver.resolve(name))
-    if found is None or isinstance(found, ToolCallback):
-        return found
-    msg = f"{resolver!r} returned {found!r} for {name!r}; it must return a ToolCallback or None"
-    raise ToolUsageError(msg)
 
 
 class StaticToolCallbackResolver:

@@ -32,8 +32,8 @@ from chatclient.tools.execution.result import ToolExecutionResult
 from chatclient.tools.execution.toolset import Toolset
 from chatclient.tools.function.argument_repair import repair_value
 from chatclient.tools.function.binding import object_in, own_schema
-from chatclient.tools.function.compensation import compensation_name, wants_execution
 from chatclient.tools.function.schema import signature_of
+from chatclient.tools.function.signature import compensation_name, wants_execution
 from chatclient.tools.pending_turn import answered_in
 from chatclient.tools.tool_execution import ToolExecution, without_remark
 

@@ -39,11 +39,15 @@ from chatclient.tools.execution.result import (
     with_unused_keys,
 )
 from chatclient.tools.execution.round import ToolRound
-from chatclient.tools.execution.toolset import Callbacks, Toolset
+from chatclient.tools.execution.toolset import (
+    Callbacks,
+    ToolCallbackResolver,
+    Toolset,
+    resolve_tool,
+)
 from chatclient.tools.execution.turn import ToolTurn
 from chatclient.tools.function.data_tool import is_external
 from chatclient.tools.pending_turn import PendingTurn
-from chatclient.tools.resolvers import ToolCallbackResolver, resolve_tool
 
 
 class ToolCallingManager:

@@ -1,16 +1,16 @@
 """The tools of a turn, found by name."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.messages import AssistantMessage, Part, ToolCall
 from chatclient.chat.tool import ToolCallback, ToolMetadata
-from chatclient.errors import UnknownToolError
+from chatclient.errors import ToolUsageError, UnknownToolError
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.function.decorator import PLAIN
-from chatclient.tools.resolvers import ToolCallbackResolver, resolve_tool
 
 # Namespaces, channel tokens and parentheses that models or the parsers of servers add to names:
 # gpt-oss `functions.x` and `x<|channel|>commentary`, Gemini `default_api:x`, others `x()`.
@@ -20,6 +20,33 @@ _DECORATED = re.compile(
 
 Callbacks = Mapping[str, ToolCallback]
 """Tools by name."""
+
+
+Answer = ToolCallback | Awaitable[ToolCallback | None] | None
+"""The result of a resolver: a tool or None, or an awaitable of them."""
+
+
+class ToolCallbackResolver(Protocol):
+    """Finds tools by name."""
+
+    def resolve(self, name: str, /) -> Answer:
+        """Return the tool *name*, or None; may be asynchronous."""
+        ...
+
+
+async def resolve_tool(
+    resolver: ToolCallbackResolver | None, name: str, runtime: Runtime
+) -> ToolCallback | None:
+    """Return the tool *name* of *resolver*, or None.
+
+    Raises:
+        ToolUsageError: It returned something else.
+    """
+    found = None if resolver is None else await runtime.awaited(resolver.resolve(name))
+    if found is None or isinstance(found, ToolCallback):
+        return found
+    msg = f"{resolver!r} returned {found!r} for {name!r}; it must return a ToolCallback or None"
+    raise ToolUsageError(msg)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

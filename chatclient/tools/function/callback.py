@@ -13,7 +13,6 @@ from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, Tool
 from chatclient.errors import ToolDefinitionError, ToolResultError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.threads import is_awaitable
-from chatclient.tools.function.compensation import check_compensation
 from chatclient.tools.function.decorator import ToolMark, mark_of
 from chatclient.tools.function.parameters import owner_of
 from chatclient.tools.function.result import (
@@ -24,6 +23,7 @@ from chatclient.tools.function.result import (
 )
 from chatclient.tools.function.schema import (
     ToolSignature,
+    check_compensation,
     check_tool_name,
     describe_name,
     signature_of,

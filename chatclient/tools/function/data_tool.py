@@ -10,10 +10,9 @@ from chatclient.chat.messages import ToolCall
 from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.errors import ToolDefinitionError
 from chatclient.tools.function.callback import call_function
-from chatclient.tools.function.compensation import check_compensation
 from chatclient.tools.function.naming import check_tool_name
 from chatclient.tools.function.result import to_tool_result
-from chatclient.tools.function.schema import signature_of_schema
+from chatclient.tools.function.schema import check_compensation, signature_of_schema
 from chatclient.tools.pending_turn import ApprovalRequired
 
 Executor = Callable[[ToolCall, ToolContext], Any]

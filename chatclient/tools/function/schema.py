@@ -6,7 +6,7 @@ admits is also what binds.
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NotRequired
 
 from pydantic import TypeAdapter
@@ -40,7 +40,12 @@ from chatclient.tools.function.parameters import (
 )
 from chatclient.tools.function.schema_check import misfits
 from chatclient.tools.function.schema_generator import schema_of
-from chatclient.tools.function.signature import Injected, ToolSignature
+from chatclient.tools.function.signature import (
+    Injected,
+    ToolSignature,
+    compensation_name,
+    wants_execution,
+)
 
 __all__ = [
     "ToolMemoryId",
@@ -276,3 +281,33 @@ def _input_parameter(
         return {"type": "object", "properties": {}, **schema}, lambda x: {name: validate(x)}, None
     wrapper, schema = arguments_of((parameter,), texts, place)
     return schema, validator_of(wrapper), parameter.name
+
+
+def check_compensation(name: str, known: Sequence[str], compensation: Any) -> None:
+    """Check that *compensation* can undo calls of the tool *name*.
+
+    Args:
+        name: The name of the tool.
+        known: The names of its parameters.
+        compensation: The compensation in its metadata.
+
+    Raises:
+        ToolDefinitionError: It is not callable, or needs parameters that the tool does not have.
+    """
+    if not callable(compensation):
+        msg = f"the compensation of tool {name!r} is {compensation!r}, which cannot be called"
+        raise ToolDefinitionError(msg)
+    try:
+        alone = wants_execution(compensation)
+    except Exception as error:
+        msg = f"the parameters of the compensation of tool {name!r} cannot be read: {error}"
+        raise ToolDefinitionError(msg) from error
+    if alone:
+        return
+    schema = signature_of(compensation, name=compensation_name(name)).input_schema
+    if missing := [each for each in schema.get("required", ()) if each not in known]:
+        msg = (
+            f"the compensation of tool {name!r} needs {missing}, which the tool does not get; it "
+            f"takes some of {list(known)}, or one ToolExecution"
+        )
+        raise ToolDefinitionError(msg)

@@ -11,7 +11,8 @@ from chatclient._internal.frozen import FrozenDict
 from chatclient.chat.tool import ToolContext
 from chatclient.errors import ToolUsageError
 from chatclient.tools.function.binding import ArgumentReader
-from chatclient.tools.function.parameters import MISSING, Parameter, unannotated
+from chatclient.tools.function.parameters import MISSING, Parameter, callee_of, unannotated
+from chatclient.tools.tool_execution import ToolExecution
 
 T = TypeVar("T")
 
@@ -146,3 +147,14 @@ class Injected:
     def names(self) -> tuple[str, ...]:
         """The names of all of them."""
         return (*self.contexts, *(each.name for each in self.conversations))
+
+
+def compensation_name(tool: str) -> str:
+    """Return the name of the compensation of *tool*, for errors and idempotency keys."""
+    return f"the compensation of {tool}"
+
+
+def wants_execution(compensation: Callable[..., Any]) -> bool:
+    """Return whether a `ToolExecution` is the only parameter of *compensation*."""
+    parameters = callee_of(compensation).parameters
+    return [each.annotation for each in parameters] == [ToolExecution]
