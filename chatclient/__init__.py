@@ -110,6 +110,12 @@ if TYPE_CHECKING:
         TURN_KEY as TURN_KEY,
         Turn as Turn,
     )
+    from chatclient.client.batch import (
+        Batch as Batch,
+        BatchProgress as BatchProgress,
+        BatchResult as BatchResult,
+        BatchSettings as BatchSettings,
+    )
     from chatclient.client.call_response import (
         AsyncCallResponse as AsyncCallResponse,
         CallResponse as CallResponse,

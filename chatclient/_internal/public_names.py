@@ -37,6 +37,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
         "chatclient.chat.tool": "CONVERSATION_ID USER_ID ToolContext ToolProgress",
         "chatclient.chat.turn": "TURN_KEY Turn",
+        "chatclient.client.batch": "Batch BatchProgress BatchResult BatchSettings",
         "chatclient.client.call_response": "AsyncCallResponse CallResponse",
         "chatclient.client.client": "ChatClient ChatClientBuilder",
         "chatclient.client.request": "ChatClientRequestSpec",
@@ -148,6 +149,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.tool_execution": "ToolExecution",
     },
     "chatclient.providers": {
+        "chatclient.chat.batch_api": "BatchAnswers BatchApi BatchItem SendItem",
         "chatclient.providers.anthropic.model": "AnthropicChatModel AnthropicChatOptions",
         "chatclient.providers.compatible": "compatible_model",
         "chatclient.providers.composite": "FallbackChatModel RoutingChatModel",

@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.closeable import Closeable
+from chatclient.chat.batch_api import BatchApi, SendItem
 from chatclient.chat.messages import Message
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, check_tool_names
 from chatclient.chat.prompt import Prompt, as_prompt, with_default_options
@@ -70,6 +71,13 @@ class ChatModel(Closeable, ABC):
         Caches identify a model by `provider`, `name` and `address`.
         """
         return ""
+
+    def batched(self, send: SendItem) -> "tuple[ChatModel, BatchApi] | None":  # noqa: ARG002
+        """Return the provider's batch API, and a copy of this model whose requests go to *send*.
+
+        None, the default, means that the provider has no batch API.
+        """
+        return None
 
     def __repr__(self) -> str:
         kind, name = type(self).__name__, self.name

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from chatclient._internal.checks import (
     check_callable,
@@ -39,9 +39,12 @@ from chatclient.tools.execution.toolset import ToolCallbackResolver
 from chatclient.tools.pending_turn import PendingTurn
 from chatclient.tools.sources import ToolSource
 
-if TYPE_CHECKING:  # only loaded with settings and tool search
+if TYPE_CHECKING:  # only loaded with batches, settings and tool search
+    from chatclient.client.batch import Batch, BatchRequest, BatchSettings
     from chatclient.client.settings import ChatClientSettings
     from chatclient.tools.search.index import ToolIndex
+
+T = TypeVar("T")
 
 
 class ChatClient(Closeable):
@@ -130,6 +133,51 @@ class ChatClient(Closeable):
             return request.user(prompt)
         check_text(prompt, Message, Iterable)
         return request.messages(prompt)
+
+    @overload
+    def batch(
+        self,
+        requests: "Iterable[BatchRequest] | Mapping[str, BatchRequest]",
+        entity: None = None,
+        **settings: "Unpack[BatchSettings]",
+    ) -> "Batch[str]": ...
+
+    @overload
+    def batch(
+        self,
+        requests: "Iterable[BatchRequest] | Mapping[str, BatchRequest]",
+        entity: type[T],
+        **settings: "Unpack[BatchSettings]",
+    ) -> "Batch[T]": ...
+
+    @overload
+    def batch(
+        self,
+        requests: "Iterable[BatchRequest] | Mapping[str, BatchRequest]",
+        entity: Any,
+        **settings: "Unpack[BatchSettings]",
+    ) -> "Batch[Any]": ...
+
+    def batch(
+        self,
+        requests: "Iterable[BatchRequest] | Mapping[str, BatchRequest]",
+        entity: Any = None,
+        **settings: "Unpack[BatchSettings]",
+    ) -> "Batch[Any]":
+        """Return many requests, which are sent when the batch is iterated over.
+
+        Args:
+            requests: Requests of this client, or what `prompt` takes; a mapping gives them keys.
+            entity: The type of the answers, as in `CallResponse.entity`; default: text.
+            **settings: How the batch runs; see `BatchSettings`.
+
+        Raises:
+            UsageError: There is no request, one belongs to another client, a setting is invalid, or
+                the provider has no batch API.
+        """
+        from chatclient.client.batch import batch_of  # noqa: PLC0415 - rarely needed
+
+        return batch_of(self._pipeline, self.prompt, requests, entity, **settings)
 
     def resume(self, turn: PendingTurn | str, decisions: Decisions) -> "ChatClientRequestSpec":
         """Return a request that resumes a turn after approval, in this process or another one.

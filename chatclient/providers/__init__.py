@@ -5,6 +5,12 @@ from typing import TYPE_CHECKING
 from chatclient._internal.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient.chat.batch_api import (
+        BatchAnswers as BatchAnswers,
+        BatchApi as BatchApi,
+        BatchItem as BatchItem,
+        SendItem as SendItem,
+    )
     from chatclient.providers.anthropic.model import (
         AnthropicChatModel as AnthropicChatModel,
         AnthropicChatOptions as AnthropicChatOptions,

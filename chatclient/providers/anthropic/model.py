@@ -10,12 +10,14 @@ from typing import Any, Literal, NamedTuple, Unpack
 from chatclient._internal.checks import check_choice, check_number
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
+from chatclient.chat.batch_api import BatchApi, SendItem
 from chatclient.chat.message_merging import with_user_message
 from chatclient.chat.messages import AssistantMessage, Message
 from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
+from chatclient.providers.anthropic.batch import AnthropicBatchApi
 from chatclient.providers.anthropic.decoding import decode_response
 from chatclient.providers.anthropic.encoding import (
     ANTHROPIC,
@@ -40,6 +42,7 @@ from chatclient.providers.http.auth import (
     key_source,
     lower_case_headers,
 )
+from chatclient.providers.http.batch import batched_model
 from chatclient.providers.http.client import HttpAnswer
 from chatclient.providers.http.continuation import max_continuations_of
 from chatclient.providers.http.errors import parse_json
@@ -176,6 +179,10 @@ class AnthropicChatModel(HttpModel, ChatModel):
         # A thinking model cannot be forced to call a tool; some models never can.
         thinks = thinking_in(options).get("type", "disabled") != "disabled"
         return "instructions" if thinks or _WITHOUT_FORCED_CALLS.search(model) else "tool"
+
+    def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi]:
+        """Return Anthropic's batch API, and a copy of this model whose requests go to *send*."""
+        return batched_model(self, AnthropicBatchApi(self._http), send)
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""

@@ -9,12 +9,14 @@ from urllib.parse import quote
 
 from chatclient._internal.checks import check_number
 from chatclient._internal.json import dumps
+from chatclient.chat.batch_api import BatchApi, SendItem
 from chatclient.chat.message_merging import with_user_message
 from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import UsageError
+from chatclient.providers.gemini.batch import GeminiBatchApi
 from chatclient.providers.gemini.decoding import PROVIDER, decode_response
 from chatclient.providers.gemini.encoding import (
     LONG_ANSWERS,
@@ -24,6 +26,7 @@ from chatclient.providers.gemini.encoding import (
 )
 from chatclient.providers.gemini.stream import StreamDecoder, StreamReader
 from chatclient.providers.http.auth import Headers, Key, key_source
+from chatclient.providers.http.batch import batched_model
 from chatclient.providers.http.client import HttpAnswer, HttpClient
 from chatclient.providers.http.continuation import max_continuations_of
 from chatclient.providers.http.errors import parse_json
@@ -141,6 +144,10 @@ class GeminiChatModel(HttpModel, ChatModel):
         # Models before Gemini 3 do not support a schema together with tools.
         with_tools = _SCHEMA_WITH_TOOLS.search(options.model or self.name) is not None
         return "tool" if options.tool_callbacks and not with_tools else "schema"
+
+    def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi]:
+        """Return Gemini's batch API, and a copy of this model whose requests go to *send*."""
+        return batched_model(self, GeminiBatchApi(self._http), send)
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""

@@ -147,8 +147,16 @@ class HttpClient:
             ProviderError: The last attempt failed.
             DeadlineExceededError: The request's deadline has passed.
         """
-        runtime, request_body = self._prepare(runtime, path, body, headers)
+        return await self._request(*self._prepare(runtime, path, body, headers), decode)
 
+    async def get(self, runtime: Runtime, path: str, decode: Callable[[HttpAnswer], T]) -> T:
+        """Send a GET request and return the decoded response; otherwise like `post`."""
+        runtime, request_body = self._prepare(runtime, path, b"", EMPTY)
+        return await self._request(runtime, request_body._replace(method="GET"), decode)
+
+    async def _request(
+        self, runtime: Runtime, request_body: RequestBody, decode: Callable[[HttpAnswer], T]
+    ) -> T:
         async def attempt() -> T:
             opened = await self._open(runtime, request_body)
             with redacting(opened.request):

@@ -30,6 +30,7 @@ class RequestBody(NamedTuple):
     content: bytes
     headers: Headers
     key: str | None  # idempotency key
+    method: str = "POST"
 
 
 class _PathCache(NamedTuple):
@@ -74,7 +75,7 @@ class RequestBuilder:
             raw.append((_IDEMPOTENCY.encode(), body.key.encode()))
         # With `stream=` instead of `content=` the library adds no headers.
         request = library.Request(
-            "POST",
+            body.method,
             cached.url,
             headers=library.Headers(raw),
             stream=library.ByteStream(body.content),
@@ -92,7 +93,7 @@ class RequestBuilder:
         credentials = {} if "authorization" in client.headers else self._base_url.headers
         raw = _encode_headers(SecretHeaders({**_HEADERS, **credentials, **key, **more}))
         url = self._base_url.join(body.path)
-        request = client.build_request("POST", url, content=body.content, headers=raw)
+        request = client.build_request(body.method, url, content=body.content, headers=raw)
         if self._timeouts_apply(client):
             request.extensions["timeout"] = self._timeouts.within(remaining)
             return request

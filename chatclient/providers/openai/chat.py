@@ -9,17 +9,20 @@ from typing import Any, Unpack
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.json import dumps
+from chatclient.chat.batch_api import BatchApi, SendItem
 from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.providers.http.auth import Headers, Key, key_source
+from chatclient.providers.http.batch import batched_model
 from chatclient.providers.http.client import HttpAnswer, HttpClient
 from chatclient.providers.http.errors import parse_json
 from chatclient.providers.http.model import HttpModel
 from chatclient.providers.http.reader import EventReader, decode_body
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
 from chatclient.providers.http.url import first_url
+from chatclient.providers.openai.batch import OpenAIBatchApi
 from chatclient.providers.openai.chat_decoding import decode_response
 from chatclient.providers.openai.chat_encoding import (
     encode_message,
@@ -147,6 +150,10 @@ class OpenAIChatModel(HttpModel, ChatModel):
         if enforced == "always" or (enforced == "without_tools" and not options.tool_callbacks):
             return "schema"
         return "tool" if self._dialect.forces_calls else "instructions"
+
+    def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi]:
+        """Return OpenAI's batch API, and a copy of this model whose requests go to *send*."""
+        return batched_model(self, OpenAIBatchApi(self._http), send)
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""

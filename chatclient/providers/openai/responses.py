@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from chatclient._internal.json import dumps
 from chatclient._internal.logging import described, get_logger
+from chatclient.chat.batch_api import BatchApi, SendItem
 from chatclient.chat.messages import Message
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions, model_options
@@ -17,11 +18,13 @@ from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import InvalidRequestError
 from chatclient.providers.http.auth import Headers, Key
+from chatclient.providers.http.batch import batched_model
 from chatclient.providers.http.client import HttpAnswer
 from chatclient.providers.http.errors import parse_json
 from chatclient.providers.http.model import HttpModel
 from chatclient.providers.http.reader import EventReader, decode_body
 from chatclient.providers.http.settings import HttpOptions
+from chatclient.providers.openai.batch import OpenAIBatchApi
 from chatclient.providers.openai.chat import connect, is_openai, openai_url
 from chatclient.providers.openai.responses_decoding import decode_response
 from chatclient.providers.openai.responses_encoding import (
@@ -164,6 +167,10 @@ class OpenAIResponsesChatModel(HttpModel, ChatModel):
     def provider(self) -> str:
         """The provider's name: `openai`, or `openai-compatible`."""
         return self._http.provider
+
+    def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi]:
+        """Return OpenAI's batch API, and a copy of this model whose requests go to *send*."""
+        return batched_model(self, OpenAIBatchApi(self._http), send)
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""

@@ -1,0 +1,299 @@
+"""Many requests at once: with bounded concurrency, or through the provider's batch API."""
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
+
+from chatclient._internal.checks import check_number
+from chatclient.chain.chain import ChatClientResponse
+from chatclient.chat.model import PromptLike
+from chatclient.chat.response import ChatResponse
+from chatclient.client.batch_journal import BatchJournal
+from chatclient.client.batch_queue import BatchQueue
+from chatclient.client.pipeline import Pipeline
+from chatclient.client.request import ChatClientRequestSpec
+from chatclient.errors import UsageError
+from chatclient.structured.converters import StructuredOutputConverter, converter_of
+from chatclient.structured.output import entity_in
+
+T = TypeVar("T")
+
+BatchRequest = ChatClientRequestSpec | PromptLike
+"""A request of the client, or what `client.prompt(...)` takes."""
+
+
+class BatchSettings(TypedDict, total=False):
+    """How a batch runs; the keyword arguments of `ChatClient.batch`.
+
+    Attributes:
+        concurrency: The number of requests that run at the same time; default 8. Does not apply to
+            a batch API.
+        journal: A file that records results. After a crash, a batch of the same requests with the
+            same file continues: finished requests are not sent again.
+        use_batch_api: Whether to use the batch API of the provider, which is cheaper and may take
+            a day; default False.
+        collect_seconds: Seconds to wait for more requests before a batch is submitted; default 1.
+        poll_seconds: Seconds between the first polls of a batch; later ones are rarer; default 10.
+    """
+
+    concurrency: int
+    journal: str | os.PathLike[str]
+    use_batch_api: bool
+    collect_seconds: float
+    poll_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult(Generic[T]):
+    """The result of one request of a batch.
+
+    Attributes:
+        key: The key of the request, or its position as a text.
+        value: The text of the answer, or the entity; None if the request failed.
+        response: The response of the model; None if the request failed.
+        error: Why it failed, or None.
+    """
+
+    key: str
+    value: T | None
+    response: ChatResponse | None
+    error: Exception | None = None
+
+    def unwrap(self) -> T:
+        """Return the value, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return cast("T", self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """How many requests of a batch have finished.
+
+    Attributes:
+        total: The number of requests.
+        succeeded: The number of those that were answered.
+        failed: The number of those that failed.
+    """
+
+    total: int
+    succeeded: int = 0
+    failed: int = 0
+
+    @property
+    def finished(self) -> int:
+        """The number of requests that were answered or failed."""
+        return self.succeeded + self.failed
+
+
+class Batch(Generic[T]):
+    """The requests of `ChatClient.batch`; iterate over it, with `for` or `async for`, to send them.
+
+    Results arrive in the order in which the requests finish. Leaving the loop early stops the
+    requests that are running; batches that a provider has accepted go on until `cancel`.
+
+    Attributes:
+        progress: How many requests have finished.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        requests: Mapping[str, ChatClientRequestSpec],
+        entity: Any,
+        settings: BatchSettings,
+    ) -> None:
+        self._pipeline = pipeline
+        self._requests = requests
+        self._converter: StructuredOutputConverter[T] | None = (
+            None if entity is None else converter_of(entity)
+        )
+        self._concurrency = settings.get("concurrency", 8)
+        check_number("concurrency", self._concurrency, least=1)
+        self._collect_seconds = settings.get("collect_seconds", 1.0)
+        check_number("collect_seconds", self._collect_seconds)
+        self._poll_seconds = settings.get("poll_seconds", 10.0)
+        check_number("poll_seconds", self._poll_seconds)
+        self._use_batch_api = use_batch_api = settings.get("use_batch_api", False)
+        self._journal = BatchJournal(settings.get("journal"))
+        self._cancelled = False
+        self.progress = BatchProgress(len(requests))
+        if use_batch_api:
+            self._batched_pipeline(self._new_queue())  # raises if there is no batch API
+
+    def cancel(self) -> None:
+        """End the iteration, and cancel the batches that the provider works on."""
+        self._cancelled = True
+
+    def __iter__(self) -> Iterator[BatchResult[T]]:
+        """Yield the results; the requests run asynchronously in a thread."""
+        results: queue.Queue[BatchResult[T] | BaseException | None] = queue.Queue()
+        with _loop_thread(self._put_results(results)):
+            while (found := results.get()) is not None:
+                if isinstance(found, BaseException):
+                    raise found
+                yield found
+
+    async def __aiter__(self) -> AsyncGenerator[BatchResult[T], None]:
+        """Yield the results."""
+        async with aclosing(self._results()) as results:
+            async for result in results:
+                yield result
+
+    async def _put_results(
+        self, results: "queue.Queue[BatchResult[T] | BaseException | None]"
+    ) -> None:
+        try:
+            async with aclosing(self._results()) as found:
+                async for result in found:
+                    results.put(result)
+        except BaseException as error:  # noqa: BLE001 - raised in the other thread
+            results.put(error)
+        results.put(None)
+
+    async def _results(self) -> AsyncGenerator[BatchResult[T], None]:
+        self.progress = BatchProgress(len(self._requests))
+        waiting = iter(self._requests.items())
+        batches = self._new_queue() if self._use_batch_api else None
+        pipeline, most = self._pipeline, self._concurrency
+        if batches is not None:
+            pipeline, most = self._batched_pipeline(batches), batches.api.max_requests
+            batches.resume()
+        running: set[asyncio.Task[BatchResult[T]]] = set()
+        try:
+            while not self._cancelled:
+                while len(running) < most and (item := next(waiting, None)) is not None:
+                    running.add(asyncio.ensure_future(self._result(pipeline, *item)))
+                if not running:
+                    return
+                # The time-out lets `cancel` end a wait.
+                done, running = await asyncio.wait(
+                    running, timeout=0.5, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    yield self._counted(task.result())
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            if batches is not None:
+                await batches.aclose()
+        if batches is not None:
+            await batches.cancel()
+
+    async def _result(
+        self, pipeline: Pipeline, key: str, request: ChatClientRequestSpec
+    ) -> BatchResult[T]:
+        try:
+            known = self._journal.results.get(key)
+            if known is not None:
+                return self._result_of(key, known)
+            call = ChatClientRequestSpec(pipeline, request.settings).acall()
+            if self._converter is None:
+                response = await call.chat_response()
+                result = BatchResult(key, cast("T", await call.content()), response)
+            else:
+                pair = await call.response_entity(self._converter)
+                result = BatchResult(key, pair.entity, pair.response)
+                response = pair.response
+            self._journal.add_result(key, response)
+        except Exception as error:  # noqa: BLE001 - belongs to this request only
+            return BatchResult(key, None, None, error)
+        return result
+
+    def _result_of(self, key: str, response: ChatResponse) -> BatchResult[T]:
+        """Return the result for a response in the journal."""
+        if self._converter is None:
+            return BatchResult(key, cast("T", response.text), response)
+        entity = entity_in(ChatClientResponse(response), self._converter)
+        return BatchResult(key, entity, response)
+
+    def _counted(self, result: BatchResult[T]) -> BatchResult[T]:
+        done = self.progress
+        failed = result.error is not None
+        self.progress = BatchProgress(
+            done.total, done.succeeded + (not failed), done.failed + failed
+        )
+        return result
+
+    def _new_queue(self) -> BatchQueue:
+        return BatchQueue(
+            self._journal,
+            collect_seconds=self._collect_seconds,
+            poll_seconds=self._poll_seconds,
+        )
+
+    def _batched_pipeline(self, batches: BatchQueue) -> Pipeline:
+        """Return the pipeline whose model sends its requests to *batches*.
+
+        Raises:
+            UsageError: The provider has no batch API.
+        """
+        model = self._pipeline.shared.model
+        batched = model.batched(batches.send)
+        if batched is None:
+            msg = f"{model!r} has no batch API; leave out use_batch_api=True"
+            raise UsageError(msg)
+        batched_model, batches.api = batched
+        shared = replace(self._pipeline.shared, model=batched_model)
+        return Pipeline(shared, self._pipeline.defaults)
+
+
+def batch_of(
+    pipeline: Pipeline,
+    prompt: Callable[[Any], ChatClientRequestSpec],
+    requests: Iterable[BatchRequest] | Mapping[str, BatchRequest],
+    entity: Any,
+    **settings: Unpack[BatchSettings],
+) -> Batch[Any]:
+    """Return the batch for the arguments of `ChatClient.batch`; *prompt* makes requests."""
+    if not isinstance(requests, Mapping):
+        requests = {str(at): request for at, request in enumerate(requests)}
+    if not requests:
+        msg = "a batch needs at least one request"
+        raise UsageError(msg)
+    if unknown := settings.keys() - BatchSettings.__annotations__:
+        known = ", ".join(BatchSettings.__annotations__)
+        msg = f"a batch has no setting {', '.join(sorted(unknown))}; it has {known}"
+        raise UsageError(msg)
+    keyed: dict[str, ChatClientRequestSpec] = {}
+    for key, request in requests.items():
+        spec = request if isinstance(request, ChatClientRequestSpec) else prompt(request)
+        if spec._pipeline is not pipeline:
+            msg = f"the request {key!r} is one of another client, or has another model"
+            raise UsageError(msg)
+        keyed[str(key)] = spec
+    return Batch(pipeline, keyed, entity, settings)
+
+
+@contextmanager
+def _loop_thread(coroutine: Coroutine[Any, Any, None]) -> Iterator[None]:
+    """Run *coroutine* on an event loop in a thread; cancel it at the end of the block."""
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(coroutine)
+
+    def run() -> None:
+        loop.run_until_complete(asyncio.wait([task]))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+
+    thread = threading.Thread(target=run, name="chatclient-batch")
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        loop.close()
