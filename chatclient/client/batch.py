@@ -140,11 +140,14 @@ class Batch(Generic[T]):
     def __iter__(self) -> Iterator[BatchResult[T]]:
         """Yield the results; the requests run asynchronously in a thread."""
         results: queue.Queue[BatchResult[T] | BaseException | None] = queue.Queue()
-        with _loop_thread(self._put_results(results)):
+        # Results that are not consumed yet, so that a slow consumer stops the requests.
+        free = asyncio.Semaphore(self._concurrency)
+        with _loop_thread(self._put_results(results, free)) as loop:
             while (found := results.get()) is not None:
                 if isinstance(found, BaseException):
                     raise found
                 yield found
+                loop.call_soon_threadsafe(free.release)
 
     async def __aiter__(self) -> AsyncGenerator[BatchResult[T], None]:
         """Yield the results."""
@@ -153,11 +156,14 @@ class Batch(Generic[T]):
                 yield result
 
     async def _put_results(
-        self, results: "queue.Queue[BatchResult[T] | BaseException | None]"
+        self,
+        results: "queue.Queue[BatchResult[T] | BaseException | None]",
+        free: asyncio.Semaphore,
     ) -> None:
         try:
             async with aclosing(self._results()) as found:
                 async for result in found:
+                    await free.acquire()
                     results.put(result)
         except BaseException as error:  # noqa: BLE001 - raised in the other thread
             results.put(error)
@@ -279,8 +285,12 @@ def batch_of(
 
 
 @contextmanager
-def _loop_thread(coroutine: Coroutine[Any, Any, None]) -> Iterator[None]:
-    """Run *coroutine* on an event loop in a thread; cancel it at the end of the block."""
+def _loop_thread(coroutine: Coroutine[Any, Any, None]) -> Iterator[asyncio.AbstractEventLoop]:
+    """Run *coroutine* on an event loop in a thread; cancel it at the end of the block.
+
+    Yields:
+        The event loop.
+    """
     loop = asyncio.new_event_loop()
     task = loop.create_task(coroutine)
 
@@ -292,7 +302,7 @@ def _loop_thread(coroutine: Coroutine[Any, Any, None]) -> Iterator[None]:
     thread = threading.Thread(target=run, name="chatclient-batch")
     thread.start()
     try:
-        yield
+        yield loop
     finally:
         loop.call_soon_threadsafe(task.cancel)
         thread.join()

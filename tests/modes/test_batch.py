@@ -138,7 +138,7 @@ async def test_leaving_early_stops_the_requests(blocking: bool) -> None:
         await anext(iterator)
         await iterator.aclose()
 
-    assert len(model.prompts) < 10
+    assert len(model.prompts) <= 2 * 2 + 2
 
 
 async def test_cancel_ends_the_iteration() -> None:
