@@ -8,6 +8,7 @@ from inspect import CO_VARARGS
 from types import FunctionType, MethodType
 from typing import Any, Protocol, Self
 
+from chatclient._internal.exception_groups import raise_single
 from chatclient._internal.frozen import EMPTY, freeze_fields, frozen, merged, without
 from chatclient.chain.model_call import call_model
 from chatclient.chat.model import ChatModel
@@ -316,7 +317,10 @@ def _step(advisor: Advisor, call_next: Next, model: ChatModel) -> Next:
             awaitable: Any = advisor(request, call_next)
             if not is_awaitable(awaitable):
                 raise _not_a_coroutine(name, awaitable)
-            response: object = await awaitable
+            try:
+                response: object = await awaitable
+            except ExceptionGroup as group:
+                raise_single(group)
             observed.result = response
         if not isinstance(response, ChatClientResponse):
             raise _wrong_response(name, response)

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from chatclient._internal.checks import check_type
+from chatclient._internal.exception_groups import raise_single
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.events import RoundEnded, TextDelta, events_of
 from chatclient.chat.message_merging import merge_consecutive
@@ -176,6 +177,8 @@ async def _stream(
                     continue
                 check_type(what, chunk, (str, ChatResponse), RESPONSE_HINT)
                 await _add_chunk(chunk, aggregator, emit)
+    except ExceptionGroup as group:
+        raise_single(group)
     except ToolCallRefusedError as error:
         await _add_chunk(_with_refused_call(error), aggregator, emit)
     response = aggregator.response()

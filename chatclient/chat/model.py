@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.closeable import Closeable
+from chatclient._internal.exception_groups import raise_single
 from chatclient.chat.batch_api import BatchApi, SendItem
 from chatclient.chat.messages import Message
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, check_tool_names
@@ -147,7 +148,10 @@ async def generate_checked(model: ChatModel, prompt: Prompt, runtime: Runtime) -
     if not is_awaitable(awaitable):
         msg = f"generate() of {model.name} must be a coroutine: write `async def`"
         raise WrongTypeError(msg)
-    response = await awaitable
+    try:
+        response = await awaitable
+    except ExceptionGroup as group:
+        raise_single(group)
     check_type(f"what generate() of {model.name} returns", response, ChatResponse, RESPONSE_HINT)
     return cast("ChatResponse", response)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from chatclient._internal.checks import check_choice, check_type, error_kinds
+from chatclient._internal.exception_groups import single_error
 from chatclient._internal.frozen import merged
 from chatclient._internal.logging import described, get_logger
 from chatclient.chat.model import ChatModel, OutputMode
@@ -112,7 +113,7 @@ class FallbackChatModel(_CompositeModel):
             try:
                 return await model.generate(prompt_for(model, prompt), runtime)
             except Exception as error:  # noqa: BLE001 - `on` decides
-                self._record_or_raise(model, error, runtime)
+                self._record_or_raise(model, single_error(error), runtime)
         return await last.generate(prompt_for(last, prompt), runtime)
 
     async def generate_stream(
@@ -133,7 +134,7 @@ class FallbackChatModel(_CompositeModel):
             except Exception as error:
                 if started or model is last:
                     raise
-                self._record_or_raise(model, error, runtime)
+                self._record_or_raise(model, single_error(error), runtime)
             else:
                 return
 

@@ -28,6 +28,7 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple, overload
 
 import anyio
 
+from chatclient._internal.exception_groups import raise_single
 from chatclient.errors import DeadlineExceededError
 from chatclient.runtime.cancellation import Cancellation, run_shielded
 from chatclient.runtime.concurrency import (
@@ -235,19 +236,22 @@ class Runtime:
             TimeoutError: *timeout* has passed.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        if self.blocking:
-            check_interruption()
-            if timeout is not None and not is_async(function):
-                result = call_in_thread(function, args, timeout)
-            else:
-                result = function(*args)
-            if is_awaitable(result):
-                return await wait_on_thread(lambda _: result, self.emit, end)
-            return result
-        if end is None:
-            return await invoke_on_loop(function, args, None, on_late_result)
-        async with asyncio.timeout(timeout):
-            return await invoke_on_loop(function, args, end, on_late_result)
+        try:
+            if self.blocking:
+                check_interruption()
+                if timeout is not None and not is_async(function):
+                    result = call_in_thread(function, args, timeout)
+                else:
+                    result = function(*args)
+                if is_awaitable(result):
+                    return await wait_on_thread(lambda _: result, self.emit, end)
+                return result
+            if end is None:
+                return await invoke_on_loop(function, args, None, on_late_result)
+            async with asyncio.timeout(timeout):
+                return await invoke_on_loop(function, args, end, on_late_result)
+        except ExceptionGroup as group:
+            raise_single(group)
 
     async def awaited(self, value: Any) -> Any:
         """Return *value*, the result of a callback, awaited if it is awaitable.

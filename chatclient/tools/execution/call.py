@@ -4,11 +4,12 @@ import asyncio
 import functools
 import math
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
 import anyio
 
+from chatclient._internal.exception_groups import leaf_errors, raise_single, single_error
 from chatclient._internal.frozen import merged
 from chatclient._internal.json import loads
 from chatclient.chat.events import ToolCallFinished, ToolRunStarted
@@ -171,11 +172,12 @@ class ToolCallRunner:
             else:
                 with caller_deadline(runtime.deadline):
                     result = await self.chain(invocation)
-        except Exception as problem:
+        except Exception as raised:  # noqa: BLE001 - the failure policy decides
+            problem = single_error(raised)
             if (suspended := _suspension(context, problem)) is not None:
                 return suspended
             if isinstance(problem, (ToolUsageError, MemoryError)):
-                raise  # no model can correct it
+                raise problem from problem.__cause__  # no model can correct it
             log_programming_error(call.name, problem)
             seconds = time.perf_counter() - started
             error, result = problem, await self._failure_result(problem, call, context, seconds)
@@ -246,19 +248,11 @@ class ToolCallRunner:
 
 def _suspension(context: ToolContext, error: Exception | None = None) -> SuspendedCall | None:
     """Return the suspension of a call, even if an interceptor caught or replaced its exception."""
-    raised = () if error is None else _leaves(error)  # an interceptor may use a task group
+    raised = () if error is None else leaf_errors(error)
     for each in (context.suspended, *raised):
         if isinstance(each, ApprovalRequired):
             return SuspendedCall(each.turn)
     return None
-
-
-def _leaves(error: Exception) -> Iterator[Exception]:
-    if isinstance(error, ExceptionGroup):
-        for each in error.exceptions:
-            yield from _leaves(each)
-    else:
-        yield error
 
 
 def _failed_event(
@@ -351,8 +345,7 @@ async def invoke_tool(invocation: ToolInvocation) -> ToolResult:
         msg = "something that the tool waited for was cancelled"
         raise RuntimeError(msg) from error
     except ExceptionGroup as group:
-        single = _single_error(group)
-        raise single from single.__cause__
+        raise_single(group)
     except ApprovalRequired as suspension:
         context.suspended = ApprovalRequired(suspension.turn)
         raise
@@ -385,10 +378,3 @@ def _request_is_cancelled() -> bool:
     # A cancelled scope of anyio cancels repeatedly and resets the task's counter.
     scope_is_cancelled = anyio.current_effective_deadline() == -math.inf
     return task is None or task.cancelling() > 0 or scope_is_cancelled
-
-
-def _single_error(error: Exception) -> Exception:
-    """Return the only error of a task group: it may be one for the model."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
