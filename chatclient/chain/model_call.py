@@ -24,7 +24,6 @@ from chatclient.chat.prompt import Prompt, as_prompt, with_default_options
 from chatclient.chat.response import ChatResponse, Generation
 from chatclient.errors import (
     DeadlineExceededError,
-    ProviderError,
     RequestTimeoutError,
     StreamInterruptedError,
     ToolCallRefusedError,
@@ -32,6 +31,7 @@ from chatclient.errors import (
 from chatclient.observability.observers import all_observers
 from chatclient.observability.operations import TIME_TO_FIRST_CHUNK, ModelCall
 from chatclient.runtime.context_vars import context_variable
+from chatclient.runtime.deadlines import deadline_error, is_expired
 from chatclient.runtime.observation import Step
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.thread_inbox import Emitter
@@ -48,8 +48,6 @@ class UsageLedger(Protocol):
         """Add the usage of *response*."""
         ...
 
-
-_CLOCK_TOLERANCE = 0.02  # seconds that a timeout of a socket may end before the deadline
 
 _ledger: ContextVar[UsageLedger | None] = context_variable("chatclient_ledger", None)
 
@@ -118,9 +116,9 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
             else:
                 response = await _generate(call, runtime)
         except (RequestTimeoutError, StreamInterruptedError) as error:
-            if runtime.remaining() > _CLOCK_TOLERANCE:
+            if not is_expired(runtime):
                 raise
-            raise _deadline_error(error) from error
+            raise deadline_error(error) from error
         observed.result = response
     if ledger is not None:
         ledger.add(response)
@@ -134,14 +132,6 @@ async def _generate(call: ModelCall, runtime: Runtime) -> ChatResponse:
         return _with_refused_call(error)
 
 
-def _deadline_error(error: ProviderError) -> DeadlineExceededError:
-    """Return the error for a provider's time-out that is due to the request's deadline."""
-    expired = DeadlineExceededError("the deadline passed before the model's response was complete")
-    if isinstance(error, StreamInterruptedError):
-        expired.partial = error.partial
-    return expired
-
-
 @contextmanager
 def _record_partial(aggregator: MessageAggregator, observed: Step) -> Generator[None, None, None]:
     """Record the partial response of a stream that fails or is left by its consumer."""
@@ -149,7 +139,7 @@ def _record_partial(aggregator: MessageAggregator, observed: Step) -> Generator[
         yield
     except BaseException as error:
         observed.result = partial = aggregator.response()
-        if isinstance(error, StreamInterruptedError):
+        if isinstance(error, (StreamInterruptedError, DeadlineExceededError)):
             error.partial = partial
         raise
 

@@ -13,9 +13,10 @@ from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt, with_default_options
 from chatclient.chat.response import NO_METADATA, ChatResponse, ChatResponseMetadata
-from chatclient.errors import ProviderError, ToolCallRefusedError, UsageError
+from chatclient.errors import DeadlineExceededError, ProviderError, ToolCallRefusedError, UsageError
 from chatclient.observability.operations import Fallback, note_answering_model
 from chatclient.providers.http.first_chunk import read_until_content
+from chatclient.runtime.deadlines import is_expired
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
 
@@ -82,6 +83,8 @@ def prompt_for(model: ChatModel, prompt: Prompt) -> Prompt:
 
 log = get_logger(__name__)
 
+_FAILURES = (ProviderError, DeadlineExceededError)
+
 Fails = type[Exception] | Collection[type[Exception]] | Callable[[Exception], bool]
 """Errors after which to try the next model: one or several types, or a predicate."""
 
@@ -95,14 +98,17 @@ class FallbackChatModel(_CompositeModel):
 
     Args:
         *models: The models, in the order in which they are tried.
-        on: Errors after which to try the next model.
+        on: Errors after which to try the next model. A `DeadlineExceededError` is the `total`
+            time-out of one model; after the deadline of the request, no other model is tried.
 
     Raises:
         UsageError: *models* is empty or contains something else than chat models, or *on* is
             neither error types nor a function.
     """
 
-    def __init__(self, *models: ChatModel, on: Fails = (ProviderError,)) -> None:
+    def __init__(
+        self, *models: ChatModel, on: Fails = (ProviderError, DeadlineExceededError)
+    ) -> None:
         super().__init__(models, " → ")
         self._fails = _error_predicate(on)
 
@@ -146,7 +152,8 @@ class FallbackChatModel(_CompositeModel):
     def _record_or_raise(self, model: ChatModel, error: Exception, runtime: Runtime) -> None:
         """Record that *model* failed; raise *error* unless the next model may be tried."""
         # A rejected tool call is handled by the tool loop, which reports it to the model.
-        if isinstance(error, ToolCallRefusedError) or not self._fails(error):
+        is_final = isinstance(error, ToolCallRefusedError) or is_expired(runtime)
+        if is_final or not self._fails(error):
             raise error
         log.info("fallback", model=model.name, error=described(error))
         if runtime.state is not None:

@@ -1,10 +1,11 @@
-"""Nested requests: those that a tool or an advisor makes inherit the deadline of its request."""
+"""Deadlines: their error, and nested requests, which inherit the deadline of their caller."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 
+from chatclient.errors import DeadlineExceededError, ProviderError, StreamInterruptedError
 from chatclient.runtime.context_vars import context_variable
 from chatclient.runtime.runtime import Runtime
 
@@ -45,3 +46,19 @@ def within_callers_deadline(runtime: Runtime) -> Runtime:
     if runtime.deadline is not None and runtime.deadline <= caller.deadline:
         return runtime
     return replace(runtime, deadline=caller.deadline)
+
+
+_CLOCK_TOLERANCE = 0.02  # seconds that a timeout of a socket may end before the deadline
+
+
+def is_expired(runtime: Runtime) -> bool:
+    """Return whether the deadline of *runtime* has passed, or is about to."""
+    return runtime.remaining() <= _CLOCK_TOLERANCE
+
+
+def deadline_error(error: ProviderError) -> DeadlineExceededError:
+    """Return the error for a provider's time-out that is due to a deadline of the application."""
+    expired = DeadlineExceededError("the deadline passed before the model's response was complete")
+    if isinstance(error, StreamInterruptedError):
+        expired.partial = error.partial
+    return expired

@@ -28,6 +28,7 @@ from chatclient.advisors.guardrails.advisors import (
 from chatclient.chat.embedding import EmbeddingModel, Vector
 from chatclient.chat.moderation import Moderation, ModerationModel
 from chatclient.errors import DeadlineExceededError, UsageError
+from chatclient.providers import FallbackChatModel, Timeouts
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.services import ai_service
 from chatclient.testing import ScriptedModel, call
@@ -345,3 +346,18 @@ def test_a_silent_server_exceeds_the_deadline(ask: Ask) -> None:
 
     assert isinstance(caught.value, TimeoutError)
     assert (caught.value.partial is not None) is ask.streaming
+
+
+@pytest.mark.parametrize("total", [None, 0.2, 5])
+def test_fallback_after_a_timeout(ask: Ask, total: float | None) -> None:
+    """The total time-out of a model lets the next one answer, the request's deadline does not."""
+    with ChaosServer([[STALL]]) as server:
+        silent = SERVICES[0].model(server.url, timeout=Timeouts(total=total))
+        client = ChatClient.create(FallbackChatModel(silent, ScriptedModel("other")))
+        request = client.prompt("x").deadline(0.5)
+        if total == 0.2:
+            assert ask(request).text == "other"
+        else:
+            with pytest.raises(DeadlineExceededError):
+                ask(request)
+        silent.close()

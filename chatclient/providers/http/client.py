@@ -6,8 +6,8 @@ under concurrency.
 
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import AsyncExitStack, aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +17,13 @@ import anyio
 from chatclient._internal.checks import check_type
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.response import ChatResponse
-from chatclient.errors import DeadlineExceededError, ProviderError, RequestTimeoutError, UsageError
+from chatclient.errors import (
+    DeadlineExceededError,
+    ProviderError,
+    RequestTimeoutError,
+    StreamInterruptedError,
+    UsageError,
+)
 from chatclient.providers.http.auth import Headers, HeaderSource, SecretHeaders
 from chatclient.providers.http.body import BodyReader, received_headers
 from chatclient.providers.http.connections import Connections, Pools, Shard, library_of
@@ -34,6 +40,7 @@ from chatclient.providers.http.timeouts import Timeouts, as_timeouts
 from chatclient.providers.http.transport_errors import TransportErrors, safe_cause
 from chatclient.providers.http.url import parse_base_url
 from chatclient.runtime.cancellation import running_loop
+from chatclient.runtime.deadlines import deadline_error, is_expired
 from chatclient.runtime.observation import wire_listener
 from chatclient.runtime.runtime import Runtime
 
@@ -173,7 +180,8 @@ class HttpClient:
                     CallCounter(self.limits, self.provider).add(decoded)
                 return decoded
 
-        return await with_retries(attempt, self.retry, runtime, self.provider)
+        with self._total_timeout(runtime):
+            return await with_retries(attempt, self.retry, runtime, self.provider)
 
     async def stream(
         self,
@@ -199,31 +207,34 @@ class HttpClient:
         """
         runtime, request_body = self._prepare(runtime, path, body, headers)
         attempt = partial(self._start_stream, runtime, request_body, read)
-        started = await with_retries(attempt, self.retry, runtime, self.provider)
-        async with started.cleanup:
-            calls = CallCounter(self.limits, self.provider)
-            for chunk in calls.count(started.first):
-                yield chunk
-            if started.is_complete:
-                return
-            reader, feed = started.reader, started.reader.feed
-            try:
-                while (
-                    not is_complete(reader)
-                    and (piece := await anext(started.pieces, None)) is not None
-                ):
-                    for chunk in calls.count(feed(piece)):
-                        yield chunk
-                end = time.monotonic() + _TRAILING_SECONDS
-                while (piece := await _trailing_piece(started.pieces, end, runtime)) is not None:
-                    for chunk in feed(piece):
-                        yield chunk
-            except started.error_types:
-                # Some proxies abort the connection after the answer.
-                if not is_finished(reader):
-                    raise
-            for chunk in calls.count(reader.finish()):
-                yield chunk
+        with self._total_timeout(runtime):
+            started = await with_retries(attempt, self.retry, runtime, self.provider)
+            async with started.cleanup:
+                calls = CallCounter(self.limits, self.provider)
+                for chunk in calls.count(started.first):
+                    yield chunk
+                if started.is_complete:
+                    return
+                reader, feed = started.reader, started.reader.feed
+                try:
+                    while (
+                        not is_complete(reader)
+                        and (piece := await anext(started.pieces, None)) is not None
+                    ):
+                        for chunk in calls.count(feed(piece)):
+                            yield chunk
+                    end = time.monotonic() + _TRAILING_SECONDS
+                    while (
+                        piece := await _trailing_piece(started.pieces, end, runtime)
+                    ) is not None:
+                        for chunk in feed(piece):
+                            yield chunk
+                except started.error_types:
+                    # Some proxies abort the connection after the answer.
+                    if not is_finished(reader):
+                        raise
+                for chunk in calls.count(reader.finish()):
+                    yield chunk
 
     def close(self) -> None:
         """Close the connections of blocking requests."""
@@ -232,6 +243,16 @@ class HttpClient:
     async def aclose(self) -> None:
         """Close the connections of blocking requests and of this event loop."""
         await self._pools.aclose()
+
+    @contextmanager
+    def _total_timeout(self, runtime: Runtime) -> Generator[None, None, None]:
+        """Convert the time-out of a provider that is due to `Timeouts.total`."""
+        try:
+            yield
+        except (RequestTimeoutError, StreamInterruptedError) as error:
+            if self.timeouts.total is None or not is_expired(runtime):
+                raise
+            raise deadline_error(error) from error
 
     def _prepare(
         self, runtime: Runtime, path: str, body: bytes, headers: Headers
@@ -300,9 +321,6 @@ class HttpClient:
     def _check_deadline(self, runtime: Runtime) -> None:
         if runtime.remaining():
             return
-        if self.timeouts.total is not None:  # fallback models may have other time-outs
-            msg = f"{self.provider} could not be asked in time"
-            raise RequestTimeoutError(msg, provider=self.provider)
         msg = f"the deadline passed before {self.provider} could be asked"
         raise DeadlineExceededError(msg)
 

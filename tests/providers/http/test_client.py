@@ -330,7 +330,7 @@ def test_slow_key_function_expires_deadline(ask: Ask, chat_server: Start) -> Non
         ask(client.prompt("Hi").deadline(0.04))
     with (
         client_of(server, api_key=slow_key, timeout=Timeouts(total=0.04)) as client,
-        pytest.raises(RequestTimeoutError),
+        pytest.raises(DeadlineExceededError),
     ):
         ask(client.prompt("Hi"))
 
