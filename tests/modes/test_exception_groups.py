@@ -97,9 +97,9 @@ class Limited(ChatModel):
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
+        yield ""  # held back, because it has no content
         error = RateLimitedError("too many", provider="p")
         raise ExceptionGroup("group", [error])
-        yield ""
 
 
 def test_error_of_a_model(ask: Ask) -> None:
