@@ -16,6 +16,7 @@ import anyio
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.frozen import EMPTY
+from chatclient._internal.tracebacks import WithoutLocals
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import DeadlineExceededError, ProviderError, RequestTimeoutError, UsageError
 from chatclient.providers.http.auth import Headers, HeaderSource, SecretHeaders
@@ -165,7 +166,8 @@ class HttpClient:
                     CallCounter(self.limits, self.provider).add(decoded)
                 return decoded
 
-        return await with_retries(attempt, self.retry, runtime, self.provider)
+        with WithoutLocals():
+            return await with_retries(attempt, self.retry, runtime, self.provider)
 
     async def stream(
         self,
@@ -191,31 +193,34 @@ class HttpClient:
         """
         runtime, request_body = self._prepare(runtime, path, body, headers)
         attempt = partial(self._start_stream, runtime, request_body, read)
-        started = await with_retries(attempt, self.retry, runtime, self.provider)
-        async with started.cleanup:
-            calls = CallCounter(self.limits, self.provider)
-            for chunk in calls.count(started.first):
-                yield chunk
-            if started.is_complete:
-                return
-            reader, feed = started.reader, started.reader.feed
-            try:
-                while (
-                    not is_complete(reader)
-                    and (piece := await anext(started.pieces, None)) is not None
-                ):
-                    for chunk in calls.count(feed(piece)):
-                        yield chunk
-                end = time.monotonic() + _TRAILING_SECONDS
-                while (piece := await _trailing_piece(started.pieces, end, runtime)) is not None:
-                    for chunk in feed(piece):
-                        yield chunk
-            except started.error_types:
-                # Some proxies abort the connection after the answer.
-                if not is_finished(reader):
-                    raise
-            for chunk in calls.count(reader.finish()):
-                yield chunk
+        with WithoutLocals():
+            started = await with_retries(attempt, self.retry, runtime, self.provider)
+            async with started.cleanup:
+                calls = CallCounter(self.limits, self.provider)
+                for chunk in calls.count(started.first):
+                    yield chunk
+                if started.is_complete:
+                    return
+                reader, feed = started.reader, started.reader.feed
+                try:
+                    while (
+                        not is_complete(reader)
+                        and (piece := await anext(started.pieces, None)) is not None
+                    ):
+                        for chunk in calls.count(feed(piece)):
+                            yield chunk
+                    end = time.monotonic() + _TRAILING_SECONDS
+                    while (
+                        piece := await _trailing_piece(started.pieces, end, runtime)
+                    ) is not None:
+                        for chunk in feed(piece):
+                            yield chunk
+                except started.error_types:
+                    # Some proxies abort the connection after the answer.
+                    if not is_finished(reader):
+                        raise
+                for chunk in calls.count(reader.finish()):
+                    yield chunk
 
     def close(self) -> None:
         """Close the connections of blocking requests."""

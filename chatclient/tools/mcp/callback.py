@@ -81,7 +81,8 @@ class McpToolCallback:
             TimeoutError: The server did not respond in time.
         """
         given = self.read_arguments(arguments)
-        meta: Any = dict(self._meta(context) or {}) if self._meta is not None else {}
+        # In a type that tracebacks show without values.
+        meta = ToolContext(dict(self._meta(context) or {}) if self._meta is not None else {})
 
         async def call(runtime: Runtime) -> CallToolResult:
             async def report(progress: float, total: float | None, message: str | None) -> None:
@@ -94,7 +95,7 @@ class McpToolCallback:
                     given,
                     # Only streams consume progress.
                     progress_callback=report if runtime.streaming else None,
-                    meta=meta or None,
+                    meta=dict(meta) or None,
                 )
 
             connection = self._pool.connections[self._server.name]
