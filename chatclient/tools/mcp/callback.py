@@ -1,7 +1,7 @@
 """A tool of an MCP server."""
 
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from jsonschema.protocols import Validator
 from mcp import Client
@@ -95,7 +95,7 @@ class McpToolCallback:
                     given,
                     # Only streams consume progress.
                     progress_callback=report if runtime.streaming else None,
-                    meta=dict(meta) or None,
+                    meta=cast("Any", dict(meta) or None),
                 )
 
             connection = self._pool.connections[self._server.name]
