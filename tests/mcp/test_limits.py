@@ -68,9 +68,8 @@ def test_endless_listing(ask: Ask, kind: Any, caplog: pytest.LogCaptureFixture) 
 
     def listed(**limits: int) -> Any:
         server = peer(fault=f"endless-{kind}", limits=McpLimits(**limits))
-        with McpToolCallbackProvider(server, **{kind: True}) as provider:
-            answers = [call(f"list_{kind}"), "done"]
-            result, _ = ask_with_tools(ask, provider, *answers)
+        with McpToolCallbackProvider(server, resources=True, prompts=True) as provider:
+            result, _ = ask_with_tools(ask, provider, call(f"list_{kind}"), "done")
         return json.loads(result.executions[0].response.data)
 
     (failed,) = listed(**{kind: 50})

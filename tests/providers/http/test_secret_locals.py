@@ -115,7 +115,12 @@ def test_frames_of_http_libraries(
 
 async def test_cancelled_request() -> None:
     """`asyncio.timeout` shows the frames that it interrupts."""
-    with LoopbackServer(lambda *_: time.sleep(0.3) or BROKEN) as server:
+
+    def slow(*_: object) -> Reply:
+        time.sleep(0.3)
+        return BROKEN
+
+    with LoopbackServer(slow) as server:
         url = f"{server.url}/v1?token={QUERY}"
         request = ChatClient.create(OpenAIChatModel("m", api_key=KEY, base_url=url)).prompt("x")
         with pytest.raises(TimeoutError) as caught:
