@@ -40,14 +40,15 @@ def test_errors_of_the_caller() -> None:
         answer = 42
         raise LookupError(answer)
 
+    kept: list[LookupError] = []
     with pytest.raises(ExceptionGroup):
         try:
             of_the_application()
         except LookupError as earlier:
-            kept = earlier
+            kept.append(earlier)
             request_that_fails()
 
-    *_, (frame, _) = walk_tb(kept.__traceback__)
+    *_, (frame, _) = walk_tb(kept[0].__traceback__)
     assert frame.f_locals == {"answer": 42}
 
 
