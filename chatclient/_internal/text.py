@@ -3,9 +3,10 @@
 import re
 
 # Control characters except tabs and line feeds, marks that change the direction of text, other line
-# separators, and surrogates, which no terminal can encode.
+# separators, surrogates, which no terminal can encode, and invisible text (annotations, tags).
 _UNPRINTABLE = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+    r"\ud800-\udfff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 
 

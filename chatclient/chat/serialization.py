@@ -55,30 +55,36 @@ def message_from_dict(data: Mapping[str, Any], *, trusted: bool = True) -> Messa
 
     Args:
         data: The message.
-        trusted: Whether its metadata is kept, parts of which have a meaning for the library and
-            for providers. Not for a message that a browser sends, for example.
+        trusted: Whether to keep its metadata, parts of which have a meaning for the library and for
+            providers, and the data that providers get as they are. Not for a message that a
+            browser sends, for example; check the role of such a message, too.
 
     Raises:
         UsageError: *data* is not a stored message; messages of Chat Completions have another form.
     """
     try:
-        return _message_from(data if trusted else _without_metadata(data))
+        return _message_from(data if trusted else _untrusted(data))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         msg = f"not a stored message: {error!r}"
         raise UsageError(msg) from error
 
 
-def _without_metadata(data: Any) -> Any:
-    """Return *data* without the metadata of the message and its parts."""
+def _untrusted(data: Any) -> Any:
+    """Return *data*, a message or part, without what providers and the library take as it is."""
     if isinstance(data, list):
-        return [_without_metadata(item) for item in data]
+        return [_untrusted(item) for item in data if _type_of(item) != "provider"]
     if not isinstance(data, Mapping):
         return data
+    left_out = {"metadata", "data"} if _type_of(data) == "reasoning" else {"metadata"}
     return {
-        key: _without_metadata(value) if key in ("content", "responses", "media") else value
+        key: _untrusted(value) if key in ("content", "responses", "media") else value
         for key, value in data.items()
-        if key != "metadata"
+        if key not in left_out
     }
+
+
+def _type_of(item: Any) -> Any:
+    return item.get("type") if isinstance(item, Mapping) else None
 
 
 _ONLY_IN_CHAT_COMPLETIONS = frozenset({"tool_calls", "tool_call_id"})

@@ -45,4 +45,4 @@ def draw_chain(chain: AdvisorChain, *, rounds: bool) -> str:
     lines.append(f"{indent}{above} --> model")
     if len(indent) > 4:  # noqa: PLR2004 - in the subgraph
         lines.append("    end")
-    return "\n".join(lines)
+    return "\n".join(map(printable_line, lines))

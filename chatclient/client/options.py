@@ -159,15 +159,13 @@ async def complete_options(
         DuplicateToolError: Two tools have the same name, and the policy does not permit it.
     """
     options = shared.model.options.merge(settings.options)
+    if settings.tool_context:  # never in a local variable, which tracebacks may show
+        options = options.mutate(tool_context={**options.tool_context, **settings.tool_context})
     changes: dict[str, Any] = {}
     if not settings.tool_calling:
         changes["internal_tool_execution_enabled"] = False
-    if settings.tool_context:
-        changes["tool_context"] = {**options.tool_context, **settings.tool_context}
     request = ToolRequest(
-        messages,
-        changes.get("tool_context", options.tool_context),
-        settings.advisor_params.get(CONVERSATION_ID),
+        messages, options.tool_context, settings.advisor_params.get(CONVERSATION_ID)
     )
     callbacks = list(options.tool_callbacks or ())
     if settings.tool_sources or settings.tools is not None:

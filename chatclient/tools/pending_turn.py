@@ -7,6 +7,7 @@ from typing import Any
 
 from chatclient._internal.frozen import EMPTY, freeze_fields, frozen
 from chatclient._internal.json import dumps
+from chatclient._internal.text import shortened
 from chatclient.chat.messages import (
     AssistantMessage,
     Message,
@@ -26,6 +27,7 @@ from chatclient.errors import ToolUsageError, UsageError
 from chatclient.tools.tool_execution import ToolExecution
 
 _VERSION = 1
+_LONGEST_MESSAGE = 500  # characters; the text may be from outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class PendingTurn:
 
         Raises:
             TypeError: A value in the metadata has no JSON form.
+            UsageError: *signing_key* is empty.
         """
         text = dumps(_to_dict(self)).decode()
         if signing_key is None:
@@ -128,7 +131,7 @@ class PendingTurn:
             msg = f"not a pending turn: it has no {error}; give what PendingTurn.to_json() returned"
             raise UsageError(msg) from error
         except (ValueError, TypeError, AttributeError, IndexError) as error:
-            msg = f"not a pending turn: {error!r}"
+            msg = f"not a pending turn: {shortened(repr(error), _LONGEST_MESSAGE)}"
             raise UsageError(msg) from error
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypeAliasType, TypedDict
 
+from chatclient._internal.checks import check_type
 from chatclient._internal.json import dumps, loads
 from chatclient.errors import UsageError
 
@@ -196,7 +197,7 @@ def verified(text: str, key: str | bytes | None) -> str:
     """Return the JSON of the turn in *text*, which is signed if there is a *key*.
 
     Raises:
-        UsageError: The signature is missing or wrong, or there is no key for it.
+        UsageError: The signature is missing or wrong, or there is no key for it, or an empty one.
         ValueError: *text* is not JSON.
     """
     data = loads(text)
@@ -206,12 +207,13 @@ def verified(text: str, key: str | bytes | None) -> str:
             msg = "the pending turn is signed; pass the signing_key= of to_json() to from_json()"
             raise UsageError(msg)
         return text
-    turn: object = data["turn"] if is_signed else None
+    turn: object = data["turn"] if is_signed else text
     given: object = data["signature"] if is_signed else None
+    expected = _signature(turn if isinstance(turn, str) else "", key)
     if (
         not isinstance(turn, str)
         or not isinstance(given, str)
-        or not hmac.compare_digest(given.encode(), _signature(turn, key).encode())
+        or not hmac.compare_digest(given.encode(errors="replace"), expected.encode())
     ):
         msg = "the pending turn has no valid signature: it was changed, or signed with another key"
         raise UsageError(msg)
@@ -219,5 +221,15 @@ def verified(text: str, key: str | bytes | None) -> str:
 
 
 def _signature(text: str, key: str | bytes) -> str:
-    secret = key.encode() if isinstance(key, str) else key
+    """Return the signature of *text*.
+
+    Raises:
+        UsageError: *key* is empty: anybody could sign with it.
+        WrongTypeError: It is neither a string nor bytes.
+    """
+    check_type("signing_key", key, (str, bytes))
+    secret = key.encode(errors="surrogatepass") if isinstance(key, str) else key
+    if not secret.strip():
+        msg = "signing_key is empty; give a long random secret, such as secrets.token_hex(32)"
+        raise UsageError(msg)
     return hmac.new(secret, text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()

@@ -1,5 +1,6 @@
 """Test the limits on what an MCP server may send."""
 
+import json
 import sys
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_too_many_tools(ask: Ask) -> None:
     limits = McpLimits(tools=15)
     with (
         McpToolCallbackProvider(peer(limits=limits)) as provider,
-        pytest.raises(McpServerError, match=r"lists 16 tools.*McpLimits\(tools=\.\.\.\)"),
+        pytest.raises(McpServerError, match=r"lists more than 15 tools.*McpLimits\(tools=\.\.\.\)"),
     ):
         ask_with_tools(ask, provider, "done")
     with McpToolCallbackProvider(peer(limits=limits, required=False)) as provider:
@@ -59,6 +60,30 @@ def test_long_definition(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
     assert "echo" not in offered_names(model)
     assert len(offered_names(model)) == 15
     assert "definition of the tool 'echo' is longer than 300 characters" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["resources", "prompts"])
+def test_endless_listing(ask: Ask, kind: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A listing that never ends is a failure, or ends after some pages with a high limit."""
+
+    def listed(**limits: int) -> Any:
+        server = peer(fault=f"endless-{kind}", limits=McpLimits(**limits))
+        with McpToolCallbackProvider(server, resources=True, prompts=True) as provider:
+            result, _ = ask_with_tools(ask, provider, call(f"list_{kind}"), "done")
+        return json.loads(result.executions[0].response.data)
+
+    (failed,) = listed(**{kind: 50})
+    assert failed["server"] == "peer"
+    assert f"lists more than 50 {kind}" in failed["error"]
+    assert f"limits=McpLimits({kind}=...)" in failed["error"]
+
+    (failed,) = listed(result_size=10_000)
+    assert "too large" in failed["error"]
+
+    short = listed(definition_length=500)
+    assert len(short) == {"resources": 400, "prompts": 200}[kind]
+    assert all("description" not in item for item in short)
+    assert "mcp definitions left out, which are too long" in caplog.text
 
 
 def test_log_messages(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
@@ -89,7 +114,9 @@ def test_count_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [0, 0, 1, 2, 0, 0, 1]
 
 
-@pytest.mark.parametrize("name", ["tools", "definition_length", "result_size", "log_messages"])
+@pytest.mark.parametrize(
+    "name", ["tools", "resources", "prompts", "definition_length", "result_size", "log_messages"]
+)
 @pytest.mark.parametrize("value", [0, -1, "many", True])
 def test_invalid_limits(name: str, value: Any) -> None:
     """A limit is a number greater than 0."""

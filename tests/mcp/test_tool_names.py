@@ -106,6 +106,17 @@ def test_names_of_own_tools_get_a_prefix(prefix: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("prefix", ["on_clash", "always"])
+def test_prefix_makes_no_reserved_name(prefix: Any) -> None:
+    """The name of a server and that of its tool could be one together."""
+    tools = [("final", "answer"), ("read", "skill_resource")]
+
+    names = names_for(tools, prefix, {"answer", "skill_resource"})
+
+    assert RESERVED_TOOL_NAMES.isdisjoint(names)
+    assert names[0].startswith("final_answer_")
+
+
 def test_reserved_names_are_complete() -> None:
     """They are repeated in a module that cannot import them."""
     assert {SEARCH_TOOL, ACTIVATE_SKILL, READ_SKILL_RESOURCE} < RESERVED_TOOL_NAMES

@@ -468,6 +468,19 @@ async def test_public_host_requires_auth(host: str) -> None:
         McpToolServer(add).http_app(auth=True)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("host", ["", "::ffff:0.0.0.0", "0", "LOCALHOST.example.org"])
+async def test_other_public_hosts(host: str) -> None:
+    with pytest.raises(UsageError, match="auth="):
+        await McpToolServer(add).aserve_http(host)
+
+
+@pytest.mark.parametrize("auth", ["", 0, {}])
+async def test_empty_auth_is_no_permission(auth: Any) -> None:
+    """Only False is: an unset variable, for example, must not open the server."""
+    with pytest.raises(UsageError, match="auth"):
+        await McpToolServer(add).aserve_http("0.0.0.0", auth=auth)
+
+
 async def test_public_host_without_auth_on_request() -> None:
     """Something else may protect the server."""
     with socket.create_server(("127.0.0.1", 0)) as free:

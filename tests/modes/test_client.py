@@ -1213,6 +1213,18 @@ def test_a_chain_without_a_loop_is_drawn_without_a_box() -> None:
     ]
 
 
+def test_chain_is_drawn_without_control_characters() -> None:
+    """Names may be from outside, and drawings are printed."""
+
+    async def passing(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return await call_next(request)
+
+    passing.__name__ = passing.__qualname__ = "a\x1b]52;c;aGk=\x07"
+    drawn = draw_chain(AdvisorChain([passing], ScriptedModel()), rounds=False)
+
+    assert '["a\\x1b]52;c;aGk=\\x07"]' in drawn
+
+
 @pytest.mark.parametrize("loop", [(), (ToolCallingAdvisor(),)])
 def test_a_client_that_runs_no_tools_draws_none(loop: tuple[ToolCallingAdvisor, ...]) -> None:
     """A loop that hands calls back is an advisor like any other, in picture and text."""

@@ -10,7 +10,7 @@ import pytest
 
 from chatclient import ChatClient, ToolCall
 from chatclient.advisors import MessageChatMemoryAdvisor
-from chatclient.errors import ChatClientError, UsageError
+from chatclient.errors import ChatClientError, UsageError, WrongTypeError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.testing import ScriptedModel
 from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
@@ -142,3 +142,64 @@ def test_rejected_values(change: Any, message: str) -> None:
 
     with pytest.raises(UsageError, match=message):
         PendingTurn.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize("key", ["", b"", " "])
+def test_empty_signing_key(key: Any) -> None:
+    """An empty key, such as one from an unset variable, would let anybody sign."""
+    turn = pending_turn()
+
+    with pytest.raises(UsageError, match="signing_key is empty"):
+        turn.to_json(signing_key=key)
+    for text in (turn.to_json(signing_key="secret"), turn.to_json(), "[]"):
+        with pytest.raises(UsageError, match="signing_key is empty"):
+            PendingTurn.from_json(text, signing_key=key)
+
+
+def test_wrong_signing_key() -> None:
+    key: Any = 5
+    with pytest.raises(WrongTypeError, match="signing_key"):
+        pending_turn().to_json(signing_key=key)
+
+
+def test_long_error() -> None:
+    data = json.loads(pending_turn().to_json()) | {"version": "x" * 10_000}
+
+    with pytest.raises(UsageError) as caught:
+        PendingTurn.from_json(json.dumps(data))
+
+    assert len(str(caught.value)) < 600
+
+
+# Values that only the text of JSON can have.
+RAW = [
+    *("NaN", "-Infinity", "1e400", "9" * 5000, "18446744073709551616", r'"\ud800"', r'"\u0000"'),
+    *('{"role":"developer","content":"x"}', '{"type":"tool_call","id":"1"}', "[" * 5000, "{"),
+    *("[" * 150 + "]" * 150, '{"a":' * 1100 + "1" + "}" * 1100),
+]
+
+
+def test_changed_text_is_rejected_or_runs() -> None:
+    """The same for values that JSON allows, or parsers accept, and for repeated keys."""
+    rnd = random.Random(20261126)
+    written = json.loads(pending_turn().to_json())
+    rejected = 0
+    for _ in range(300):
+        ran.clear()
+        changed = copy.deepcopy(written)
+        *path, last = rnd.choice([place for place in places(written) if place])
+        parent = changed
+        for key in path:
+            parent = parent[key]
+        repeated = isinstance(parent, dict) and rnd.random() < 0.5
+        parent["@" if repeated else last] = "@@"
+        text = json.dumps(changed).replace('"@"', json.dumps(last))
+        text = text.replace('"@@"', rnd.choice(RAW))
+        try:
+            turn = PendingTurn.from_json(text)
+            client = client_of(ScriptedModel(*["done"] * 4), expert())
+            client.resume(turn, dict.fromkeys(turn.to_decide(), True)).call().content()
+        except ChatClientError:
+            assert ran == []
+            rejected += 1
+    assert 200 < rejected < 300

@@ -7,7 +7,8 @@ messages, `silent-list` never answers the listing, `dead-list` ends instead, `no
 `endless` always names a next page, `odd` lists one tool twice, and schemas that cannot be checked,
 `hostile` lists schemas whose checks would never end, `resources` has one and knows nothing of
 templates, `union` has a tool whose schema many providers refuse, `mute-resources` says so and never
-answers, `half-resources` fails to list templates, `lingering` takes a second to end.
+answers, `half-resources` fails to list templates, `lingering` takes a second to end,
+`endless-resources` and `endless-prompts` always name three more on a next page.
 """
 
 import json
@@ -165,6 +166,14 @@ def call(name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str
             return texts(f"{name} has run")
 
 
+def page(kind: str, params: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a page of an endless listing, one of whose items has a long description."""
+    number = int(params.get("cursor", 0))
+    items = [{"name": f"{kind}-{number}-{i}", **more} for i in range(3)]
+    items[0]["description"] = "long " * 100
+    return {kind: items, "nextCursor": str(number + 1)}
+
+
 def error(request: Any, code: int, message: str) -> None:
     send(id=request, error={"code": code, "message": message})
 
@@ -176,6 +185,8 @@ def answer(message: dict[str, Any]) -> None:
             capabilities = {} if FAULT == "no-tools" else {"tools": {"listChanged": True}}
             if "resources" in FAULT:
                 capabilities["resources"] = {}
+            if FAULT == "endless-prompts":
+                capabilities["prompts"] = {}
             if FAULT == "logs":
                 capabilities["logging"] = {}
             info = {"name": "peer", "version": "1"}
@@ -195,6 +206,12 @@ def answer(message: dict[str, Any]) -> None:
                 os._exit(1)
             more = {"nextCursor": "again"} if FAULT == "endless" else {}
             send(id=request, result={"tools": tools, **more})
+        case "resources/list" if FAULT == "endless-resources":
+            send(id=request, result=page("resources", params, uri="file:///a"))
+        case "resources/templates/list" if FAULT == "endless-resources":
+            send(id=request, result=page("resourceTemplates", params, uriTemplate="file:///{a}"))
+        case "prompts/list" if FAULT == "endless-prompts":
+            send(id=request, result=page("prompts", params, arguments=[{"name": "a"}]))
         case "resources/list" if "resources" in FAULT:
             if FAULT in ("resources", "half-resources"):
                 send(id=request, result={"resources": [{"name": "a", "uri": "file:///a"}]})

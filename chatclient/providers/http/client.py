@@ -16,6 +16,7 @@ import anyio
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.frozen import EMPTY
+from chatclient._internal.tracebacks import WithoutLocals
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import (
     DeadlineExceededError,
@@ -180,7 +181,7 @@ class HttpClient:
                     CallCounter(self.limits, self.provider).add(decoded)
                 return decoded
 
-        with self._total_timeout(runtime):
+        with WithoutLocals(), self._total_timeout(runtime):
             return await with_retries(attempt, self.retry, runtime, self.provider)
 
     async def stream(
@@ -207,7 +208,7 @@ class HttpClient:
         """
         runtime, request_body = self._prepare(runtime, path, body, headers)
         attempt = partial(self._start_stream, runtime, request_body, read)
-        with self._total_timeout(runtime):
+        with WithoutLocals(), self._total_timeout(runtime):
             started = await with_retries(attempt, self.retry, runtime, self.provider)
             async with started.cleanup:
                 calls = CallCounter(self.limits, self.provider)

@@ -8,6 +8,7 @@ from os.path import commonprefix
 from typing import Any
 from urllib.parse import parse_qsl
 
+from chatclient._internal.tracebacks import chain_of
 from chatclient.errors import ProviderError
 
 # Every other header may contain a key; gateways define their own.
@@ -32,7 +33,7 @@ def redact_from(error: ProviderError, request: Any) -> None:
     longest_first = sorted(secrets, key=len, reverse=True)
     if error.__cause__ is None and error.__suppress_context__:
         error.__context__ = None  # may contain secrets in attributes that are not searched
-    for linked in _chain_of(error):
+    for linked in chain_of(error):
         linked.args = tuple(_mask_in(longest_first, value) for value in linked.args)
         for name, value in vars(linked).items():
             masked = None if value is request else _mask_in(longest_first, value)
@@ -49,18 +50,6 @@ def redacting(request: Any) -> Generator[None, None, None]:
         if request is not None:
             redact_from(error, request)
         raise
-
-
-def _chain_of(error: BaseException) -> list[BaseException]:
-    """Return *error* with all its causes and contexts."""
-    chain: list[BaseException] = []
-    pending: list[BaseException | None] = [error]
-    while pending:
-        linked = pending.pop()
-        if linked is not None and linked not in chain:
-            chain.append(linked)
-            pending += [linked.__cause__, linked.__context__]
-    return chain
 
 
 def _secrets_of(request: Any) -> Iterator[str]:

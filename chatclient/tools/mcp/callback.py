@@ -1,7 +1,7 @@
 """A tool of an MCP server."""
 
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from jsonschema.protocols import Validator
 from mcp import Client
@@ -81,7 +81,8 @@ class McpToolCallback:
             TimeoutError: The server did not respond in time.
         """
         given = self.read_arguments(arguments)
-        meta: Any = dict(self._meta(context) or {}) if self._meta is not None else {}
+        # In a type that tracebacks show without values.
+        meta = ToolContext(dict(self._meta(context) or {}) if self._meta is not None else {})
 
         async def call(runtime: Runtime) -> CallToolResult:
             async def report(progress: float, total: float | None, message: str | None) -> None:
@@ -94,7 +95,7 @@ class McpToolCallback:
                     given,
                     # Only streams consume progress.
                     progress_callback=report if runtime.streaming else None,
-                    meta=meta or None,
+                    meta=cast("Any", dict(meta) or None),
                 )
 
             connection = self._pool.connections[self._server.name]

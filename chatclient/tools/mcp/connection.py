@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from mcp import Client, MCPError
@@ -10,6 +11,7 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT, Tool
 from pydantic import ValidationError
 
 from chatclient.errors import McpServerError, ToolError
+from chatclient.tools.mcp.limits import Listed
 from chatclient.tools.mcp.server import McpServer
 from chatclient.tools.mcp.session import Session
 
@@ -117,13 +119,7 @@ class Connection:
         if self.listing is not None:  # by another request, while this one waited for the lock
             return self.listing
         changes = self._changes
-        tools = await self.request(_all_tools, repeatable=True)
-        if len(tools) > self.server.limits.tools:
-            msg = (
-                f"the MCP server {self.server.name!r} lists {len(tools):,} tools; if that is"
-                " expected, pass limits=McpLimits(tools=...)"
-            )
-            raise McpServerError(msg, server=self.server.name)
+        tools = await self.request(partial(_all_tools, self.server), repeatable=True)
         self.known = tools
         if changes == self._changes:
             self.listing = tools
@@ -210,25 +206,35 @@ class Connection:
         return McpServerError(msg, server=self.server.name)
 
 
-async def _all_tools(client: Client) -> tuple[Tool, ...]:
+async def _all_tools(server: McpServer, client: Client) -> tuple[Tool, ...]:
     if client.server_capabilities.tools is None:
         return ()
-    tools = await all_pages(client.list_tools, lambda page: page.tools)
+    tools = await all_pages(client.list_tools, lambda page: page.tools, "tools", server)
     return tuple({tool.name: tool for tool in reversed(tools)}.values())[
         ::-1
     ]  # keeps the first of each name
 
 
 async def all_pages(
-    list_page: Callable[..., Awaitable[Any]], items_of: Callable[[Any], Iterable[T]]
+    list_page: Callable[..., Awaitable[Any]],
+    items_of: Callable[[Any], Iterable[T]],
+    kind: Listed,
+    server: McpServer,
 ) -> list[T]:
-    """Return the items of all pages of a listing."""
+    """Return the items of all pages of a listing.
+
+    Raises:
+        McpServerError: There are more of this *kind* than the limits of *server* allow.
+    """
     items: list[T] = []
     cursor: str | None = None
-    for _ in range(_MOST_PAGES):
+    cursors: set[str | None] = {None}
+    while len(cursors) <= _MOST_PAGES:
         page = await list_page(cursor=cursor)
         items.extend(items_of(page))
+        server.limits.check_count(len(items), kind, server.name)
         cursor = page.next_cursor
-        if cursor is None:
+        if cursor in cursors:  # None at the end, or one that the server repeats
             break
+        cursors.add(cursor)
     return items

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+from chatclient._internal.tracebacks import WithoutLocals
 from chatclient.errors import UsageError
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.observation import detach_from_step
@@ -60,7 +61,8 @@ class ConnectionPool:
             # A session keeps the context of its last message. It must not keep the request alive,
             # whose tools refer to this pool.
             detach_from_step()
-            return await job(there)
+            with WithoutLocals():
+                return await job(there)
 
         return await runtime.run_on(self._open()[0], detached, timeout=timeout)
 

@@ -3,10 +3,14 @@
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Literal
 
 from chatclient._internal.checks import check_number
 from chatclient.chat.messages import Media
 from chatclient.errors import McpServerError
+
+Listed = Literal["tools", "resources", "prompts"]
+"""What a server lists, by the name of its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +21,13 @@ class McpLimits:
 
     Attributes:
         tools: Tools that the server may list; with more, it counts as unreachable.
-        definition_length: Characters of a tool's definition (name, description, schemas) as JSON;
-            a tool with a longer one is left out.
-        result_size: Characters of the text of a result and bytes of its media, in total; a larger
-            one is an `McpServerError`.
+        resources: Resources that the server may list, and templates of resources; more are an
+            `McpServerError`.
+        prompts: Prompts that the server may list; more are an `McpServerError`.
+        definition_length: Characters of the definition of a tool, resource or prompt (name,
+            description, schemas) as JSON; one with a longer definition is left out.
+        result_size: Characters of the text of a result or listing and bytes of its media, in total;
+            a larger one is an `McpServerError`.
         log_messages: Messages of the server's log per minute; further ones are dropped.
 
     Raises:
@@ -28,6 +35,8 @@ class McpLimits:
     """
 
     tools: int = 5_000
+    resources: int = 5_000
+    prompts: int = 5_000
     definition_length: int = 200_000
     result_size: int = 64 * 2**20
     log_messages: int = 600
@@ -35,6 +44,19 @@ class McpLimits:
     def __post_init__(self) -> None:
         for each in fields(self):
             check_number(f"the limit {each.name}", getattr(self, each.name), least=1)
+
+    def check_count(self, count: int, kind: Listed, server: str) -> None:
+        """Check how many things of a *kind* the *server* lists.
+
+        Raises:
+            McpServerError: There are too many.
+        """
+        if count > (most := getattr(self, kind)):
+            msg = (
+                f"the MCP server {server!r} lists more than {most:,} {kind}; if that is expected,"
+                f" pass limits=McpLimits({kind}=...)"
+            )
+            raise McpServerError(msg, server=server)
 
     def check_size(self, text: str, media: Iterable[Media], server: str) -> None:
         """Check the size of a result of *server* with this *text* and these *media*.

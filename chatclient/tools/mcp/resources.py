@@ -1,12 +1,15 @@
 """Tools that give models access to resources and prompts of MCP servers."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
+from itertools import compress
 from typing import Annotated, Any, TypeVar
 
 from mcp import Client, MCPError
-from mcp_types import METHOD_NOT_FOUND
+from mcp_types import METHOD_NOT_FOUND, Prompt
 
+from chatclient._internal.logging import get_logger
 from chatclient.chat.messages import Media
 from chatclient.chat.tool import ToolCallback, ToolMetadata, ToolResult
 from chatclient.errors import ToolError
@@ -16,6 +19,9 @@ from chatclient.tools.function.schema import ToolParam
 from chatclient.tools.mcp.connection import Connection, all_pages
 from chatclient.tools.mcp.connection_pool import ConnectionPool
 from chatclient.tools.mcp.content import add_resource, read_content
+from chatclient.tools.mcp.server import McpServer
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -82,24 +88,30 @@ def _tools(*functions: Callable[..., Any]) -> list[ToolCallback]:
 
 
 async def _resources(connection: Connection) -> list[dict[str, Any]]:
+    server = connection.server
+
     async def exchange(client: Client) -> list[dict[str, Any]]:
         if client.server_capabilities.resources is None:
             return []
-        listed = await all_pages(client.list_resources, lambda page: page.resources)
-        return [
-            *(_described(connection, each, uri=each.uri) for each in listed),
-            *(
-                _described(connection, each, uri_template=each.uri_template)
-                for each in await _templates(client)
-            ),
-        ]
+        listed = await all_pages(
+            client.list_resources, lambda page: page.resources, "resources", server
+        )
+        templates = await _templates(client, server)
+        return _within_limits(
+            server,
+            [
+                *(_described(server, each, uri=each.uri) for each in listed),
+                *(_described(server, each, uri_template=each.uri_template) for each in templates),
+            ],
+        )
 
     return await _with_timeout(connection, exchange)
 
 
-async def _templates(client: Client) -> list[Any]:
+async def _templates(client: Client, server: McpServer) -> list[Any]:
+    list_page = client.list_resource_templates
     try:
-        return await all_pages(client.list_resource_templates, lambda page: page.resource_templates)
+        return await all_pages(list_page, lambda page: page.resource_templates, "resources", server)
     except MCPError as error:
         if error.code == METHOD_NOT_FOUND:  # a server may have resources without templates
             return []
@@ -107,29 +119,42 @@ async def _templates(client: Client) -> list[Any]:
 
 
 async def _prompts(connection: Connection) -> list[dict[str, Any]]:
+    server = connection.server
+
     async def exchange(client: Client) -> list[dict[str, Any]]:
         if client.server_capabilities.prompts is None:
             return []
-        listed = await all_pages(client.list_prompts, lambda page: page.prompts)
-        return [
-            _described(
-                connection,
-                each,
-                arguments=[
-                    argument.model_dump(exclude_none=True) for argument in each.arguments or ()
-                ],
-            )
-            for each in listed
-        ]
+        listed = await all_pages(client.list_prompts, lambda page: page.prompts, "prompts", server)
+        return _within_limits(server, [_described_prompt(server, each) for each in listed])
 
     return await _with_timeout(connection, exchange)
 
 
-def _described(connection: Connection, item: Any, **more: Any) -> dict[str, Any]:
-    described = {"server": connection.server.name, "name": item.name, **more}
+def _described_prompt(server: McpServer, prompt: Prompt) -> dict[str, Any]:
+    arguments = [each.model_dump(exclude_none=True) for each in prompt.arguments or ()]
+    return _described(server, prompt, arguments=arguments)
+
+
+def _described(server: McpServer, item: Any, **more: Any) -> dict[str, Any]:
+    described = {"server": server.name, "name": item.name, **more}
     if item.description:
         described["description"] = item.description
     return described
+
+
+def _within_limits(server: McpServer, listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what is *listed* without definitions that are too long.
+
+    Raises:
+        McpServerError: The listing is too large.
+    """
+    limits = server.limits
+    definitions = [json.dumps(item, ensure_ascii=False) for item in listed]
+    is_short = [len(definition) <= limits.definition_length for definition in definitions]
+    if excess := is_short.count(False):
+        log.warning("mcp definitions left out, which are too long", server=server.name, n=excess)
+    limits.check_size("".join(compress(definitions, is_short)), (), server.name)
+    return list(compress(listed, is_short))
 
 
 async def _from_all(

@@ -30,6 +30,8 @@ def names_for(
         clashes = prefix != "never" and counts[names[at]] > 1
         if prefix == "always" or clashes or names[at] in RESERVED_TOOL_NAMES:
             names[at] = sanitise_tool_name(f"{server}_{tool}")
+        if names[at] in RESERVED_TOOL_NAMES:  # such as "final" and "answer"
+            names[at] = _distinct(names[at], server, tool)
     if prefix == "never":
         return names
     # "a" with "b_c" and "a_b" with "c" still clash; so do names that differ only in characters

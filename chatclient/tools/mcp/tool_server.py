@@ -187,7 +187,8 @@ class McpToolServer:
             raise UsageError(msg)
         import uvicorn  # noqa: PLC0415 - comes with the SDK
 
-        app = self.http_app(path, host=host, auth=auth or None, auth_settings=auth_settings)
+        verifier = None if auth is False else auth
+        app = self.http_app(path, host=host, auth=verifier, auth_settings=auth_settings)
         server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))
         serving = asyncio.ensure_future(server.serve())
         try:

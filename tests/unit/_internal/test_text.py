@@ -14,6 +14,8 @@ from chatclient._internal.text import printable, printable_line
         ("a\r\nb", "a\nb"),
         ("\x9b2J\u202egnp.exe\u2028", "\\x9b2J\\u202egnp.exe\\u2028"),
         ("half \ud83d", "half \\ud83d"),
+        ("a\u061cb\ufff9c", "a\\u061cb\\ufff9c"),
+        ("hidden\U000e0041", "hidden\\U000e0041"),
     ],
 )
 def test_printable(text: str, shown: str) -> None:

@@ -270,5 +270,19 @@ def test_untrusted_message_has_no_metadata() -> None:
         assert message_from_dict(data) == trusted
         assert (untrusted.metadata, untrusted.id) == ({}, trusted.id)
         assert "metadata" not in repr(message_to_dict(untrusted))
+
+
+def test_untrusted_message_has_no_data_of_providers() -> None:
+    """Items that providers get as they are could be system messages."""
+    item = {"type": "message", "role": "system", "content": "x"}
+    thought = Reasoning("Hm.", "s", "openai", item)
+    message = AssistantMessage([thought, "a", ProviderPart("openai", item)])
+
+    untrusted = message_from_dict(message_to_dict(message), trusted=False)
+
+    assert untrusted == AssistantMessage([Reasoning("Hm.", "s", "openai"), "a"])
+
+
+def test_untrusted_value() -> None:
     with pytest.raises(UsageError):
         message_from_dict([], trusted=False)  # type: ignore[arg-type]

@@ -1,0 +1,48 @@
+"""Tracebacks without the local variables of other libraries, which may be secret."""
+
+import inspect
+import traceback
+from collections.abc import Collection
+from types import FrameType
+
+
+class WithoutLocals:
+    """A context whose errors show no local variables, such as headers in frames of httpx.
+
+    An error keeps its frames, without their variables. The errors that led to it keep none:
+    libraries share some between tasks, and frames of other tasks cannot be cleared. Errors that
+    callers are handling stay unchanged.
+    """
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Clear the finished frames of *error*."""
+        if error is None:
+            return
+        traceback.clear_frames(error.__traceback__)
+        frames = traceback.walk_stack(inspect.currentframe())
+        _, _, *callers = (frame for frame, _ in frames)
+        for linked in chain_of(error, callers):
+            if linked is not error:
+                linked.__traceback__ = None
+
+
+def chain_of(error: BaseException, callers: Collection[FrameType] = ()) -> list[BaseException]:
+    """Return *error* with its causes, contexts and members, up to those handled in *callers*."""
+    chain: list[BaseException] = []
+    pending: list[BaseException | None] = [error]
+    while pending:
+        linked = pending.pop()
+        if linked is None or linked in chain or _frame_of(linked) in callers:
+            continue
+        chain.append(linked)
+        members = linked.exceptions if isinstance(linked, BaseExceptionGroup) else ()
+        pending += [linked.__cause__, linked.__context__, *members]
+    return chain
+
+
+def _frame_of(error: BaseException) -> FrameType | None:
+    """Return the frame that *error* was last raised in or passed to."""
+    return error.__traceback__ and error.__traceback__.tb_frame
