@@ -25,7 +25,7 @@ from pydantic import AliasChoices, BaseModel, TypeAdapter
 from pydantic_core import from_json
 
 from chatclient._internal.json import exact_float
-from chatclient._internal.type_variables import replace_variables
+from chatclient._internal.type_variables import alias_value, replace_variables
 from chatclient.chat.thinking_tags import answer_so_far
 from chatclient.structured.json_schema import AllOf
 from chatclient.tools.function.exact_numbers import NumberRewriter
@@ -139,8 +139,8 @@ def _bare(kind: Any) -> Any:
         origin = get_origin(kind)
         if origin is Annotated or origin in _QUALIFIERS:
             kind = get_args(kind)[0]
-        elif isinstance(kind, typing_extensions.TypeAliasType):
-            kind = kind.__value__
+        elif hasattr(kind, "__value__"):  # a `type` statement's
+            kind = alias_value(kind)
         else:
             return kind
 

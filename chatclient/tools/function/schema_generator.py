@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
-from pydantic import TypeAdapter
-from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic import BaseModel, TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaWarningKind
 
 from chatclient._internal.json_schema import JsonSchema, map_subschemas
@@ -240,6 +240,9 @@ class _Generator(GenerateJsonSchema):
         return self.kw_arguments_schema(schema["arguments_schema"]["arguments_schema"], None)
 
     def model_schema(self, schema: Any) -> JsonSchema:
+        if schema["cls"] is BaseModel:
+            msg = "BaseModel has no fields; name a model of your own"
+            raise PydanticUserError(msg, code="invalid-for-json-schema")
         return _documented(super().model_schema(schema), schema["cls"])
 
     def dataclass_schema(self, schema: Any) -> JsonSchema:
