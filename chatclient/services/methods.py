@@ -188,12 +188,8 @@ def _roles(signature: inspect.Signature, hints: Mapping[str, Any]) -> Iterator[t
 
 def _role(annotation: Any) -> Role:
     plain, marks = unannotated(annotation)
-    for mark in marks:
-        if is_memory_id(mark):
-            return "memory_id"
-        kind = mark if isinstance(mark, type) else type(mark)
-        if kind in _ROLE_OF_MARK:
-            return _ROLE_OF_MARK[kind]
+    if marked := next(filter(None, map(_role_of_mark, marks)), None):
+        return marked
     kinds = [kind for kind in members_of(plain) if kind is not type(None)]
     if any(map(is_memory_id, kinds)):
         msg = "has a parameter of type MemoryId, which marks a type: write Annotated[str, MemoryId]"
@@ -202,21 +198,23 @@ def _role(annotation: Any) -> Role:
         roles = {_role(kind) for kind in kinds}
         if len(roles) == 1:
             return roles.pop()
-        if "memory_id" in roles:
-            raise UsageError(_INSIDE)
+    if any(map(_holds_memory_id, get_args(plain))):
+        msg = "has a MemoryId inside a type; write it beside the whole: Annotated[str, MemoryId]"
+        raise UsageError(msg)
     if UserMessage in kinds:
         return "user"
     if any(isinstance(kind, type) and issubclass(kind, ChatOptions) for kind in kinds):
         return "options"
     if ToolContext in kinds:
         return "tool_context"
-    if any(map(_holds_memory_id, get_args(plain))):
-        raise UsageError(_INSIDE)
     is_media = [kind is Media or Media in get_args(kind) for kind in kinds]
     return "media" if kinds and all(is_media) else "variable"
 
 
-_INSIDE = "has a MemoryId inside a type; write it beside the whole: Annotated[str, MemoryId]"
+def _role_of_mark(mark: Any) -> Role | None:
+    if is_memory_id(mark):
+        return "memory_id"
+    return _ROLE_OF_MARK.get(mark if isinstance(mark, type) else type(mark))
 
 
 def _holds_memory_id(kind: Any) -> bool:

@@ -792,7 +792,7 @@ class IdOrNumber(Protocol):
 
 
 class DefaultId(Protocol):
-    def chat(self, text: str, id: str = MemoryId()) -> str: ...  # type: ignore[assignment]  # noqa: B008
+    def chat(self, text: str, id: str = MemoryId()) -> str: ...  # type: ignore[assignment]
 
 
 class AnyModel(Protocol[Model_co]):

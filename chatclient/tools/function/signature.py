@@ -145,7 +145,7 @@ class ConversationParameter:
         return cls(parameter, convert)
 
 
-_REFUSES_TEXT = {"is_instance_of", "none_required", "sequence_str"}
+_REFUSES_TEXT = {"is_instance_of", "is_subclass_of", "none_required", "sequence_str"}
 """Errors of pydantic for any text; the others of the kind end with `_type`."""
 
 

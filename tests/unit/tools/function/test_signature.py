@@ -476,12 +476,17 @@ def test_injected_parameters_are_hidden() -> None:
         g: ContextAlias,
         h: Annotated[str, ToolMemoryId],
         i: Annotated[str, ToolMemoryId()] | None,
-        k: Annotated[str, MemoryId] | Annotated[int, MemoryId],
-        l: Maybe[Annotated[str, MemoryId]],  # type: ignore[valid-type]
         j: ToolContext = ToolContext(),  # noqa: B008
     ) -> None: ...
 
+    def ids(
+        a: int,
+        b: Annotated[str, MemoryId] | Annotated[int, MemoryId],
+        c: Maybe[Annotated[str, MemoryId]],  # type: ignore[valid-type]
+    ) -> None: ...
+
     assert signature_of(function).parameters == ("a",)
+    assert signature_of(ids).parameters == ("a",)
 
 
 # --- invalid functions ----------------------------------------------------------------------
