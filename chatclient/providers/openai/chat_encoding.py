@@ -25,6 +25,7 @@ from chatclient.providers.openai.dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai.media import media_part
 from chatclient.providers.openai.reasoning import FIELDS, reasoning_item
 from chatclient.providers.openai.schemas import enforceable, json_schema_format
+from chatclient.providers.openai.think_tags import tagged_text
 from chatclient.providers.wire.fields import (
     arguments_json,
     merge_extra,
@@ -208,8 +209,11 @@ def _user(message: UserMessage, dialect: Dialect) -> dict[str, Any]:
 
 def _assistant(message: AssistantMessage, dialect: Dialect) -> dict[str, Any]:
     text, fields = _text_and_fields(message, dialect)
-    content: Any = text or None
-    if dialect.reasoning_field == "content":
+    tagged = tagged_text(message.parts, dialect.provider)
+    content: Any = tagged + text or None
+    if tagged:
+        pass  # its reasoning is in the text
+    elif dialect.reasoning_field == "content":
         content = _content_with_thinking(message, dialect) or content
     # Without a field for it, the reasoning is from OpenAI's Responses API and is not sent.
     elif dialect.reasoning_field and (message.reasoning or dialect.needs_reasoning):
