@@ -188,8 +188,9 @@ def _roles(signature: inspect.Signature, hints: Mapping[str, Any]) -> Iterator[t
 
 def _role(annotation: Any) -> Role:
     plain, marks = unannotated(annotation)
-    if marked := next(filter(None, map(_role_of_mark, marks)), None):
-        return marked
+    marked = [role for role in map(_role_of_mark, marks) if role is not None]
+    if marked:
+        return marked[0]
     kinds = [kind for kind in members_of(plain) if kind is not type(None)]
     if any(map(is_memory_id, kinds)):
         msg = "has a parameter of type MemoryId, which marks a type: write Annotated[str, MemoryId]"

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
+from chatclient._internal.frozen import EMPTY
 from chatclient.chat.messages import (
     AssistantMessage,
     Media,
@@ -24,7 +25,7 @@ from chatclient.chat.tool import ToolDefinition
 from chatclient.providers.openai.dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai.media import media_part
 from chatclient.providers.openai.reasoning import FIELDS, reasoning_item
-from chatclient.providers.openai.schemas import enforceable, json_schema_format
+from chatclient.providers.openai.schemas import enforceable, json_schema_format, with_own_strict
 from chatclient.providers.openai.think_tags import tagged_text
 from chatclient.providers.wire.fields import (
     arguments_json,
@@ -70,7 +71,7 @@ def _tools(options: ChatOptions, dialect: Dialect) -> dict[str, Any]:
         return {}
     strict: bool | None = getattr(options, "strict_tools", None)
     definitions = sendable_definitions(options, dialect.tool_schemas)
-    tools = [_tool(definition, strict=strict) for definition in definitions]
+    tools = [_tool(each, dialect.provider, strict=strict) for each in definitions]
     fields: dict[str, Any] = {"tools": tools}
     if options.tool_choice is not None:
         fields["tool_choice"] = _tool_choice(options.tool_choice)
@@ -79,8 +80,11 @@ def _tools(options: ChatOptions, dialect: Dialect) -> dict[str, Any]:
     return fields
 
 
-def _tool(definition: ToolDefinition, *, strict: bool | None) -> dict[str, Any]:
+def _tool(definition: ToolDefinition, provider: str, *, strict: bool | None) -> dict[str, Any]:
+    own = definition.provider_options.get(provider, EMPTY)
+    definition = with_own_strict(definition, own)
     function: dict[str, Any] = {
+        **own,
         "name": definition.name,
         "description": definition.description,
         "parameters": definition.input_schema,

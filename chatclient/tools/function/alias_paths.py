@@ -17,7 +17,7 @@ def path_of(alias: Any) -> Path | None:
     if not isinstance(alias, list):
         return None
     choices = alias if isinstance(alias[0], list) else [alias]
-    return next((choice for choice in choices if len(choice) == 1), choices[0])  # type: ignore[no-any-return]
+    return next((choice for choice in choices if len(choice) == 1), choices[0])
 
 
 def insert_at(schema: JsonSchema, path: Path, value: JsonSchema, *, required: bool) -> None:
