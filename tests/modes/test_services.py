@@ -25,7 +25,14 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
-from chatclient.chat.events import ApprovalNeeded, Done, StreamEvent, TextDelta
+from chatclient.chat.events import (
+    ApprovalNeeded,
+    Done,
+    StreamEvent,
+    TextDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.errors import EntityError, UsageError
 from chatclient.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
@@ -246,6 +253,31 @@ async def test_streams_of_responses_and_events() -> None:
     assert [c.text for c in streams.chunks("x")] == ["abc", ""]
     assert [c.chat_response.text for c in streams.client("x")] == ["abc", ""]
     assert list(streams.bare("x")) == ["abc"]
+
+
+async def test_events_of_a_service() -> None:
+    """Tool calls and the end with its executions, documents and trail, in both streaming modes."""
+
+    class Streams(Protocol):
+        def events(self, text: str) -> Iterator[StreamEvent]: ...
+        def aevents(self, text: str) -> AsyncIterator[StreamEvent]: ...
+
+    @tool
+    def clock() -> str:
+        """Return the time."""
+        return "12:00"
+
+    model = ScriptedModel(*[call("clock"), "Noon."] * 2)
+    streams = ai_service(Streams, ChatClient.builder(model).default_tools(clock).build())
+
+    for events in (list(streams.events("x")), [e async for e in streams.aevents("x")]):
+        kinds = [type(event) for event in events]
+        done = events[-1]
+        assert kinds.index(ToolCallStarted) < kinds.index(ToolCallFinished)
+        assert isinstance(done, Done)
+        assert [each.response.data for each in done.executions] == ["12:00"]
+        assert (done.response.text, done.documents) == ("Noon.", ())
+        assert done.trail.rounds
 
 
 # --- texts and parameters ---
@@ -690,7 +722,7 @@ def test_the_types_of_a_generic_interface() -> None:
     assert trips.extract_all("x") == [Trip(city="Rome")]
     assert numbers.extract("x") == [1]
     assert numbers.extract_all("x") == [[1], [2]]
-    direct = ai_service(Extractor[int], client)  # type: ignore[type-abstract]
+    direct = ai_service(Extractor[int], client)
     assert direct.extract("x") == 3
     with pytest.raises(UsageError, match=r"returns .*Extracted, which is only a type variable"):
         ai_service(Extractor, client)  # type: ignore[type-abstract]

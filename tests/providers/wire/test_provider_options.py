@@ -18,7 +18,7 @@ from chatclient.providers import (
 )
 from chatclient.tools import FunctionToolCallback, tool
 
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "anthropic": {"defer_loading": True, "input_examples": [{"city": "Rome"}], "strict": True},
     "openai": {"strict": True, "x": 1},
     "gemini": {"behavior": "BLOCKING"},
