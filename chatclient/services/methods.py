@@ -188,7 +188,7 @@ def _roles(signature: inspect.Signature, hints: Mapping[str, Any]) -> Iterator[t
 
 def _role(annotation: Any) -> Role:
     plain, marks = unannotated(annotation)
-    marked = [role for role in map(_role_of_mark, marks) if role is not None]
+    marked: list[Role] = [role for role in map(_role_of_mark, marks) if role is not None]
     if marked:
         return marked[0]
     kinds = [kind for kind in members_of(plain) if kind is not type(None)]
@@ -196,7 +196,7 @@ def _role(annotation: Any) -> Role:
         msg = "has a parameter of type MemoryId, which marks a type: write Annotated[str, MemoryId]"
         raise UsageError(msg)
     if kinds != [plain]:  # as in `Annotated[...] | None`
-        roles = {_role(kind) for kind in kinds}
+        roles: set[Role] = {_role(kind) for kind in kinds}
         if len(roles) == 1:
             return roles.pop()
     if any(map(_holds_memory_id, get_args(plain))):
