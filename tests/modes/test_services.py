@@ -267,7 +267,7 @@ async def test_events_of_a_service() -> None:
         """Return the time."""
         return "12:00"
 
-    model = ScriptedModel(*[call("clock"), "Noon."] * 2)
+    model = ScriptedModel(call("clock"), "Noon.", call("clock"), "Noon.")
     streams = ai_service(Streams, ChatClient.builder(model).default_tools(clock).build())
 
     for events in (list(streams.events("x")), [e async for e in streams.aevents("x")]):

@@ -18,6 +18,7 @@ from chatclient.providers.openai.chat_encoding import encode_message
 from chatclient.providers.openai.chat_stream import StreamDecoder
 from chatclient.providers.openai.dialect import COMPATIBLE
 from chatclient.providers.openai.presets import PRESETS
+from chatclient.providers.openai.think_tags import tagged_text
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer, completion
 
@@ -87,6 +88,17 @@ def test_separate_reasoning_is_left_alone() -> None:
     output = complete({"reasoning_content": "Hm.", "content": "Yes."})
 
     assert output.parts == (Reasoning("Hm.", provider=DIALECT.provider), "Yes.")
+
+
+def test_other_reasoning_is_not_tagged() -> None:
+    """That of other providers, and reasoning with data of another form, is no text."""
+    parts = [
+        Reasoning("A", provider="other"),
+        Reasoning("B", provider=DIALECT.provider, data={"type": "reasoning"}),
+        "Yes.",
+    ]
+
+    assert tagged_text(parts, DIALECT.provider) == ""
 
 
 def test_option_and_presets(ask: Ask, chat_server: Any) -> None:
