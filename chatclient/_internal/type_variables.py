@@ -77,6 +77,15 @@ def replace_variables(kind: Any, type_for: Callable[[Any], Any]) -> Any:
     return kind.copy_with(replaced) if hasattr(kind, "copy_with") else _indexed(origin, replaced)
 
 
+def alias_value(alias: Any) -> Any:
+    """Return what an alias of a `type` statement stands for, such as `Words` or `Pair[int]`."""
+    arguments = get_args(alias)
+    if not arguments:
+        return alias.__value__
+    given = dict(zip(get_origin(alias).__type_params__, arguments, strict=True))
+    return replace_variables(alias.__value__, lambda variable: given.get(variable, variable))
+
+
 def _model_with_replaced(kind: Any, type_for: Callable[[Any], Any]) -> Any:
     """Replace the variables of a generic pydantic model, whose `Page[X]` is a class."""
     if not (isinstance(kind, type) and hasattr(kind, "__pydantic_generic_metadata__")):

@@ -22,10 +22,14 @@ class ToolDefinition:
             `properties` are optional. An empty schema means no arguments.
         strict: Whether the provider has to enforce the schema; None: the model's options decide.
         metadata: Values for the application, as JSON; not sent.
+        provider_options: More fields of the tool by provider, as JSON, such as
+            `{"anthropic": {"defer_loading": True}}`. Each is sent to its provider only.
 
     Raises:
-        WrongTypeError: The name or the description is not a text, or the schema not a mapping.
-        ToolDefinitionError: The schema is not that of an object.
+        WrongTypeError: The name or the description is not a text, or the schema or the options of a
+            provider are not a mapping.
+        ToolDefinitionError: The schema is not that of an object, or an option of a provider has the
+            name of a field that the library sends.
     """
 
     name: str
@@ -33,6 +37,7 @@ class ToolDefinition:
     input_schema: Mapping[str, Any] = EMPTY
     strict: bool | None = None
     metadata: Mapping[str, Any] = EMPTY
+    provider_options: Mapping[str, Mapping[str, Any]] = EMPTY
 
     def __post_init__(self) -> None:
         check_type("the name of a tool", self.name, str)
@@ -42,6 +47,9 @@ class ToolDefinition:
         )
         if self.metadata:
             object.__setattr__(self, "metadata", deep_frozen(self.metadata))
+        if self.provider_options:
+            check_provider_options(self.provider_options, f"tool {self.name!r}")
+            object.__setattr__(self, "provider_options", deep_frozen(self.provider_options))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ToolDefinition):
@@ -52,6 +60,7 @@ class ToolDefinition:
             and self.input_schema == other.input_schema
             and self.strict == other.strict
             and self.metadata == other.metadata
+            and self.provider_options == other.provider_options
         )
 
     def __hash__(self) -> int:
@@ -69,6 +78,7 @@ class ToolDefinition:
             "input_schema": self.input_schema,
             "strict": self.strict,
             "metadata": self.metadata,
+            "provider_options": self.provider_options,
         }
         return dumps({key: item for key, item in fields.items() if item not in (None, {})}).decode()
 
@@ -110,7 +120,35 @@ _FIELDS: Mapping[str, tuple[Any, str]] = {
     "input_schema": (dict, "the JSON Schema of an object"),
     "strict": (bool | None, "true, false or null"),
     "metadata": (dict, "a JSON object"),
+    "provider_options": (dict, "a JSON object"),
 }
+
+
+def check_provider_options(options: Mapping[str, Any], owner: str) -> None:
+    """Check the options of providers for *owner*, a tool or its server.
+
+    Raises:
+        WrongTypeError: They are no mappings.
+        ToolDefinitionError: The library sends a field of the same name itself.
+    """
+    check_type("provider_options", options, Mapping, '{"anthropic": {"defer_loading": True}}')
+    for provider, fields in options.items():
+        check_type(f"provider_options[{provider!r}]", fields, Mapping)
+        if taken := sorted(_GENERATED & fields.keys()):
+            msg = (
+                f"{owner} has {', '.join(taken)} in its options for {provider!r}, but that"
+                " comes from its name, description and schema; leave it out"
+            )
+            raise ToolDefinitionError(msg)
+
+
+_GENERATED = frozenset(
+    {
+        *("type", "name", "description", "function", "parameters"),
+        *("input_schema", "parametersJsonSchema"),
+    }
+)
+"""The fields that the library generates, for any provider; `strict` may be set for a provider."""
 
 
 def _invalid(what: str, wanted: str, given: object) -> ToolDefinitionError:

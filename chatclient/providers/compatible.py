@@ -19,6 +19,7 @@ def compatible_model(
     api_key: Key = None,
     base_url: str | None = None,
     options: ChatOptions | None = None,
+    think_tags: bool | None = None,
     **http: Unpack[HttpOptions],
 ) -> OpenAIChatModel:
     """Return a model of the server named *preset*.
@@ -30,6 +31,8 @@ def compatible_model(
             default: the environment's.
         base_url: URL of the API with its version; default: that of the preset.
         options: Default options.
+        think_tags: Whether answers may begin with reasoning in `<think>` tags, as those of local
+            models without a reasoning parser do; default: as known of the server.
         **http: `max_retries`, `timeout`, `headers`, `http_client`, `limits`; see `HttpOptions`.
 
     Raises:
@@ -42,6 +45,7 @@ def compatible_model(
         base_url=first_url(base_url) or found.locate(),
         options=options,
         dialect=found.dialect,
+        think_tags=think_tags,
         **http,
     )
 

@@ -1,12 +1,11 @@
 """A method of a service: the roles of its parameters, and its conversion to a request."""
 
 import inspect
-import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args
 
 from pydantic_core import to_json
 
@@ -24,15 +23,14 @@ from chatclient.chat.tool import ToolContext
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.client.request_settings import RequestSettings
 from chatclient.errors import TemplateError, UsageError
-from chatclient.services.markers import MemoryId, Texts
+from chatclient.services.markers import Texts
 from chatclient.services.results import Sender, sender_for
-from chatclient.tools.function.parameters import unannotated
+from chatclient.tools.function.parameters import is_memory_id, members_of, unannotated
 
 Role = Literal["variable", "user", "memory_id", "media", "options", "tool_context"]
 """The use of a parameter in the request."""
 
 _ROLE_OF_MARK: Mapping[Any, Role] = {
-    MemoryId: "memory_id",
     UserMessage: "user",
     ToolContext: "tool_context",
 }
@@ -177,6 +175,9 @@ def _roles(signature: inspect.Signature, hints: Mapping[str, Any]) -> Iterator[t
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             msg = f"takes {parameter}; every parameter needs a name"
             raise UsageError(msg)
+        if is_memory_id(parameter.default):
+            msg = f"has MemoryId as the default of {name}; write {name}: Annotated[str, MemoryId]"
+            raise UsageError(msg)
         role = _role(hints.get(name))
         if role in seen and role not in ("variable", "media"):
             msg = f"has several parameters for the {role.replace('_', ' ')}; only one is allowed"
@@ -187,16 +188,19 @@ def _roles(signature: inspect.Signature, hints: Mapping[str, Any]) -> Iterator[t
 
 def _role(annotation: Any) -> Role:
     plain, marks = unannotated(annotation)
-    for mark in marks:
-        kind = mark if isinstance(mark, type) else type(mark)
-        if kind in _ROLE_OF_MARK:
-            return _ROLE_OF_MARK[kind]
-    is_union = get_origin(plain) in (Union, types.UnionType)
-    kinds = [k for k in (get_args(plain) if is_union else (plain,)) if k is not type(None)]
-    if is_union and len(kinds) == 1:  # as in `Annotated[...] | None`
-        return _role(kinds[0])
-    if MemoryId in kinds:
+    marked: list[Role] = [role for role in map(_role_of_mark, marks) if role is not None]
+    if marked:
+        return marked[0]
+    kinds = [kind for kind in members_of(plain) if kind is not type(None)]
+    if any(map(is_memory_id, kinds)):
         msg = "has a parameter of type MemoryId, which marks a type: write Annotated[str, MemoryId]"
+        raise UsageError(msg)
+    if kinds != [plain]:  # as in `Annotated[...] | None`
+        roles: set[Role] = {_role(kind) for kind in kinds}
+        if len(roles) == 1:
+            return roles.pop()
+    if any(map(_holds_memory_id, get_args(plain))):
+        msg = "has a MemoryId inside a type; write it beside the whole: Annotated[str, MemoryId]"
         raise UsageError(msg)
     if UserMessage in kinds:
         return "user"
@@ -206,6 +210,17 @@ def _role(annotation: Any) -> Role:
         return "tool_context"
     is_media = [kind is Media or Media in get_args(kind) for kind in kinds]
     return "media" if kinds and all(is_media) else "variable"
+
+
+def _role_of_mark(mark: Any) -> Role | None:
+    if is_memory_id(mark):
+        return "memory_id"
+    return _ROLE_OF_MARK.get(mark if isinstance(mark, type) else type(mark))
+
+
+def _holds_memory_id(kind: Any) -> bool:
+    plain, marks = unannotated(kind)
+    return any(map(is_memory_id, marks)) or any(map(_holds_memory_id, get_args(plain)))
 
 
 def _assign_user_role(

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
+from chatclient._internal.type_variables import alias_value
 from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
 from chatclient.chat.events import StreamEvent
 from chatclient.chat.messages import AssistantMessage
@@ -96,7 +97,7 @@ def sender_for(kind: Any, *, is_async: bool) -> Sender:
 def _without_alias(kind: Any) -> Any:
     """Return the type that a `type` statement names."""
     while hasattr(kind, "__value__"):
-        kind = kind.__value__
+        kind = alias_value(kind)
     return kind
 
 

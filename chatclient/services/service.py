@@ -5,7 +5,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, get_origin, get_type_hints
 
 from chatclient._internal.annotations import annotated_names
 from chatclient._internal.checks import check_type
@@ -45,14 +45,15 @@ def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
     the client, for reading and clearing conversations.
 
     Args:
-        interface: A `Protocol`, or a class with abstract methods.
+        interface: A `Protocol`, or a class with abstract methods; if it is generic, with types for
+            its type variables: `Extractor[Person]`, or a subclass that names them.
         client: The client; its tools, advisors, options and texts apply to all methods.
 
     Raises:
         UsageError: A member cannot be implemented; the message has its name and the reason.
         WrongTypeError: *client* is not a `ChatClient`, but a model for example.
     """
-    kind = cast("type[Any]", interface)
+    kind = cast("type[Any]", get_origin(interface) or interface)
     if not inspect.isclass(kind):
         msg = f"{interface!r} is not a class; a service implements a Protocol or an abstract class"
         raise UsageError(msg)
@@ -62,7 +63,7 @@ def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
     members: dict[str, Any] = {}
     for name, declared in _unimplemented(kind):
         try:
-            members[name] = _implementation(kind, name, declared, client)
+            members[name] = _implementation(interface, name, declared, client)
         except UsageError as error:
             msg = f"{kind.__name__}.{name} {error}"
             raise UsageError(msg) from error
@@ -78,15 +79,16 @@ def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
     return cast("T", service())
 
 
-def _implementation(kind: type[Any], name: str, declared: Any, client: ChatClient) -> Any:
-    """Return the implementation of a member that the interface *kind* only declares.
+def _implementation(interface: Any, name: str, declared: Any, client: ChatClient) -> Any:
+    """Return the implementation of a member that *interface* only declares.
 
     Raises:
         UsageError: It cannot be implemented; the message is the end of a sentence after its name.
     """
     defaults = client.prompt().settings
+    kind = get_origin(interface) or interface
     if inspect.isfunction(declared):
-        method = method_of(declared, kind, _texts(kind, declared), defaults)
+        method = method_of(declared, interface, _texts(kind, declared), defaults)
         return _method_implementation(declared, method, client)
     annotation = _annotation_of(kind, name, declared)
     if not (inspect.isclass(annotation) and issubclass(annotation, ChatMemory)):

@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typing_extensions
-from pydantic import AliasChoices, BaseModel, TypeAdapter
+from pydantic import AliasChoices, AliasPath, BaseModel, TypeAdapter
 from pydantic_core import from_json
 
 from chatclient._internal.json import exact_float
-from chatclient._internal.type_variables import replace_variables
+from chatclient._internal.type_variables import alias_value, replace_variables
 from chatclient.chat.thinking_tags import answer_so_far
 from chatclient.structured.json_schema import AllOf
+from chatclient.tools.function.alias_paths import Path
 from chatclient.tools.function.exact_numbers import NumberRewriter
 
 NOTHING: Any = object()
@@ -139,8 +140,8 @@ def _bare(kind: Any) -> Any:
         origin = get_origin(kind)
         if origin is Annotated or origin in _QUALIFIERS:
             kind = get_args(kind)[0]
-        elif isinstance(kind, typing_extensions.TypeAliasType):
-            kind = kind.__value__
+        elif hasattr(kind, "__value__"):  # a `type` statement's
+            kind = alias_value(kind)
         else:
             return kind
 
@@ -203,22 +204,23 @@ class _Record:
 
     Attributes:
         kind: The type.
-        fields: The JSON key, the name and the type of each field.
+        fields: The place in the JSON object, the name and the type of each field.
         factories: The factories of empty values of the fields that are collections.
     """
 
     kind: Any
-    fields: tuple[tuple[str, str, Any], ...]
+    fields: tuple[tuple[Path, str, Any], ...]
     factories: tuple[tuple[str, Callable[[], Any]], ...]
 
     @classmethod
-    def of(cls, kind: Any, fields: tuple[tuple[str, str, Any], ...]) -> "_Record":
+    def of(cls, kind: Any, fields: tuple[tuple[Path, str, Any], ...]) -> "_Record":
         found = {name: make for _, name, each in fields if (make := _empty_factory(each))}
         return cls(kind, fields, tuple(found.items()))
 
     def parts(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """Return the valid fields in *value*, by name."""
-        return _parts((kind, name, value[key]) for key, name, kind in self.fields if key in value)
+        found = ((kind, name, _value_at(value, path)) for path, name, kind in self.fields)
+        return _parts(each for each in found if each[2] is not NOTHING)
 
     def make(self, parts: dict[str, Any]) -> Any:
         """Return a value of the type with *parts*, not validated."""
@@ -234,6 +236,16 @@ class _Record:
         if hasattr(kind, "_field_defaults"):  # a named tuple
             return kind(**{**empty, **kind._field_defaults, **parts})
         return _new_dataclass(kind, parts, empty)
+
+
+def _value_at(value: Any, path: Path) -> Any:
+    """Return what an alias leads to in *value*, `NOTHING` if it is not there (yet)."""
+    for step in path:
+        try:
+            value = value[step]
+        except (LookupError, TypeError):
+            return NOTHING
+    return value
 
 
 def _empty_factory(kind: Any) -> Callable[[], Any] | None:
@@ -272,7 +284,7 @@ def _record_of(kind: Any) -> _Record | None:
         hints = get_type_hints(model, include_extras=True)
         given = dict(zip(getattr(model, "__parameters__", ()), get_args(kind), strict=False))
         kinds = {n: replace_variables(hint, lambda v: given.get(v, v)) for n, hint in hints.items()}
-        return _Record.of(model, tuple((name, name, kind) for name, kind in kinds.items()))
+        return _Record.of(model, tuple(((name,), name, kind) for name, kind in kinds.items()))
     return None
 
 
@@ -282,14 +294,14 @@ def _is_root_model(kind: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _model_fields(model: type[BaseModel]) -> tuple[tuple[str, str, Any], ...]:
-    fields: list[tuple[str, str, Any]] = []
+def _model_fields(model: type[BaseModel]) -> tuple[tuple[Path, str, Any], ...]:
+    fields: list[tuple[Path, str, Any]] = []
     for name, field in model.model_fields.items():
         alias = field.validation_alias
         choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
         kind: Any = field.annotation
         for constraint in field.metadata:
             kind = Annotated[kind, constraint]
-        keys = dict.fromkeys([*(key for key in choices if isinstance(key, str)), name])
-        fields.extend((key, name, kind) for key in keys)
+        paths = [c.path if isinstance(c, AliasPath) else [c] for c in choices if c is not None]
+        fields.extend((tuple(path), name, kind) for path in (*paths, [name]))
     return tuple(fields)

@@ -23,7 +23,7 @@ from chatclient import ChatClient
 from chatclient.chat.events import ToolCallFinished
 from chatclient.chat.messages import Media
 from chatclient.chat.tool import ToolProgress
-from chatclient.errors import ToolExecutionError, UsageError
+from chatclient.errors import ToolDefinitionError, ToolExecutionError, UsageError
 from chatclient.runtime.blocking import drive
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
@@ -360,6 +360,15 @@ def test_renamed_tool() -> None:
 
 
 @pytest.mark.feature("mcp-annotations-title-output-schema")
+def test_options_of_providers() -> None:
+    """A server's tools have its fields for single providers."""
+    options = {"anthropic": {"defer_loading": True}}
+    with McpToolCallbackProvider(peer(provider_options=options)) as provider:
+        assert callback_named(provider, "echo").definition.provider_options == options
+    with pytest.raises(ToolDefinitionError, match="MCP server 'peer' has name in its options"):
+        peer(provider_options={"anthropic": {"name": "x"}})
+
+
 def test_annotations_require_trust(provider: McpToolCallbackProvider) -> None:
     """Annotations apply only to trusted servers."""
     with McpToolCallbackProvider(peer(trust_annotations=True)) as trusting:

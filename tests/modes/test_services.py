@@ -25,7 +25,14 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
-from chatclient.chat.events import ApprovalNeeded, Done, StreamEvent, TextDelta
+from chatclient.chat.events import (
+    ApprovalNeeded,
+    Done,
+    StreamEvent,
+    TextDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.errors import EntityError, UsageError
 from chatclient.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
@@ -41,6 +48,7 @@ from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, Tool
 from tests.support.ask import Ask
 
 T_co = TypeVar("T_co", covariant=True)
+Model_co = TypeVar("Model_co", covariant=True, bound=BaseModel)
 
 PNG = Media("image/png", b"\x89PNG")
 WAV = Media("audio/wav", b"RIFF")
@@ -247,6 +255,31 @@ async def test_streams_of_responses_and_events() -> None:
     assert list(streams.bare("x")) == ["abc"]
 
 
+async def test_events_of_a_service() -> None:
+    """Tool calls and the end with its executions, documents and trail, in both streaming modes."""
+
+    class Streams(Protocol):
+        def events(self, text: str) -> Iterator[StreamEvent]: ...
+        def aevents(self, text: str) -> AsyncIterator[StreamEvent]: ...
+
+    @tool
+    def clock() -> str:
+        """Return the time."""
+        return "12:00"
+
+    model = ScriptedModel(call("clock"), "Noon.", call("clock"), "Noon.")
+    streams = ai_service(Streams, ChatClient.builder(model).default_tools(clock).build())
+
+    for events in (list(streams.events("x")), [e async for e in streams.aevents("x")]):
+        kinds = [type(event) for event in events]
+        done = events[-1]
+        assert kinds.index(ToolCallStarted) < kinds.index(ToolCallFinished)
+        assert isinstance(done, Done)
+        assert [each.response.data for each in done.executions] == ["12:00"]
+        assert (done.response.text, done.documents) == ("Noon.", ())
+        assert done.trail.rounds
+
+
 # --- texts and parameters ---
 
 
@@ -419,7 +452,7 @@ def test_parameters_and_results_may_go_by_another_name() -> None:
     class Assistant(Protocol):
         def chat(self, id: Conversation | None, text: str, context: ToolContext) -> Text: ...
 
-        def stream(self, id: Annotated[str, MemoryId] | None, text: str) -> Words: ...
+        def stream(self, id: Annotated[str, ToolMemoryId] | None, text: str) -> Words: ...
 
         def explain(self, text: str) -> Result[Text]: ...
 
@@ -681,7 +714,7 @@ class Trip(BaseModel):
 
 def test_the_types_of_a_generic_interface() -> None:
     """A method returns the type that the interface gives its base class."""
-    model = ScriptedModel('{"city": "Rome"}', '[{"city": "Rome"}]', "[1]", "[[1], [2]]")
+    model = ScriptedModel('{"city": "Rome"}', '[{"city": "Rome"}]', "[1]", "[[1], [2]]", "3")
     client = ChatClient.create(model)
     trips, numbers = ai_service(TripExtractor, client), ai_service(NestedExtractor, client)
 
@@ -689,6 +722,8 @@ def test_the_types_of_a_generic_interface() -> None:
     assert trips.extract_all("x") == [Trip(city="Rome")]
     assert numbers.extract("x") == [1]
     assert numbers.extract_all("x") == [[1], [2]]
+    direct = ai_service(Extractor[int], client)
+    assert direct.extract("x") == 3
     with pytest.raises(UsageError, match=r"returns .*Extracted, which is only a type variable"):
         ai_service(Extractor, client)  # type: ignore[type-abstract]
 
@@ -780,6 +815,22 @@ class BareId(Protocol):
     def chat(self, conversation: MemoryId | None, text: str) -> str: ...
 
 
+class IdInside(Protocol):
+    def chat(self, ids: list[Annotated[str, MemoryId]]) -> str: ...
+
+
+class IdOrNumber(Protocol):
+    def chat(self, id: Annotated[str, MemoryId] | int, text: str) -> str: ...
+
+
+class DefaultId(Protocol):
+    def chat(self, text: str, id: str = MemoryId()) -> str: ...  # type: ignore[assignment]
+
+
+class AnyModel(Protocol[Model_co]):
+    def chat(self, text: str) -> Model_co: ...
+
+
 class TwoOptions(Protocol):
     def chat(self, a: ChatOptions, b: ChatOptions, text: str) -> str: ...
 
@@ -853,6 +904,10 @@ class UnresolvedAttribute(Protocol):
         (Silent, "has no user message"),
         (Both, "a @user_message and a parameter"),
         (BareId, r"marks a type: write Annotated\[str, MemoryId\]"),
+        (IdInside, "a MemoryId inside a type"),
+        (IdOrNumber, "a MemoryId inside a type"),
+        (DefaultId, "MemoryId as the default of id"),
+        (AnyModel, "BaseModel has no fields"),
         (TwoIds, "several parameters for the memory id"),
         (TwoOptions, "several parameters for the options"),
         (AwaitedStream, "make it a plain `def`"),

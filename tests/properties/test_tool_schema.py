@@ -20,6 +20,8 @@ import typing_extensions
 from hypothesis import HealthCheck, given, settings, strategies as st
 from pydantic import (
     UUID4,
+    AliasChoices,
+    AliasPath,
     AwareDatetime,
     Base64Bytes,
     BaseModel,
@@ -259,11 +261,35 @@ class Dog(BaseModel):
     name: str = "Rex"
 
 
+class Located(BaseModel):
+    """Fields that are read from inside other values, and under several names."""
+
+    city: str = Field(validation_alias=AliasPath("address", "city"))
+    zip: int = Field(0, validation_alias=AliasPath("address", "zip", 0))
+    last: bool = Field(validation_alias=AliasPath("flags", -1))
+    name: str = Field(validation_alias=AliasChoices(AliasPath("who", "name"), "called"))
+    first: str = Field(validation_alias=AliasChoices(AliasPath("points", 1), AliasPath("x")))
+    known: Decimal = Field(validation_alias=AliasPath("notes", "known"))
+    notes: dict[str, Decimal]
+    model_config = {"extra": "forbid"}
+
+
+class ByName(BaseModel):
+    city: str = Field(validation_alias=AliasPath("address", "city"))
+    model_config = {"populate_by_name": True}
+
+
+class Nested(typing_extensions.TypedDict):
+    x: NotRequired[Annotated[int, Field(validation_alias=AliasPath("at", "x"))]]
+    y: Annotated[str, Field(alias="why")]
+
+
 LEAVES: list[Any] = [
     *(int, float, bool, str, Any, None, bytes, Decimal, Path, uuid.UUID, UUID4, complex),
     *(dt.date, dt.time, dt.datetime, dt.timedelta, NaiveDatetime, AwareDatetime),
     *(ipaddress.IPv4Address, ipaddress.IPv6Address, HttpUrl, Base64Bytes),
     *(Colour, Level, Mixed, Place, Tree, Point, Address, list, dict, set, tuple),
+    *(Located, ByName, Nested),
     *(Literal["a", "b"], Literal[1, 2], Literal["x", 3] | None, Literal[Level.LOW]),
     Annotated[int, Field(ge=0, le=9)],
     Annotated[int, Field(gt=0, multiple_of=3)],

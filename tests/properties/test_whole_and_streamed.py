@@ -426,11 +426,11 @@ def response_to(make: Callable[..., ChatModel], body: bytes, *, streamed: bool) 
 
 
 def comparable(response: ChatResponse) -> Any:
-    """Return all fields of *response*, without call ids and the spaces in arguments."""
+    """Return all fields of *response*, without the spaces in arguments."""
     return [
         (
             [
-                (part.name, json.loads(part.arguments), part.metadata)
+                (part.id, part.name, json.loads(part.arguments), part.metadata)
                 if isinstance(part, ToolCall)
                 else part
                 for part in generation.output.parts

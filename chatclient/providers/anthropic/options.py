@@ -8,6 +8,7 @@ from chatclient._internal.json import dumps
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
 from chatclient.errors import UsageError
+from chatclient.providers.anthropic.encoding import PROVIDER
 from chatclient.providers.anthropic.schemas import enforceable, is_enforceable
 from chatclient.providers.wire.fields import merge_extra, option_fields
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
@@ -77,10 +78,12 @@ def _tools(options: ChatOptions) -> list[dict[str, Any]]:
 
 
 def _tool(definition: ToolDefinition) -> dict[str, Any]:
-    schema, strict = definition.input_schema, definition.strict
+    own = definition.provider_options.get(PROVIDER, EMPTY)
+    schema, strict = definition.input_schema, own.get("strict", definition.strict)
     if strict and not is_enforceable(schema):
         strict = None
     tool = {
+        **{key: value for key, value in own.items() if key != "strict"},
         "name": definition.name,
         "description": definition.description,
         "input_schema": enforceable(schema) if strict else schema,

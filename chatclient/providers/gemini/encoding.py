@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import loads
 from chatclient.chat.messages import (
     AssistantMessage,
@@ -24,7 +25,7 @@ from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import ToolDefinition
 from chatclient.errors import UsageError
-from chatclient.providers.gemini.decoding import INVENTED_ID, part_metadata
+from chatclient.providers.gemini.decoding import INVENTED_ID, PROVIDER, part_metadata
 from chatclient.providers.http.continuation import Continuation
 from chatclient.providers.wire.fields import (
     arguments_object,
@@ -128,6 +129,7 @@ def _tools(options: ChatOptions) -> dict[str, Any]:
 
 def _declaration(definition: ToolDefinition) -> dict[str, Any]:
     return {
+        **definition.provider_options.get(PROVIDER, EMPTY),
         "name": definition.name,
         "description": definition.description,
         "parametersJsonSchema": definition.input_schema,

@@ -85,6 +85,7 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
 
 def _tool(definition: ToolDefinition) -> dict[str, Any]:
     function = {
+        **definition.provider_options.get(PROVIDER, EMPTY),
         "name": definition.name,
         "description": definition.description,
         "parameters": definition.input_schema,

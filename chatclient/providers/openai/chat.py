@@ -30,7 +30,13 @@ from chatclient.providers.openai.chat_encoding import (
     prepare_messages,
 )
 from chatclient.providers.openai.chat_stream import StreamDecoder
-from chatclient.providers.openai.dialect import OPENAI, Dialect, SystemRole, with_system_role
+from chatclient.providers.openai.dialect import (
+    OPENAI,
+    Dialect,
+    SystemRole,
+    with_system_role,
+    with_think_tags,
+)
 from chatclient.providers.openai.presets import dialect_at
 from chatclient.providers.wire.cache_control import limit_breakpoints, may_exceed_limit
 from chatclient.providers.wire.json_cache import EncodedOptions, WireCache
@@ -107,6 +113,8 @@ class OpenAIChatModel(HttpModel, ChatModel):
         options: Default options.
         dialect: Differences of the server from OpenAI's; default: those of a known host, else
             `COMPATIBLE`.
+        think_tags: Whether reasoning in `<think>` or `<mm:think>` tags at the beginning of answers
+            becomes `Reasoning`; default: as the dialect says.
         **http: `max_retries`, `timeout`, `headers`, `http_client`, `limits`; see `HttpOptions`.
 
     Raises:
@@ -121,12 +129,13 @@ class OpenAIChatModel(HttpModel, ChatModel):
         base_url: str | None = None,
         options: ChatOptions | None = None,
         dialect: Dialect | None = None,
+        think_tags: bool | None = None,
         **http: Unpack[HttpOptions],
     ) -> None:
         base_url = openai_url(base_url)
         if dialect is not None:
             check_type("dialect", dialect, Dialect)
-        self._dialect = dialect or dialect_for(base_url)
+        self._dialect = with_think_tags(dialect or dialect_for(base_url), enabled=think_tags)
         self._options = model_options(OpenAIChatOptions, model, options)
         provider = self._dialect.provider
         self._http = connect(base_url, api_key, http, provider=provider, idempotent=True)

@@ -22,6 +22,7 @@ from chatclient.providers.http.errors import empty_response, error_from_data, in
 from chatclient.providers.openai.dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai.metadata import metadata_of
 from chatclient.providers.openai.reasoning import FIELDS, decode_reasoning_item
+from chatclient.providers.openai.think_tags import ThinkTags
 from chatclient.providers.wire.fields import (
     MALFORMED,
     dump_arguments,
@@ -36,7 +37,7 @@ def decode_response(data: Any, dialect: Dialect, headers: Headers = EMPTY) -> Ch
     try:
         raise_for_errors(data, dialect, headers)
         generations = tuple(
-            _generation(choice, at, dialect.provider)
+            _generation(choice, at, dialect)
             for at, choice in enumerate(data["choices"] or ())  # null at some gateways
         )
         if not generations:
@@ -61,9 +62,13 @@ def raise_for_errors(data: Any, dialect: Dialect, headers: Headers, event: str =
         raise error_from_data(dialect.provider, 0, data, headers)
 
 
-def _generation(choice: Mapping[str, Any], at: int, provider: str) -> Generation:
+def _generation(choice: Mapping[str, Any], at: int, dialect: Dialect) -> Generation:
     message = choice.get("message") or {}
-    output = decode_message(message, provider)
+    output = decode_message(message, dialect.provider)
+    if dialect.think_tags:
+        tags = ThinkTags(dialect.provider)
+        parts = [*tags.split(output.parts), *tags.end()]
+        output = AssistantMessage(parts, metadata=output.metadata)
     native = choice.get("finish_reason")
     calls, refused = bool(output.tool_calls), bool(message.get("refusal"))
     return Generation(

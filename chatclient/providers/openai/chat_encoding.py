@@ -7,6 +7,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
+from chatclient._internal.frozen import EMPTY
 from chatclient.chat.messages import (
     AssistantMessage,
     Media,
@@ -24,7 +25,8 @@ from chatclient.chat.tool import ToolDefinition
 from chatclient.providers.openai.dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai.media import media_part
 from chatclient.providers.openai.reasoning import FIELDS, reasoning_item
-from chatclient.providers.openai.schemas import enforceable, json_schema_format
+from chatclient.providers.openai.schemas import enforceable, json_schema_format, with_own_strict
+from chatclient.providers.openai.think_tags import tagged_text
 from chatclient.providers.wire.fields import (
     arguments_json,
     merge_extra,
@@ -69,7 +71,7 @@ def _tools(options: ChatOptions, dialect: Dialect) -> dict[str, Any]:
         return {}
     strict: bool | None = getattr(options, "strict_tools", None)
     definitions = sendable_definitions(options, dialect.tool_schemas)
-    tools = [_tool(definition, strict=strict) for definition in definitions]
+    tools = [_tool(each, dialect.provider, strict=strict) for each in definitions]
     fields: dict[str, Any] = {"tools": tools}
     if options.tool_choice is not None:
         fields["tool_choice"] = _tool_choice(options.tool_choice)
@@ -78,8 +80,11 @@ def _tools(options: ChatOptions, dialect: Dialect) -> dict[str, Any]:
     return fields
 
 
-def _tool(definition: ToolDefinition, *, strict: bool | None) -> dict[str, Any]:
+def _tool(definition: ToolDefinition, provider: str, *, strict: bool | None) -> dict[str, Any]:
+    own = definition.provider_options.get(provider, EMPTY)
+    definition = with_own_strict(definition, own)
     function: dict[str, Any] = {
+        **own,
         "name": definition.name,
         "description": definition.description,
         "parameters": definition.input_schema,
@@ -208,8 +213,11 @@ def _user(message: UserMessage, dialect: Dialect) -> dict[str, Any]:
 
 def _assistant(message: AssistantMessage, dialect: Dialect) -> dict[str, Any]:
     text, fields = _text_and_fields(message, dialect)
-    content: Any = text or None
-    if dialect.reasoning_field == "content":
+    tagged = tagged_text(message.parts, dialect.provider)
+    content: Any = tagged + text or None
+    if tagged:
+        pass  # its reasoning is in the text
+    elif dialect.reasoning_field == "content":
         content = _content_with_thinking(message, dialect) or content
     # Without a field for it, the reasoning is from OpenAI's Responses API and is not sent.
     elif dialect.reasoning_field and (message.reasoning or dialect.needs_reasoning):

@@ -25,6 +25,7 @@ from chatclient.providers.openai.chat_names import CallNames
 from chatclient.providers.openai.dialect import Dialect
 from chatclient.providers.openai.metadata import metadata_of
 from chatclient.providers.openai.reasoning import FIELDS, ContentReasoning, FieldReasoning
+from chatclient.providers.openai.think_tags import ThinkTags
 from chatclient.providers.wire.fields import MALFORMED, int_field, other_fields
 
 
@@ -104,6 +105,7 @@ class _Choice:
     audio_id: ProviderPart | None = None
     names: CallNames = field(default_factory=CallNames)
     streamed: _Streamed = field(default_factory=_Streamed)
+    tags: ThinkTags | None = None
 
     def take_details(self, delta: Mapping[str, Any], *, complete: bool) -> Mapping[str, Any]:
         """Return *delta* without reasoning details, which are collected to be emitted complete."""
@@ -218,6 +220,7 @@ class StreamDecoder:
             or type(text) is not str
             or "error" in chunk
             or (state := self._choices.get(0)) is None
+            or (state.tags is not None and state.tags.at != "answer")
         ):
             return None
         state.streamed.add([text], complete=False)
@@ -231,7 +234,8 @@ class StreamDecoder:
         at = int_field(choice.get("index")) or 0
         state = self._choices.get(at)
         if state is None:
-            state = self._choices[at] = _Choice()
+            tags = ThinkTags(self._dialect.provider) if self._dialect.think_tags else None
+            state = self._choices[at] = _Choice(tags=tags)
         provider, delta = self._dialect.provider, state.take_details(delta, complete=complete)
         if logprobs := choice.get("logprobs"):
             state.add_logprobs(logprobs, complete=complete)
@@ -240,6 +244,8 @@ class StreamDecoder:
             parts = state.streamed.missing_from(parts, state.names)
         state.streamed.add(parts, complete=complete)
         parts = state.reasoning.join(parts, provider)
+        if state.tags is not None:
+            parts = state.tags.split(parts)
         if "audio" in delta:
             parts = state.without_repeated_audio_id(parts)
         parts = state.names.join(parts)
@@ -261,7 +267,8 @@ class StreamDecoder:
         state = self._choices[at]
         state.finished = True
         provider = self._dialect.provider
-        parts: list[Any] = [*state.names.end(), *state.reasoning.end(provider)]
+        parts: list[Any] = state.tags.end() if state.tags is not None else []
+        parts += [*state.names.end(), *state.reasoning.end(provider)]
         for name, reasoning in state.details.items():
             parts.append(ProviderPart(provider, FrozenDict({name: reasoning.end()})))
         state.details = {}

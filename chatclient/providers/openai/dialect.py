@@ -44,6 +44,7 @@ class Dialect:
         user_after_tool: Whether a user message may directly follow tool results.
         one_system_message: Whether leading system messages have to be merged.
         names_tools: Whether tool results need the name of their tool.
+        think_tags: Whether text may begin with reasoning in `<think>` or `<mm:think>` tags.
         tool_schemas: The server's rules for tool schemas.
     """
 
@@ -68,6 +69,7 @@ class Dialect:
     user_after_tool: bool = True
     one_system_message: bool = False
     names_tools: bool = False
+    think_tags: bool = False
     tool_schemas: SchemaRules = OPENAI_RULES
 
 
@@ -86,6 +88,11 @@ COMPATIBLE = Dialect(
     tool_schemas=COMPATIBLE_RULES,
 )
 """Default for servers without a preset."""
+
+
+def with_think_tags(dialect: Dialect, *, enabled: bool | None) -> Dialect:
+    """Return *dialect* with `think_tags` as *enabled* says; None leaves it as it is."""
+    return dialect if enabled is None else replace(dialect, think_tags=enabled)
 
 
 @lru_cache(maxsize=64)

@@ -137,6 +137,7 @@ PRESETS: Mapping[str, Preset] = {
         # reasoning_split in reasoning_details; both are sent back. Errors are in `base_resp`.
         _compatible(
             *("minimax", "https://api.minimax.io/v1", "MINIMAX_API_KEY"),
+            think_tags=True,
             output_schema="never",
             forces_calls=False,
         ),

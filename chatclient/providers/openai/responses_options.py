@@ -5,10 +5,11 @@ from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from chatclient._internal.frozen import EMPTY
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
 from chatclient.providers.openai.responses_encoding import PROVIDER, Form
-from chatclient.providers.openai.schemas import enforceable, json_schema_format
+from chatclient.providers.openai.schemas import enforceable, json_schema_format, with_own_strict
 from chatclient.providers.wire.fields import merge_extra, option_fields
 from chatclient.providers.wire.sendable_schemas import OPENAI_RULES, SchemaRules
 from chatclient.providers.wire.sendable_tools import sendable_definitions
@@ -119,8 +120,11 @@ def _tools(
 
 
 def _function(definition: ToolDefinition, strict: bool) -> dict[str, Any]:  # noqa: FBT001
+    own = definition.provider_options.get(PROVIDER, EMPTY)
+    definition = with_own_strict(definition, own)
     form = enforceable(definition.input_schema) if strict and definition.strict is None else None
     return {
+        **own,
         "type": "function",
         "name": definition.name,
         "description": definition.description,

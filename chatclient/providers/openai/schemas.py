@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from chatclient._internal.json_schema import strict_form
+from chatclient.chat.tool_definition import ToolDefinition
 
 
 def json_schema_format(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,6 +24,18 @@ def enforceable(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
     such as lengths, are removed.
     """
     return strict_form(schema) if _is_closed(schema) else None
+
+
+def with_own_strict(definition: ToolDefinition, own: Mapping[str, Any]) -> ToolDefinition:
+    """Return *definition* as strict as *own*, its options for the provider, say.
+
+    A schema that has no strict form stays as it is, and is not enforced.
+    """
+    if "strict" not in own or own["strict"] == definition.strict:
+        return definition
+    form = strict_form(definition.input_schema) if own["strict"] else None
+    schema = definition.input_schema if form is None else form
+    return replace(definition, strict=form is not None, input_schema=schema)
 
 
 def _is_closed(schema: Any) -> bool:

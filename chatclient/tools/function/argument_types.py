@@ -16,13 +16,15 @@ from pydantic_core import CoreSchema, SchemaError, to_json
 
 from chatclient._internal.json import loads
 from chatclient._internal.json_schema import JsonSchema
+from chatclient.chat.messages import UserMessage
 from chatclient.chat.tool import ToolContext, ToolRequest
 from chatclient.errors import ToolDefinitionError
 from chatclient.tools.function.parameters import (
     MISSING,
     Parameter,
-    ToolMemoryId,
     ToolParam,
+    is_memory_id,
+    members_of,
     metadata_of,
     unannotated,
 )
@@ -86,7 +88,7 @@ def _field(parameter: Parameter, text: str | None, place: str) -> Any:
     """Return the annotation that makes pydantic treat a parameter as its tool should."""
     kind = Any if parameter.annotation is MISSING else parameter.annotation
     default = parameter.default
-    _refuse_bare_mark(parameter, place)
+    _refuse_misplaced_mark(parameter, place)
     if isinstance(default, FieldInfo):
         kind, default = Annotated[kind, default], MISSING
     fields = [each for each in metadata_of(kind) if isinstance(each, FieldInfo)]
@@ -110,24 +112,37 @@ def _field(parameter: Parameter, text: str | None, place: str) -> Any:
     return Annotated[kind, Field(default=None)] if parameter.admits_none else kind
 
 
-def _refuse_bare_mark(parameter: Parameter, place: str) -> None:
-    """Check that metadata of a parameter is neither its type nor its default.
+def _refuse_misplaced_mark(parameter: Parameter, place: str) -> None:
+    """Check that the marks of a parameter are in their place, and known to tools.
 
     Raises:
-        ToolDefinitionError: It stands there, where pydantic would take it for what it is not, or
-            nothing was made of `ToolParam`.
+        ToolDefinitionError: A mark is a type or a default, where pydantic would misunderstand it;
+            nothing was made of `ToolParam`; or the mark has a meaning in services only.
     """
     kind, notes = unannotated(parameter.annotation)
-    places = (kind, parameter.default, *(note for note in notes if note is ToolParam))
+    kinds = members_of(kind)
+    places = (*kinds, parameter.default, *(note for note in notes if note is ToolParam))
     for given in places:
-        mark = given if isinstance(given, type) else type(given)
-        if mark in (ToolParam, ToolMemoryId):
+        if isinstance(given, ToolParam) or given is ToolParam or is_memory_id(given):
+            mark = given if isinstance(given, type) else type(given)
             shown = f"{mark.__name__}(...)" if mark is ToolParam else mark.__name__
             msg = (
                 f"parameter {parameter.name!r} of {place} must have its {mark.__name__} beside its"
                 f" type: {parameter.name}: Annotated[str, {shown}]"
             )
             raise ToolDefinitionError(msg)
+    for mark, mend in _MARKS_OF_SERVICES.items():
+        if any(mark in (note, type(note)) for note in notes):
+            msg = (
+                f"parameter {parameter.name!r} of {place} is annotated with {mark.__name__}; {mend}"
+            )
+            raise ToolDefinitionError(msg)
+
+
+_MARKS_OF_SERVICES: Mapping[type[Any], str] = {
+    ToolContext: "a tool gets its context in a parameter of this type: context: ToolContext",
+    UserMessage: "that marks a parameter of a service's method; a tool gets no message",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -55,6 +55,7 @@ class FunctionToolCallback:
         metadata: How the tool is run.
         result_converter: Converts the returned value to a text for the model.
         strict: Whether the provider enforces the schema.
+        provider_options: More fields for single providers; default: those of `@tool`.
 
     Raises:
         ToolDefinitionError: The callable cannot be a tool; the error contains the reason.
@@ -71,6 +72,7 @@ class FunctionToolCallback:
         metadata: ToolMetadata | None = None,
         result_converter: ResultConverter | None = None,
         strict: bool | None = None,
+        provider_options: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         mark = mark_of(function) or _NO_MARK
         self.name = name = name or mark.name or _own_name(function)
@@ -90,6 +92,9 @@ class FunctionToolCallback:
             description or mark.description or signature.description or describe_name(name),
             _strict(name, signature) if strict else signature.input_schema,
             strict,
+            provider_options=mark.provider_options
+            if provider_options is None
+            else provider_options,
         )
 
     @property

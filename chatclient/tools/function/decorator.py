@@ -1,11 +1,13 @@
 """`@tool`: marks a function or method as a tool."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, overload
 
+from chatclient._internal.frozen import EMPTY
 from chatclient.chat.tool import Effect, ReturnDirect, ToolMetadata
+from chatclient.chat.tool_definition import check_provider_options
 from chatclient.errors import ToolDefinitionError, WrongTypeError
 from chatclient.tools.function.result import ResultConverter, check_converter
 
@@ -15,7 +17,7 @@ _MARK = "__chatclient_tool__"
 PLAIN = ToolMetadata()
 
 _OPTIONS = (
-    *("name", "description", "result_converter", "strict"),
+    *("name", "description", "result_converter", "strict", "provider_options"),
     *(field.name for field in fields(ToolMetadata)),
 )
 _APPROVAL = (
@@ -38,6 +40,7 @@ class ToolMark:
     metadata: ToolMetadata = PLAIN
     result_converter: ResultConverter | None = None
     strict: bool | None = None
+    provider_options: Mapping[str, Mapping[str, Any]] = EMPTY
 
 
 @overload
@@ -59,6 +62,7 @@ def tool(
     always_visible: bool = False,
     compensation: Callable[..., Any] | str | None = None,
     strict: bool | None = None,
+    provider_options: Mapping[str, Mapping[str, Any]] = EMPTY,
 ) -> Callable[[F], F]: ...
 
 
@@ -70,6 +74,7 @@ def tool(
     description: str | None = None,
     result_converter: ResultConverter | None = None,
     strict: bool | None = None,
+    provider_options: Mapping[str, Mapping[str, Any]] = EMPTY,
     **metadata: Any,
 ) -> Any:
     """Mark a function or method as a tool; it stays callable as before.
@@ -85,6 +90,7 @@ def tool(
         result_converter: Makes the result a text for the model; default: strings as they are,
             everything else as JSON.
         strict: Whether the provider enforces the schema; default: as in the model's options.
+        provider_options: More fields for single providers; see `ToolDefinition`.
         **metadata: How it is run: `return_direct`, `timeout`, `sequential`,
             `concurrency_group`, `exclusive`, `effect`, `always_visible`,
             `compensation`; see `ToolMetadata`.
@@ -98,7 +104,10 @@ def tool(
     if result_converter is not None:
         check_converter(result_converter)
     _check_names(metadata)
-    mark = ToolMark(name, description, ToolMetadata(**metadata), result_converter, strict)
+    check_provider_options(provider_options, "@tool" if name is None else f"tool {name!r}")
+    mark = ToolMark(
+        name, description, ToolMetadata(**metadata), result_converter, strict, provider_options
+    )
 
     def decorate(target: F) -> F:
         # A static or class method carries the mark on the function inside.

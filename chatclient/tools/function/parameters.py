@@ -19,6 +19,7 @@ from typing import (
 )
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.errors import PydanticUserError
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import with_default_schema
 
@@ -27,6 +28,7 @@ from chatclient._internal.frozen import EMPTY
 from chatclient._internal.type_variables import (
     TypeArguments,
     UnknownTypeError,
+    alias_value,
     defining_class,
     resolve_variables,
     type_arguments,
@@ -84,7 +86,18 @@ class ToolMemoryId:
     The id is a text, and is converted to the type of the parameter, such as int or UUID.
     The model neither sees the parameter nor chooses its value. Outside of a conversation it gets
     its default; without one it gets None where the type admits it, and else the call fails.
+
+    It stands beside the type of a parameter. Anywhere else, as in `list[Annotated[str,
+    ToolMemoryId]]` or a field of a model, the model would have to write the id; a tool with such a
+    type is refused when it is defined.
     """
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, _core_schema: CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        msg = f"{cls.__name__} belongs beside the type of a parameter, not into its parts"
+        raise PydanticUserError(msg, code="invalid-for-json-schema")
 
 
 @dataclass(slots=True, eq=False)
@@ -336,9 +349,14 @@ def unannotated(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
         if get_origin(annotation) is Annotated:
             annotation, metadata = annotation.__origin__, (*annotation.__metadata__, *metadata)
         elif hasattr(annotation, "__value__"):  # a `type` statement's
-            annotation = annotation.__value__
+            annotation = alias_value(annotation)
         else:
             return annotation, metadata
+
+
+def members_of(kind: Any) -> tuple[Any, ...]:
+    """Return the members of a union, and any other type alone."""
+    return get_args(kind) if _is_union(kind) else (kind,)
 
 
 def _is_union(annotation: Any) -> bool:
@@ -352,17 +370,18 @@ def _admits_none(annotation: Any) -> bool:
     return kind in (None, type(None)) or (get_origin(kind) is Literal and None in get_args(kind))
 
 
-def _is_marker(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, ToolMemoryId)
+def is_memory_id(value: Any) -> bool:
+    """Whether *value* is `ToolMemoryId`, a subclass such as `MemoryId`, or an object of one."""
+    return issubclass(value if isinstance(value, type) else type(value), ToolMemoryId)
 
 
 def _role(annotation: Any) -> Role:
     kind, metadata = unannotated(annotation)
-    if any(isinstance(each, ToolMemoryId) or _is_marker(each) for each in metadata):
+    if any(map(is_memory_id, metadata)):
         return "memory_id"
-    if isinstance(kind, type) and issubclass(kind, ToolContext):
+    if kind is ToolContext:
         return "context"
     if _is_union(kind):
-        roles: list[Role] = [_role(each) for each in get_args(kind) if each is not type(None)]
-        return roles[0] if len(roles) == 1 else "argument"
+        roles: set[Role] = {_role(each) for each in get_args(kind) if each is not type(None)}
+        return roles.pop() if len(roles) == 1 else "argument"
     return "argument"

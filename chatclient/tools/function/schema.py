@@ -81,7 +81,7 @@ def signature_of(function: Callable[..., Any], *, name: str | None = None) -> To
     said = parse_docstring(callee.doc)
     arguments = tuple(each for each in callee.parameters if each.role == "argument")
     adapter, schema = arguments_of(arguments, said.parameters, callee.place)
-    injected = Injected.of(callee.parameters)
+    injected = Injected.of(callee.parameters, callee.place)
     reader = ArgumentReader(
         name or _name(function),
         validator_of(adapter),
@@ -156,7 +156,7 @@ def signature_of_schema(
     """
     complete = dict(complete_object_schema(schema))
     callee = callee_of(function) if function is not None else _ANYTHING
-    injected = Injected.of(callee.parameters)
+    injected = Injected.of(callee.parameters, callee.place)
     settled = set(settled_by_partial(function))
     hidden = {*injected.names, *(settled - set(complete["properties"]))}
     takes = _keywords(callee) if function is not None else None
@@ -263,7 +263,7 @@ def _one_value(callee: Callee) -> tuple[Parameter, Injected]:
             " if it wants one; leave input_type out to give it each value by name"
         )
         raise ToolDefinitionError(msg)
-    return takes[0], Injected.of(injected)
+    return takes[0], Injected.of(injected, callee.place)
 
 
 def _input_parameter(

@@ -8,17 +8,19 @@ of dates and durations, files that must exist, and numbers or years beyond what 
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
-from pydantic import TypeAdapter
-from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic import BaseModel, TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaWarningKind
 
-from chatclient._internal.json_schema import JsonSchema, map_subschemas
+from chatclient._internal.json_schema import JsonSchema
+from chatclient.tools.function.alias_paths import insert_at, path_of
 from chatclient.tools.function.docstring import parse_docstring
 from chatclient.tools.function.exact_numbers import DECIMAL, ENUM_NAMES
-from chatclient.tools.function.parameters import REQUIRED, text_beside
+from chatclient.tools.function.parameters import text_beside
+from chatclient.tools.function.schema_tidying import BASE64URL, READS_TEXT, tidied
 
 
 def schema_of(adapter: TypeAdapter[Any]) -> JsonSchema:
@@ -27,21 +29,7 @@ def schema_of(adapter: TypeAdapter[Any]) -> JsonSchema:
     Raises:
         pydantic.errors.PydanticInvalidForJsonSchema: Some of it cannot come from JSON.
     """
-    schema = adapter.json_schema(schema_generator=_Generator)
-    definitions = schema.get("$defs", {})
-    _require_tags(schema, definitions)
-    return _tidied(_at_root(schema, definitions))
-
-
-def _at_root(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
-    """Return *schema* with what its root refers to spelled out there; providers want an object."""
-    rest = {key: value for key, value in schema.items() if key != "$ref"}
-    return {**_target(schema, definitions), **rest}
-
-
-def _target(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
-    """Return the definition that *schema* refers to, or else itself."""
-    return definitions[schema["$ref"].removeprefix("#/$defs/")] if "$ref" in schema else schema
+    return tidied(adapter.json_schema(schema_generator=_Generator))
 
 
 _SCALARS = (str, int, float, type(None))  # and so bool
@@ -53,7 +41,6 @@ _KEYS: Mapping[str, JsonSchema] = {
     "number": {"pattern": r"^-?(0|[1-9]\d*)(\.\d+)?$"},
     "boolean": {"enum": ["true", "false"]},
 }
-_READS_TEXT = "x-reads-text"  # marks an enum of numbers that takes them as text, as keys are
 _STRING_KEYWORDS = frozenset({"pattern", "format", "minLength", "maxLength"})
 _LEAP = r"(\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29"
 _YEAR = r"(\d{3}[1-9]|\d\d[1-9]0|\d[1-9]00|[1-9]000)"
@@ -64,7 +51,6 @@ _DAY = (
 _TIME = r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?"
 _NAIVE = f"^({_YEAR}-{_DAY}|{_LEAP})T{_TIME}$"
 _COMPLEX = r"^-?\d+(\.\d+)?([+-]\d+(\.\d+)?j)?$"
-_BASE64 = r"^([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2}==|[A-Za-z0-9_-]{3}=)?$"
 
 
 class _Generator(GenerateJsonSchema):
@@ -92,7 +78,7 @@ class _Generator(GenerateJsonSchema):
         result: JsonSchema = {"type": "string"}
         encoding = self._config.val_json_bytes
         if encoding == "base64":
-            return {**result, "contentEncoding": "base64", "pattern": _BASE64}
+            return {**result, "contentEncoding": "base64", "pattern": BASE64URL}
         if encoding == "hex":
             return {**result, "contentEncoding": "base16", "pattern": "^([0-9a-fA-F]{2})*$"}
         self.update_with_validations(result, schema, self.ValidationsMapping.bytes)
@@ -165,7 +151,7 @@ class _Generator(GenerateJsonSchema):
             meaning = ", ".join(f"{member.value!r} = {member.name}" for member in members)
             result["description"] = _sentences(result.get("description"), meaning)
         if schema.get("sub_type") in ("int", "float"):
-            result[_READS_TEXT] = True
+            result[READS_TEXT] = True
         result[ENUM_NAMES] = {member.name: member.value for member in members}
         return result
 
@@ -217,13 +203,29 @@ class _Generator(GenerateJsonSchema):
             return {"anyOf": names} if len(names) > 1 else next(iter(names), None)
         if "enum" in schema or "const" in schema:
             values = schema.get("enum", [schema.get("const")])
-            texts = [str(v) for v in values if isinstance(v, str) or _READS_TEXT in schema]
+            texts = [str(v) for v in values if isinstance(v, str) or READS_TEXT in schema]
             return {"enum": texts} if texts else None
         if schema.get("type") == "string":
             return {key: value for key, value in schema.items() if key in _STRING_KEYWORDS}
         return _KEYS.get(schema.get("type", "any"))
 
     # Classes.
+
+    def _named_required_fields_schema(
+        self, named_required_fields: Sequence[tuple[str, bool, Any]]
+    ) -> JsonSchema:
+        """Put fields with an `AliasPath` where they are read; pydantic shows their names."""
+        if self._config.populate_by_name or getattr(self._config, "validate_by_name", False):
+            return super()._named_required_fields_schema(named_required_fields)
+        paths = [path_of(each[2].get("validation_alias")) for each in named_required_fields]
+        fields = list(zip(named_required_fields, paths, strict=True))
+        result = super()._named_required_fields_schema([each for each, path in fields if not path])
+        for each, path in sorted(fields, key=lambda field: not field[0][1]):
+            if path:
+                alone = super()._named_required_fields_schema([each])
+                for value in alone["properties"].values():
+                    insert_at(result, path, value, required=each[1])
+        return result
 
     def named_tuple_schema(self, schema: Any) -> JsonSchema:
         """An object: a model should not have to count the places of a tuple."""
@@ -240,6 +242,9 @@ class _Generator(GenerateJsonSchema):
         return self.kw_arguments_schema(schema["arguments_schema"]["arguments_schema"], None)
 
     def model_schema(self, schema: Any) -> JsonSchema:
+        if schema["cls"] is BaseModel:
+            msg = "BaseModel has no fields; name a model of your own"
+            raise PydanticUserError(msg, code="invalid-for-json-schema")
         return _documented(super().model_schema(schema), schema["cls"])
 
     def dataclass_schema(self, schema: Any) -> JsonSchema:
@@ -297,92 +302,3 @@ def _hints(cls: type[Any]) -> Mapping[str, Any]:
         return get_type_hints(cls, include_extras=True)
     except (AttributeError, NameError, TypeError):  # pydantic knows more names than Python
         return {}
-
-
-# --- tidying --------------------------------------------------------------------------------
-
-# Formats that are pydantic's own, and what their strings must look like.
-_PATTERNS: Mapping[str, str | None] = {
-    **dict.fromkeys(["binary", "path", "file-path", "directory-path", "password"]),
-    "base64": r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
-    "base64url": _BASE64,
-}
-_NULL = {"type": "null"}
-
-
-def _require_tags(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
-    """Require the discriminator in each variant of a tagged union, also with a default."""
-    if "discriminator" in schema:
-        for branch in schema["oneOf"]:
-            _require(schema["discriminator"]["propertyName"], branch, definitions)
-    map_subschemas(schema, lambda inner: _require_tags(inner, definitions))
-    return schema
-
-
-def _require(name: str, schema: JsonSchema, definitions: JsonSchema) -> None:
-    schema = _target(schema, definitions)
-    for branch in schema.get("oneOf", ()):
-        _require(name, branch, definitions)
-    properties = schema.get("properties", {})
-    if name in properties:
-        required = {name, *schema.get("required", ())}
-        schema["required"] = [each for each in properties if each in required]
-
-
-def _tidied(schema: JsonSchema) -> JsonSchema:
-    if "properties" in schema:
-        _require_as_marked(schema)
-    schema = map_subschemas(schema, _tidied)
-    for name in ("title", _READS_TEXT, REQUIRED):
-        schema.pop(name, None)
-    if schema.pop("discriminator", None):
-        schema = {"anyOf": schema.pop("oneOf"), **schema}
-    if str(schema.get("format")).startswith("uuid"):  # the version is in the pattern
-        schema["format"] = "uuid"
-    if schema.get("format") in _PATTERNS:
-        pattern = _PATTERNS[schema.pop("format")]
-        if pattern:
-            schema["pattern"] = pattern
-    if "properties" in schema:
-        _tidy_properties(schema)
-    return schema
-
-
-def _require_as_marked(schema: JsonSchema) -> None:
-    """Require what `ToolParam` wants to be given; what it does not has to have a value."""
-    properties = schema["properties"]
-    marks = {
-        name: each[REQUIRED]
-        for name, each in properties.items()
-        if isinstance(each, dict) and REQUIRED in each
-    }
-    if not marks:
-        return
-    required = {*schema.get("required", ()), *(name for name, mark in marks.items() if mark)}
-    for name in required:
-        if marks.get(name) is False:
-            msg = (
-                f"{name!r} is not required, but has no default and its type does not admit None;"
-                " give it one or the other (or, in a TypedDict, NotRequired)"
-            )
-            raise PydanticInvalidForJsonSchema(msg)
-    schema["required"] = [name for name in properties if name in required]
-
-
-def _tidy_properties(schema: JsonSchema) -> None:
-    schema.setdefault("additionalProperties", False)
-    required = schema.get("required", ())
-    if not required:
-        schema.pop("required", None)
-    for name, wanted in schema["properties"].items():
-        if name not in required and wanted.get("default") is None:
-            schema["properties"][name] = _without_null(wanted)
-
-
-def _without_null(schema: JsonSchema) -> JsonSchema:
-    """Return *schema* without null, for optional properties."""
-    rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
-    branches = [branch for branch in schema.get("anyOf", ()) if branch != _NULL]
-    if len(branches) == 1:
-        return {**branches[0], **rest}
-    return {"anyOf": branches, **rest} if branches else rest

@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
-from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from chatclient._internal.frozen import FrozenDict
 from chatclient.chat.tool import ToolContext
-from chatclient.errors import ToolUsageError
+from chatclient.errors import ToolDefinitionError, ToolUsageError
+from chatclient.tools.function.argument_types import PYDANTIC_ERRORS
 from chatclient.tools.function.binding import ArgumentReader
-from chatclient.tools.function.parameters import MISSING, Parameter, callee_of, unannotated
+from chatclient.tools.function.parameters import MISSING, Parameter, callee_of
 from chatclient.tools.tool_execution import ToolExecution
 
 T = TypeVar("T")
@@ -68,8 +69,8 @@ class ToolSignature:
         values = self._reader.read(arguments)
         for name in self._injected.contexts:
             values[name] = context
-        for parameter in self._injected.conversations:
-            self._inject_conversation(parameter, values, context.conversation_id)
+        for conversation in self._injected.conversations:
+            self._inject_conversation(conversation, values, context.conversation_id)
         return values
 
     def prepare(
@@ -88,8 +89,9 @@ class ToolSignature:
         return functools.partial(function, *places, **values)
 
     def _inject_conversation(
-        self, parameter: Parameter, values: dict[str, Any], conversation: str | None
+        self, target: "ConversationParameter", values: dict[str, Any], conversation: str | None
     ) -> None:
+        parameter = target.parameter
         if conversation is None and parameter.default is not MISSING:
             return
         if conversation is None and not parameter.admits_none:
@@ -99,32 +101,61 @@ class ToolSignature:
                 " give the request an id, or the parameter a default"
             )
             raise ToolUsageError(msg)
-        values[parameter.name] = (
-            None if conversation is None else self._id_for(parameter, conversation)
-        )
-
-    def _id_for(self, parameter: Parameter, conversation: str) -> Any:
-        """Return the id as the type that *parameter* declares.
-
-        Raises:
-            ToolUsageError: It is no such value.
-        """
-        kind, _ = unannotated(parameter.annotation)
-        if kind in (str, Any, MISSING):
-            return conversation
         try:
-            return _adapter(kind).validate_python(conversation)
-        except (ValidationError, PydanticSchemaGenerationError) as error:
+            values[parameter.name] = None if conversation is None else target.convert(conversation)
+        except ValidationError as error:
             msg = (
-                f"tool {self._reader.tool_name!r} takes the conversation's id as {kind!r} in"
-                f" {parameter.name!r}, and {conversation!r} is none; change the type or the id"
+                f"tool {self._reader.tool_name!r} takes the conversation's id as"
+                f" {parameter.annotation!r} in {parameter.name!r}, and {conversation!r} is none;"
+                " change the type or the id"
             )
             raise ToolUsageError(msg) from error
 
 
-@functools.lru_cache(maxsize=256)
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+@dataclass(frozen=True, slots=True)
+class ConversationParameter:
+    """A parameter for the conversation's id.
+
+    Attributes:
+        parameter: The parameter.
+        convert: Returns an id as the declared type, or raises pydantic's `ValidationError`.
+    """
+
+    parameter: Parameter
+    convert: Callable[[str], Any]
+
+    @classmethod
+    def of(cls, parameter: Parameter, place: str) -> Self:
+        """Return *parameter* with the conversion to its type.
+
+        Raises:
+            ToolDefinitionError: No text can become a value of its type.
+        """
+        try:
+            convert = TypeAdapter(parameter.annotation).validate_python
+        except PYDANTIC_ERRORS as error:
+            raise _no_id(parameter, place) from error
+        try:
+            convert("x")
+        except ValidationError as error:
+            kinds = [each["type"] for each in error.errors(include_url=False)]
+            if all(kind.endswith("_type") or kind in _REFUSES_TEXT for kind in kinds):
+                raise _no_id(parameter, place) from error
+        except Exception:  # noqa: BLE001, S110 - a validator of the application met no real id
+            pass
+        return cls(parameter, convert)
+
+
+_REFUSES_TEXT = {"is_instance_of", "is_subclass_of", "none_required", "sequence_str"}
+"""Errors of pydantic for any text; the others of the kind end with `_type`."""
+
+
+def _no_id(parameter: Parameter, place: str) -> ToolDefinitionError:
+    msg = (
+        f"parameter {parameter.name!r} of {place} gets the conversation's id, a text, which cannot"
+        f" become a {parameter.annotation!r}; use str, int, UUID or the like"
+    )
+    return ToolDefinitionError(msg)
 
 
 @dataclass(slots=True, eq=False)
@@ -132,21 +163,33 @@ class Injected:
     """The parameters that the library fills in: by name with the context, or with its id."""
 
     contexts: tuple[str, ...]
-    conversations: tuple[Parameter, ...]
+    conversations: tuple[ConversationParameter, ...]
 
     @classmethod
-    def of(cls, parameters: Iterable[Parameter]) -> Self:
-        """Return those of *parameters* that the model never sees."""
+    def of(cls, parameters: Iterable[Parameter], place: str) -> Self:
+        """Return those of *parameters* that the model never sees.
+
+        Args:
+            parameters: The parameters of a function.
+            place: The function, for messages.
+
+        Raises:
+            ToolDefinitionError: One of them has a type that the library has no value for.
+        """
         parameters = tuple(parameters)
         return cls(
             tuple(each.name for each in parameters if each.role == "context"),
-            tuple(each for each in parameters if each.role == "memory_id"),
+            tuple(
+                ConversationParameter.of(each, place)
+                for each in parameters
+                if each.role == "memory_id"
+            ),
         )
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all of them."""
-        return (*self.contexts, *(each.name for each in self.conversations))
+        return (*self.contexts, *(each.parameter.name for each in self.conversations))
 
 
 def compensation_name(tool: str) -> str:

@@ -60,6 +60,7 @@ class McpToolCallback:
             tool.description or tool.title or describe_name(tool.name),
             self._signature.input_schema,
             metadata={"mcp": _origin(server, tool)},
+            provider_options=server.provider_options,
         )
         self.metadata = ToolMetadata(
             timeout=server.timeout,

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 from chatclient._internal.checks import check_callable, check_choice, check_type, seconds
+from chatclient._internal.frozen import EMPTY
 from chatclient.chat.model import ChatModel
 from chatclient.chat.tool import ToolContext
+from chatclient.chat.tool_definition import check_provider_options
 from chatclient.errors import UsageError
 from chatclient.tools.mcp.limits import MCP_LIMITS, McpLimits
 
@@ -67,6 +69,7 @@ class McpServerSettings(TypedDict, total=False):
     roots: Sequence[str | Path]
     log_level: McpLogLevel | None
     limits: McpLimits
+    provider_options: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ class McpServer:
         log_level: The lowest level of messages of the server's log that are written to this
             library's log; None for no messages.
         limits: What the server may send.
+        provider_options: More fields of its tools for single providers, such as
+            `{"anthropic": {"defer_loading": True}}`; see `ToolDefinition`.
         command: The program that is started, for errors, or None.
 
     Raises:
@@ -116,6 +121,7 @@ class McpServer:
     roots: Sequence[str | Path] = ()
     log_level: McpLogLevel | None = None
     limits: McpLimits = MCP_LIMITS
+    provider_options: Mapping[str, Mapping[str, Any]] = EMPTY
     command: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -135,6 +141,7 @@ class McpServer:
             self, "roots", tuple(Path(root).expanduser().absolute() for root in roots)
         )
         check_type("limits", self.limits, McpLimits)
+        check_provider_options(self.provider_options, f"MCP server {self.name!r}")
         if self.log_level is not None:
             check_choice("log_level", self.log_level, McpLogLevel)
 

@@ -12,7 +12,15 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import pytest
 import typing_extensions
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, RootModel, field_validator
+from pydantic import (
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    RootModel,
+    field_validator,
+)
 
 from chatclient.errors import EntityError, UsageError
 from chatclient.structured import (
@@ -637,6 +645,22 @@ def test_partial_aliases() -> None:
     values = parts(Row, '{"rowId": 7, "sort": "a", "label": "x"}')
 
     assert [(v.row_id, v.kind) for v in values][:2] == [(7, None), (7, "")]
+
+
+def test_alias_paths() -> None:
+    """The schema has the place that a field is read from, in the answer and in its beginning."""
+
+    class Place(BaseModel):
+        city: str = Field(validation_alias=AliasPath("address", "city"))
+        code: int = Field(validation_alias=AliasPath("address", "codes", 0))
+
+    text = '{"address": {"city": "Rome", "codes": [12]}}'
+    address = converter_of(Place).json_schema["properties"]["address"]  # type: ignore[index]
+
+    assert address["required"] == ["city", "codes"]
+    assert address["properties"]["city"] == {"type": "string"}
+    assert converter_of(Place).convert(text).code == 12
+    assert [(v.city, v.code) for v in parts(Place, text)][-1] == ("Rome", 12)
 
 
 def test_function_instead_of_type() -> None:

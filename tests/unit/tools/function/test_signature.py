@@ -12,11 +12,13 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, T
 
 import jsonschema
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 from typing_extensions import TypeAliasType, TypedDict
 
-from chatclient.chat.tool import ToolContext
+from chatclient.chat.messages import UserMessage
+from chatclient.chat.tool import CONVERSATION_ID, ToolContext
 from chatclient.errors import ToolArgumentError, ToolDefinitionError
+from chatclient.services import MemoryId
 from chatclient.tools.function.schema import (
     ToolMemoryId,
     ToolParam,
@@ -32,6 +34,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 class Colour(enum.Enum):
     RED = "red"
+
+
+T = TypeVar("T")
+Maybe = TypeAliasType("Maybe", Optional[T], type_params=(T,))  # noqa: UP045
+
+
+class Owned(BaseModel):
+    owner: Annotated[str, MemoryId]
 
 
 class Odd(enum.Enum):
@@ -245,6 +255,8 @@ def test_description_precedence() -> None:
         (ToolParam, inspect.Parameter.empty, r"ToolParam\(\.\.\.\)"),
         (ToolMemoryId, inspect.Parameter.empty, "ToolMemoryId"),
         (str, ToolMemoryId(), "ToolMemoryId"),
+        (str, MemoryId, "MemoryId"),
+        (MemoryId | None, None, "MemoryId"),
     ],
 )
 def test_description_instead_of_type(annotation: Any, default: Any, mark: str) -> None:
@@ -467,7 +479,14 @@ def test_injected_parameters_are_hidden() -> None:
         j: ToolContext = ToolContext(),  # noqa: B008
     ) -> None: ...
 
+    def ids(
+        a: int,
+        b: Annotated[str, MemoryId] | Annotated[int, MemoryId],
+        c: Maybe[Annotated[str, MemoryId]],  # type: ignore[valid-type]
+    ) -> None: ...
+
     assert signature_of(function).parameters == ("a",)
+    assert signature_of(ids).parameters == ("a",)
 
 
 # --- invalid functions ----------------------------------------------------------------------
@@ -499,6 +518,38 @@ def local() -> Callable[..., Any]:
 
 
 @pytest.mark.feature("refused-objects-not-tools", "schema-cannot-described")
+@pytest.mark.parametrize(
+    ("annotation", "message"),
+    [
+        (list[Annotated[str, MemoryId]], "MemoryId belongs beside the type of a parameter"),
+        (Annotated[str, ToolMemoryId] | int, "ToolMemoryId belongs beside"),
+        (Owned, "MemoryId belongs beside"),
+        (Annotated[list[int], MemoryId], "a text, which cannot become a .*list"),
+        (Annotated[type[int] | None, MemoryId], "a text, which cannot become"),
+        (Annotated[Station, MemoryId], "a text, which cannot become"),
+        (Annotated[dict[str, Any], ToolContext], "in a parameter of this type: context"),
+        (Annotated[str, UserMessage], "UserMessage; that marks a parameter of a service"),
+        (BaseModel, "BaseModel has no fields"),
+    ],
+)
+def test_misplaced_marks(annotation: Any, message: str) -> None:
+    """A value of the library never becomes an argument of the model, and has its declared type."""
+    with pytest.raises(ToolDefinitionError, match=message):
+        signature_with(annotation)
+
+
+def test_conversation_id_is_converted() -> None:
+    """Constraints count; a type whose validator is the application's is tried at the call."""
+
+    def lookup(text: str) -> str:
+        return {"c-7": "seven"}[text]
+
+    def function(a: Annotated[str, AfterValidator(lookup), MemoryId]) -> None: ...
+
+    signature = signature_of(function)
+    assert signature.bind("{}", ToolContext({CONVERSATION_ID: "c-7"})) == {"a": "seven"}
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
