@@ -78,7 +78,7 @@ class SessionEvent:
         timestamp: The time of the message.
         message: The message.
         branch: The agent that sent or received it, as a dotted path such as `lead.writer`, or
-            None for the root agent, which talks with the user.
+            None for the root agent, which talks with the user; an empty path becomes None.
         metadata: JSON values of the application.
         synthetic: Whether it is a summary of archived events instead of an actual message.
         archived: Whether compaction has hidden it from the model.
@@ -98,7 +98,7 @@ class SessionEvent:
 
     def __post_init__(self) -> None:
         check_time_zone(self.timestamp, "timestamp")
-        check_branch(self.branch)
+        object.__setattr__(self, "branch", checked_branch(self.branch))
         object.__setattr__(self, "metadata", frozen(self.metadata, "metadata"))
 
     @classmethod
@@ -119,15 +119,16 @@ class SessionEvent:
         return self if self.archived else replace(self, archived=True)
 
 
-def check_branch(branch: str | None) -> None:
-    """Check that *branch* is None or a dotted path of names.
+def checked_branch(branch: str | None) -> str | None:
+    """Return *branch*, a dotted path of names, or None for the root agent: no or an empty path.
 
     Raises:
-        UsageError: It is not.
+        UsageError: It is no such path.
     """
-    if branch is not None and not all(p and p == p.strip() for p in branch.split(".")):
+    if branch and not all(p and p == p.strip() for p in branch.split(".")):
         msg = f"a branch must be a path of agents' names such as 'lead.writer', not {branch!r}"
         raise UsageError(msg)
+    return branch or None
 
 
 def visible_branches(branch: str) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from chatclient.chat.messages import Role
 from chatclient.errors import UsageError
 from chatclient.memory.sessions.event import (
     SessionEvent,
-    check_branch,
     check_time_zone,
+    checked_branch,
     synthetic_first,
     visible_branches,
 )
@@ -65,8 +65,7 @@ class EventFilter:
     def __post_init__(self) -> None:
         check_time_zone(self.since, "since")
         check_time_zone(self.until, "until")
-        if self.branch:
-            check_branch(self.branch)
+        checked_branch(self.branch)
         put = object.__setattr__
         if self.roles is not None:
             put(self, "roles", names(self.roles))

@@ -17,7 +17,7 @@ from chatclient.memory.sessions.compaction import (
     CompactionStrategy,
     CompactionTrigger,
 )
-from chatclient.memory.sessions.event import Session, SessionEvent, now
+from chatclient.memory.sessions.event import Session, SessionEvent, checked_branch, now
 from chatclient.memory.sessions.filter import ACTIVE, EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import SessionRepository, missing_session
 from chatclient.runtime.runtime import Runtime
@@ -110,6 +110,7 @@ class Sessions:
         Raises:
             ChatMemoryError: The session does not exist.
         """
+        branch = checked_branch(branch)
         moment = self.clock()
         known = await self._known(session, runtime)
         if known is None:
