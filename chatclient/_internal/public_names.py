@@ -186,6 +186,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.memory.in_memory": "InMemoryChatMemoryRepository",
         "chatclient.memory.redis": "RedisChatMemoryRepository",
         "chatclient.memory.repository": "ChatMemoryRepository Conversation newest",
+        "chatclient.memory.retention": "stamped",
         "chatclient.memory.sessions.chat_memory": "SessionChatMemory",
         "chatclient.memory.sessions.compaction": (
             "AnyTrigger Compaction CompactionStrategy CompactionTrigger SlidingWindow "

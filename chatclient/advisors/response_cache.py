@@ -219,6 +219,7 @@ def _key_of(prompt: Prompt, options: bytes, model: tuple[str, ...]) -> str:
     messages = [_sent_fields(message_to_dict(message)) for message in prompt.messages]
     for message in messages:
         message.pop("id", None)
+        message.pop("stored_at", None)
     return hashlib.sha256(options + dumps([model, messages])).hexdigest()
 
 

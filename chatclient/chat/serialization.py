@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from typing import Any
 
 from chatclient._internal.frozen import FrozenDict, frozen
@@ -47,6 +48,8 @@ def message_to_dict(message: Message) -> dict[str, Any]:
         result["metadata"] = dict(message.metadata)
     if message.id is not None:
         result["id"] = message.id
+    if message.stored_at is not None:
+        result["stored_at"] = message.stored_at.isoformat()
     return result
 
 
@@ -55,8 +58,8 @@ def message_from_dict(data: Mapping[str, Any], *, trusted: bool = True) -> Messa
 
     Args:
         data: The message.
-        trusted: Whether its metadata is kept, parts of which have a meaning for the library and
-            for providers. Not for a message that a browser sends, for example.
+        trusted: Whether its metadata, parts of which have a meaning for the library and for
+            providers, and its time of storing are kept. Not for a message from a browser.
 
     Raises:
         UsageError: *data* is not a stored message; messages of Chat Completions have another form.
@@ -69,7 +72,7 @@ def message_from_dict(data: Mapping[str, Any], *, trusted: bool = True) -> Messa
 
 
 def _without_metadata(data: Any) -> Any:
-    """Return *data* without the metadata of the message and its parts."""
+    """Return *data* without the metadata of the message and its parts, and its time."""
     if isinstance(data, list):
         return [_without_metadata(item) for item in data]
     if not isinstance(data, Mapping):
@@ -77,7 +80,7 @@ def _without_metadata(data: Any) -> Any:
     return {
         key: _without_metadata(value) if key in ("content", "responses", "media") else value
         for key, value in data.items()
-        if key != "metadata"
+        if key not in ("metadata", "stored_at")
     }
 
 
@@ -88,17 +91,22 @@ def _message_from(data: Mapping[str, Any]) -> Message:
     if not _ONLY_IN_CHAT_COMPLETIONS.isdisjoint(data):
         msg = "messages of Chat Completions are read by messages_from_openai([...])"
         raise ValueError(msg)
-    metadata, id = data.get("metadata"), data.get("id")
+    metadata, id, stored = data.get("metadata"), data.get("id"), data.get("stored_at")
+    stored_at = None if stored is None else datetime.fromisoformat(stored)
     match data.get("role"):
         case "system":
-            return SystemMessage(data["content"], frozen(metadata), id)
+            return SystemMessage(data["content"], frozen(metadata), id, stored_at)
         case "user":
-            return UserMessage(_parts_from(data["content"]), metadata=metadata, id=id)
+            return UserMessage(
+                _parts_from(data["content"]), metadata=metadata, id=id, stored_at=stored_at
+            )
         case "assistant":
-            return AssistantMessage(_parts_from(data["content"]), metadata=metadata, id=id)
+            return AssistantMessage(
+                _parts_from(data["content"]), metadata=metadata, id=id, stored_at=stored_at
+            )
         case "tool":
             responses = [_response_from_dict(r) for r in data["responses"]]
-            return ToolResponseMessage(responses, metadata, id)
+            return ToolResponseMessage(responses, metadata, id, stored_at)
         case role:
             raise LookupError(f"unknown role {role!r}")
 

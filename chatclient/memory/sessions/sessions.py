@@ -12,6 +12,7 @@ from chatclient._internal.json import dumps
 from chatclient.chat.messages import Message, UserMessage, as_messages
 from chatclient.errors import UsageError
 from chatclient.memory.repository import checked_id
+from chatclient.memory.retention import stamped
 from chatclient.memory.sessions.compaction import (
     Compaction,
     CompactionStrategy,
@@ -115,7 +116,7 @@ class Sessions:
         known = await self._known(session, runtime)
         if known is None:
             raise missing_session(str(session))
-        several = as_messages(messages)
+        several = stamped(as_messages(messages), moment)
         questions = len(list(takewhile(lambda m: isinstance(m, UserMessage), several)))
         events = tuple(
             SessionEvent.of(
