@@ -82,12 +82,31 @@ def _with_outer_and_inner_parts(
     outside, inside = advisors[:at], advisors[at + 1 :]
     memories = [advisor for advisor in inside if is_memory(advisor)]
     if isinstance(loop, ToolCallingAdvisor):
+        _check_history(loop, [each for each in outside if is_memory(each)], memories)
         loop = loop.in_chain(shared.manager, memory_inside=bool(memories))
     # The default place of a memory: it stores messages as they were before other advisors.
     order = min(MEMORY_ORDER, order_of(loop))
     outer = [part for each in memories if (part := part_around_loop(each, order))]
     inner = [part for each in outside if (part := part_inside_loop(each, order_of(loop)))]
     return sorted([*outside, *outer, loop, *inner, *inside], key=order_of)
+
+
+def _check_history(
+    loop: ToolCallingAdvisor, outside: Sequence[Advisor], inside: Sequence[Advisor]
+) -> None:
+    """Check that something sends the earlier messages of a turn to the model.
+
+    Raises:
+        UsageError: The loop does not, and the memory is outside and cannot: the model would get the
+            results of tools without their calls.
+    """
+    if loop.conversation_history is False and outside and not inside:
+        msg = (
+            f"{name_of(loop)} with conversation_history=False needs a memory inside the loop, but "
+            f"{name_of(outside[0])} is outside, so that nobody sends the tool calls: leave "
+            f"conversation_history out, or give the memory an order above {order_of(loop)}"
+        )
+        raise UsageError(msg)
 
 
 def describe_chain(chain: AdvisorChain, *, rounds: bool) -> str:

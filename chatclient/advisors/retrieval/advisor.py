@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from chatclient._internal.checks import check_callable, check_number, check_type, seconds
 from chatclient._internal.logging import get_logger
+from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.retrieval.augmentation import Augmentation
 from chatclient.chain.chain import (
     MEMORY_ORDER,
@@ -53,6 +54,7 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 
+@hints_parameter_names
 class RetrievalAugmentationAdvisor:
     """Retrieves documents for the user's question, and adds them to it.
 

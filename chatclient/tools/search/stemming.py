@@ -25,7 +25,8 @@ _SECOND = {
     "ization": "ize", "ational": "ate", "fulness": "ful", "ousness": "ous", "iveness": "ive",
     "tional": "tion", "biliti": "ble", "lessli": "less", "entli": "ent", "ation": "ate",
     "alism": "al", "aliti": "al", "ousli": "ous", "iviti": "ive", "fulli": "ful", "enci": "ence",
-    "ogist": "og", "anci": "ance", "abli": "able", "izer": "ize", "ator": "ate", "alli": "al", "bli": "ble",
+    "ogist": "og", "anci": "ance", "abli": "able", "izer": "ize", "ator": "ate", "alli": "al",
+    "bli": "ble",
 }  # fmt: skip
 _THIRD = {
     "ational": "ate", "tional": "tion", "alize": "al", "icate": "ic", "iciti": "ic", "ical": "ic",
