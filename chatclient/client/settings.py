@@ -1,6 +1,7 @@
 """The settings of a client, read from environment variables and TOML files."""
 
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
@@ -33,22 +34,48 @@ except ModuleNotFoundError as missing:
     _MESSAGE = "Settings need pydantic-settings. Run: pip install 'chatclient[settings]'"
     raise UsageError(_MESSAGE) from missing
 
-UNLIMITED = -1
-"""The value for "no limit" in sources without None."""
-
 _PREFIX, _DELIMITER = "CHATCLIENT_", "__"  # of environment variables
-_Limit = int | None
+_UNLIMITED = -1  # "no limit" in sources without None
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}  # in seconds
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
+_AMOUNTS = re.compile(f"(?:{_AMOUNT.pattern})+")
 
 
 def _seconds(value: Any) -> Any:
-    """Return *value*, as a number of seconds if it is a string with a number."""
+    """Return *value*, as a number of seconds if it is a string with a number or with units.
+
+    Raises:
+        ValueError: It is a string that is no time.
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip().lower()
+    if _AMOUNTS.fullmatch(text):
+        return sum(float(amount) * _UNITS[unit] for amount, unit in _AMOUNT.findall(text))
     try:
-        return float(value) if isinstance(value, str) else value
+        return float(text)
     except ValueError:
-        return value  # for pydantic: ISO 8601
+        if text.startswith("p"):
+            return value  # for pydantic: ISO 8601
+        msg = "not a time; write 90s, 30m, 1h, 1h30m, a number of seconds, or PT3M"
+        raise ValueError(msg) from None
 
 
-Duration = Annotated[timedelta, BeforeValidator(_seconds)]
+def _limit(value: Any) -> Any:
+    return None if str(value).strip() == str(_UNLIMITED) else value
+
+
+def _time_limit(value: Any) -> Any:
+    return _seconds(_limit(value))
+
+
+def _interval(value: Any) -> Any:
+    return timedelta.max if _limit(value) is None else _seconds(value)
+
+
+_Limit = Annotated[int | None, BeforeValidator(_limit)]
+_Duration = Annotated[timedelta, BeforeValidator(_seconds)]
+_TimeLimit = Annotated[timedelta | None, BeforeValidator(_time_limit)]
 
 
 class _Group(BaseModel):
@@ -73,15 +100,15 @@ class ToolCallingSettings(_Group):
 class ToolLimitsSettings(_Group):
     """Limits of one turn; see `ToolLimits`. The value -1 means no limit.
 
-    `max_seconds` is a number or an ISO 8601 duration such as `PT3M`.
+    `max_seconds` is a number of seconds, or a time such as `90s`, `30m` or `PT3M`.
     """
 
     max_rounds: _Limit = 100
     max_calls_per_tool: _Limit = 40
-    max_calls_per_tool_overrides: dict[str, int] = {}
+    max_calls_per_tool_overrides: dict[str, _Limit] = {}
     excluded_tools: frozenset[str] = frozenset()
     max_total_tool_calls: _Limit = 150
-    max_seconds: Duration | None = None
+    max_seconds: _TimeLimit = None
     max_repeats: _Limit = 3
     on_limit_exceeded: Literal["partial", "raise", "tell_model", "final_answer"] = "partial"
 
@@ -122,11 +149,11 @@ class EvictionSettings(_Group):
 
     Attributes:
         lru_max_sessions: The maximum number of sessions; the least recently used are evicted.
-        ttl: Time from the last use to eviction: seconds, or ISO 8601 such as `PT1H`.
+        ttl: Time from the last use to eviction: seconds, or text such as `1h` or `PT1H`.
     """
 
     lru_max_sessions: PositiveInt = 1000
-    ttl: Duration | None = None
+    ttl: _TimeLimit = None
 
 
 class ToolSearchSettings(_Group):
@@ -182,7 +209,7 @@ class RedisSettings(_Group):
 
     url: str = Field(default="redis://localhost:6379/0", repr=False)
     key_prefix: str | None = None
-    time_to_live: Duration | None = None
+    time_to_live: _TimeLimit = None
 
 
 class MemorySettings(_Group):
@@ -210,10 +237,10 @@ class MemorySettings(_Group):
 
 
 class BackoffSettings(_Group):
-    """Waiting times before retries, in seconds or ISO 8601; see `RetryPolicy`."""
+    """Waiting times before retries, as numbers of seconds or such as `5s`; see `RetryPolicy`."""
 
-    initial_interval: Duration | None = None
-    max_interval: Duration | None = None
+    initial_interval: _Duration | None = None
+    max_interval: Annotated[timedelta | None, BeforeValidator(_interval)] = None
     multiplier: PositiveFloat | None = None
 
 
