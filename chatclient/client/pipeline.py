@@ -1,7 +1,8 @@
 """`Pipeline`: prepares a request, runs its advisor chain, and observes it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from chatclient._internal.frozen import merged, without
@@ -128,7 +129,8 @@ class Pipeline:
         """
         if RESUMED_TURN in settings.advisor_params:
             _check_resumed(settings)
-        messages = settings.messages_without_system()
+        in_worker = settings.renders_elsewhere
+        messages = await _rendered(settings.messages_without_system, runtime, in_worker=in_worker)
         if not call.turn.resumed:
             spoken = without_system(messages)
             first = count_default_messages(spoken, settings.advisor_params)
@@ -136,7 +138,8 @@ class Pipeline:
         if settings.system_function is not None:
             work = with_system_text(settings, messages, runtime)
             settings = await runtime.until_deadline(work, "the system text function")
-        messages = settings.with_system_message(messages)
+        with_system = partial(settings.with_system_message, messages)
+        messages = await _rendered(with_system, runtime, in_worker=in_worker)
         options, context = await self._options_and_context(settings, messages, runtime)
         context = merged(context, {TURN: call.turn})
         prompt = Prompt.of(messages, options)
@@ -219,3 +222,11 @@ def _check_runs_tools(options: ChatOptions) -> None:
             " .tool_calling(False), or use manager.resume_tool_calls(...) in a loop of your own"
         )
         raise UsageError(msg)
+
+
+async def _rendered(
+    render: Callable[[], tuple[Message, ...]], runtime: Runtime, *, in_worker: bool
+) -> tuple[Message, ...]:
+    if not in_worker:
+        return render()
+    return await runtime.until_deadline(runtime.invoke(render), "the template renderer")

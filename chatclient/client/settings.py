@@ -35,7 +35,9 @@ except ModuleNotFoundError as missing:
     raise UsageError(_MESSAGE) from missing
 
 _PREFIX, _DELIMITER = "CHATCLIENT_", "__"  # of environment variables
-_UNLIMITED = -1  # "no limit" in sources without None
+UNLIMITED = -1
+"""The value for "no limit" in sources without None."""
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}  # in seconds
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
 _AMOUNTS = re.compile(f"(?:{_AMOUNT.pattern})+")
@@ -62,7 +64,7 @@ def _seconds(value: Any) -> Any:
 
 
 def _limit(value: Any) -> Any:
-    return None if str(value).strip() == str(_UNLIMITED) else value
+    return None if str(value).strip() == str(UNLIMITED) else value
 
 
 def _time_limit(value: Any) -> Any:
@@ -74,7 +76,7 @@ def _interval(value: Any) -> Any:
 
 
 _Limit = Annotated[int | None, BeforeValidator(_limit)]
-_Duration = Annotated[timedelta, BeforeValidator(_seconds)]
+Duration = Annotated[timedelta, BeforeValidator(_seconds)]
 _TimeLimit = Annotated[timedelta | None, BeforeValidator(_time_limit)]
 
 
@@ -239,7 +241,7 @@ class MemorySettings(_Group):
 class BackoffSettings(_Group):
     """Waiting times before retries, as numbers of seconds or such as `5s`; see `RetryPolicy`."""
 
-    initial_interval: _Duration | None = None
+    initial_interval: Duration | None = None
     max_interval: Annotated[timedelta | None, BeforeValidator(_interval)] = None
     multiplier: PositiveFloat | None = None
 

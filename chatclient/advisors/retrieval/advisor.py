@@ -153,7 +153,7 @@ class RetrievalAugmentationAdvisor:
             expanded = await _run_step(runtime, self._expand, transformed, runtime)
             queries = _list_of(Query, self._expand, expanded)
         found = await self._retrieve(queries, runtime)
-        documents = _list_of(Document, self._join, await runtime.awaited(self._join(found)))
+        documents = _list_of(Document, self._join, await runtime.call(self._join, found))
         for process in self._post_processors:
             processed = await _run_step(runtime, process, query, documents, runtime)
             documents = _list_of(Document, process, processed)

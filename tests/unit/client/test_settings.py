@@ -477,8 +477,8 @@ def test_tool_search_finds_tools(ask: Ask, configured: Configured) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("90s", 90), ("30m", 1_800), ("1h", 3_600), ("1H30m", 5_400), ("500ms", 0.5), ("2d", 172_800),
-        ("1.5h", 5_400), (" 12.5 ", 12.5), ("PT3M", 180), ("-1", None),
+        ("90s", 90), ("30m", 1_800), ("1h", 3_600), ("1H30m", 5_400), ("500ms", 0.5),
+        ("2d", 172_800), ("1.5h", 5_400), (" 12.5 ", 12.5), ("PT3M", 180), ("-1", None),
     ],
 )  # fmt: skip
 def test_times(text: str, seconds: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
