@@ -261,15 +261,14 @@ class ToolError(ChatClientError):
 class McpServerError(ToolError):
     """The MCP server `server` is unreachable, disconnected, or violated the protocol.
 
-    Raised while a tool runs, its message is sent to the model like that of any `ToolError`, without
-    `stderr`: the last lines that the server's process wrote to its standard error, if it could not
-    be started. Known secrets are masked in them.
+    Raised while a tool runs, its message is sent to the model like that of any `ToolError`.
+
+    `stderr` has the last lines that the server's process wrote to its standard error, if it could
+    not be started, with secrets masked. The message has them too, unless it is for the model.
     """
 
     def __init__(self, message: str, *, server: str, stderr: str = "", **content: Any) -> None:
-        said = f"; the last lines of its standard error:\n{stderr}" if stderr else ""
-        super().__init__(message + said, **content)
-        self.message = message
+        super().__init__(message, **content)
         self.server = server
         self.stderr = stderr
 

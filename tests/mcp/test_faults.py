@@ -199,6 +199,39 @@ def test_hung_server_is_restarted(ask: Ask, caplog: pytest.LogCaptureFixture) ->
     check_history(model)
 
 
+SLOW = """
+import asyncio, os, time
+from chatclient.tools import McpToolServer, tool
+
+@tool
+async def hang() -> None:
+    {wait}
+
+@tool
+async def pid() -> int:
+    return os.getpid()
+
+McpToolServer(hang, pid, name="slow", version="1").serve_stdio()
+"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "responds"), [("await asyncio.sleep(60)", True), ("time.sleep(60)", False)]
+)
+def test_slow_server_of_the_newest_protocol(ask: Ask, wait: str, responds: bool) -> None:
+    """It has no ping, but answers another request; one that waits for its tool is kept."""
+    server = McpServer.stdio("slow", sys.executable, "-c", SLOW.format(wait=wait), timeout=4)
+    with McpToolCallbackProvider(server) as provider:
+        result, _ = ask_with_tools(
+            ask, provider, call("pid", id="1"), call("hang"), call("pid", id="2"), "done"
+        )
+
+    first, hung, second = (execution.response for execution in result.executions)
+    assert hung.data == "The tool 'hang' did not answer in time."
+    assert not second.is_error
+    assert (first.data == second.data) is responds
+
+
 def test_deadline_ends_a_call(ask: Ask) -> None:
     """The deadline of the request applies besides the server's time-out."""
     with McpToolCallbackProvider(peer()) as provider:
@@ -623,7 +656,7 @@ def test_last_lines_of_a_failed_start(ask: Ask) -> None:
 
     with McpToolCallbackProvider(server) as provider, pytest.raises(McpServerError) as caught:
         ask(builder.default_tools(provider).build().prompt("x"))
-    assert caught.value.message.endswith("it exited with status 3")
+    assert "it exited with status 3; the last lines" in str(caught.value)
     lines = caught.value.stderr.splitlines()
     assert lines[0] == "line 12"
     assert lines[-2:] == [

@@ -241,7 +241,7 @@ def _rows(messages: Sequence[Message], conversation_id: str) -> list[dict[str, A
     ]
 
 
-def _oldest(tables: Tables) -> "sa.Select[Any]":
+def _oldest(tables: Tables) -> sa.Executable:
     """Return the query for the oldest message of each conversation that is no system message."""
     conversations, messages = tables.conversations.c, tables.messages.c
     first = (

@@ -26,6 +26,7 @@ from chatclient.tools.mcp.connection_pool import ConnectionPool
 from chatclient.tools.mcp.content import from_mcp_result
 from chatclient.tools.mcp.schemas import misfits, validator_of
 from chatclient.tools.mcp.server import McpProgress, McpServer, ToolContextToMeta
+from chatclient.tools.mcp.stdio import with_last_lines
 
 
 class McpToolCallback:
@@ -125,7 +126,8 @@ class McpToolCallback:
             if not error.stderr:
                 raise
             # Models are not told what a program has written.
-            raise McpServerError(error.message, server=error.server) from error
+            message = str(error).removesuffix(with_last_lines("", error.stderr))
+            raise McpServerError(message, server=error.server) from error
         self._check(result)
         return from_mcp_result(result, self._server.limits, self._server.name)
 

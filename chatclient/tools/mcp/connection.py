@@ -101,7 +101,9 @@ class Connection:
         """
         loop, limit = asyncio.get_running_loop(), self.server.timeout
         # Its result is there when the time is up, so that the next request need not wait.
-        check = limit and loop.call_later(limit - ping_timeout(limit), self._check_soon, session)
+        check = None
+        if limit is not None:
+            check = loop.call_later(limit - ping_timeout(limit), self._check_soon, session)
         try:
             return await exchange(session.client)
         except MCPError as error:
@@ -114,7 +116,7 @@ class Connection:
         except (RuntimeError, ValidationError) as error:  # how the SDK reports an invalid response
             raise self._protocol_error(error) from error
         finally:
-            if check:
+            if check is not None:
                 check.cancel()
 
     async def list_tools(self) -> tuple[Tool, ...]:
@@ -231,9 +233,7 @@ class Connection:
             await session.opened()
         except McpServerError as error:
             self._failures += 1
-            self._failure = partial(
-                _again, error.message, error.server, error.stderr, error.__cause__
-            )
+            self._failure = partial(_again, str(error), error.server, error.stderr, error.__cause__)
             self._pause()
             raise
         return session

@@ -33,7 +33,7 @@ from chatclient.runtime.cancellation import consume_error
 from chatclient.tools.mcp.client_features import callbacks_of
 from chatclient.tools.mcp.limits import MessageCounter
 from chatclient.tools.mcp.server import McpServer
-from chatclient.tools.mcp.stdio import StdioTransport
+from chatclient.tools.mcp.stdio import StdioTransport, with_last_lines
 
 # Messages of the SDK: its codes are ambiguous.
 _CLOSED = "Connection closed"
@@ -81,7 +81,7 @@ class Session:
             await self.close()
             seconds = f"{server.connect_timeout:g} s"
             msg = f"the MCP server {server.name!r} did not answer within {seconds}"
-            raise McpServerError(msg, server=server.name, stderr=self._last_lines) from error
+            raise self._failed(msg) from error
         except asyncio.CancelledError:
             self._scope.cancel()
             raise
@@ -97,8 +97,7 @@ class Session:
                 f" ({type(cause).__name__}{reason}){self._exit_report}"
                 f"{_command_hint(server.command, cause)}"
             )
-            msg = self.refused() or msg
-            raise McpServerError(msg, server=server.name, stderr=self._last_lines) from cause
+            raise self._failed(self.refused() or msg) from cause
 
     @property
     def client(self) -> Client:
@@ -157,10 +156,11 @@ class Session:
         status = self._transport.exit_status
         return "" if status is None else f": it exited with status {status}"
 
-    @property
-    def _last_lines(self) -> str:
+    def _failed(self, message: str) -> McpServerError:
         transport = self._transport
-        return transport.last_lines if isinstance(transport, StdioTransport) else ""
+        lines = transport.last_lines if isinstance(transport, StdioTransport) else ""
+        message = with_last_lines(message, lines)
+        return McpServerError(message, server=self._server.name, stderr=lines)
 
     async def close(self) -> None:
         """End the session and wait for its task."""

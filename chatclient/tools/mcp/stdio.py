@@ -27,6 +27,11 @@ _SECRETS = re.compile(
 )
 
 
+def with_last_lines(message: str, lines: str) -> str:
+    """Return *message* with the last *lines* of the standard error, if there are any."""
+    return f"{message}; the last lines of its standard error:\n{lines}" if lines else message
+
+
 class StdioTransport:
     """A server's process; the last lines of its standard error are kept.
 
