@@ -26,7 +26,7 @@ ChatClientError
 │       ├── ResponseLimitError            the response is too large; .limit .maximum
 │       └── StreamInterruptedError        .partial
 ├── ToolError                             for your tools; .media .metadata .value
-│   └── McpServerError                    .server
+│   └── McpServerError                    .server .stderr
 ├── ToolExecutionError                    a tool failed and the policy is to raise; .tool_name
 │   ├── UnknownToolError
 │   ├── ToolArgumentError                 .details .malformed

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, Self
 from uuid import uuid4
 
@@ -164,6 +165,26 @@ def turn_starts(events: Sequence[SessionEvent]) -> list[int]:
                 start -= 1
             starts.append(start)
     return starts
+
+
+def older_events(log: Sequence[SessionEvent], cutoff: datetime) -> list[SessionEvent]:
+    """Return the events of *log* that belong to turns with events before *cutoff*.
+
+    Turns are complete in the result, so that the other events are a valid log. Summaries are in it
+    if all that they summarise is older.
+
+    Args:
+        log: All events, in their order.
+        cutoff: The time.
+    """
+    found = [event for event in log if event.synthetic and event.timestamp < cutoff]
+    log = [event for event in log if not event.synthetic]
+    bounds = sorted({0, *turn_starts(log), len(log)})
+    for begin, end in pairwise(bounds):
+        turn = log[begin:end]
+        if any(event.timestamp < cutoff for event in turn):
+            found += turn
+    return found
 
 
 def _is_same_turn(event: SessionEvent, question: SessionEvent) -> bool:

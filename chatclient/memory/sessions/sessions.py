@@ -18,7 +18,13 @@ from chatclient.memory.sessions.compaction import (
     CompactionStrategy,
     CompactionTrigger,
 )
-from chatclient.memory.sessions.event import Session, SessionEvent, checked_branch, now
+from chatclient.memory.sessions.event import (
+    Session,
+    SessionEvent,
+    check_time_zone,
+    checked_branch,
+    now,
+)
 from chatclient.memory.sessions.filter import ACTIVE, EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import SessionRepository, missing_session
 from chatclient.runtime.runtime import Runtime
@@ -181,6 +187,15 @@ class Sessions:
             session_id, ids, compaction.summary, log.version, runtime
         )
         return compaction if done else None
+
+    async def delete_older(self, cutoff: datetime, runtime: Runtime) -> int:
+        """Delete the events of old turns, archived or not, and return their number.
+
+        Raises:
+            UsageError: *cutoff* has no time zone, or the store cannot delete single events.
+        """
+        check_time_zone(cutoff, "cutoff")
+        return await self.repository.delete_older(cutoff, runtime)
 
     async def delete_expired(self, runtime: Runtime) -> int:
         """Delete all expired sessions and return their number."""

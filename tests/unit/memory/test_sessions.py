@@ -32,6 +32,7 @@ from chatclient.memory import (
     Session,
     SessionChatMemory,
     SessionEvent,
+    SessionRepository,
     SessionService,
     SlidingWindow,
     TokenCountTrigger,
@@ -699,6 +700,33 @@ def test_unanswered_question_is_filtered(service: SessionService, clock: Clock) 
     memory.add("s", [UserMessage("Which cat?"), AssistantMessage("That cat.")])
 
     assert memory.get("s") == [UserMessage("Which cat?"), AssistantMessage("That cat.")]
+
+
+async def test_delete_older_events(service: SessionService, clock: Clock) -> None:
+    """Both methods delete old turns; the cutoff needs a time zone."""
+    service.create("ann", session_id="s")
+    for number in range(3):
+        service.append("s", *turn(number))
+        clock.moment += timedelta(days=1)
+
+    assert service.delete_older_than(clock.moment - timedelta(days=2)) == 2
+    assert await service.adelete_older_than(clock.moment - timedelta(days=1)) == 2
+    assert service.messages("s") == turn(2)
+    assert [message.stored_at for message in service.messages("s")] == [
+        event.timestamp for event in service.events("s")
+    ]
+    with pytest.raises(UsageError, match="time zone"):
+        service.delete_older_than(datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_repository_without_deletion() -> None:
+    """The error says what it can do."""
+
+    class Whole(InMemorySessionRepository):
+        delete_older = SessionRepository.delete_older
+
+    with pytest.raises(UsageError, match="Whole cannot delete single events"):
+        SessionService(Whole()).delete_older_than(START)
 
 
 @pytest.mark.feature("session-event-idempotent-ids")
