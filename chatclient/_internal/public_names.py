@@ -40,8 +40,9 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.client.call_response": "AsyncCallResponse CallResponse",
         "chatclient.client.client": "ChatClient ChatClientBuilder",
         "chatclient.client.request": "ChatClientRequestSpec",
+        "chatclient.client.durations": "UNLIMITED Duration",
         "chatclient.client.settings": (
-            "UNLIMITED BackoffSettings ChatClientSettings Duration EvictionSettings "
+            "BackoffSettings ChatClientSettings EvictionSettings "
             "MemorySettings ObservationSettings RedisSettings RetrySettings SqlSettings "
             "ToolCallingSettings ToolLimitsSettings ToolResolutionSettings ToolSearchSettings "
             "ToolSettings"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Literal, Self
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import check_moment, check_type
 from chatclient._internal.frozen import EMPTY, freeze_fields, frozen
 from chatclient.chat.parts import (
     PARTS,
@@ -23,7 +23,7 @@ from chatclient.chat.parts import (
     text_of,
     with_text,
 )
-from chatclient.errors import UsageError, WrongTypeError
+from chatclient.errors import WrongTypeError
 
 __all__ = [
     "ENDS_TURN",
@@ -89,7 +89,8 @@ class Message:
 
     def with_stored_at(self, moment: datetime) -> Self:
         """Return a copy with this time of storing, which has a time zone."""
-        result = self._with("stored_at", checked_moment(moment))
+        check_moment("the time of storing", moment)
+        result = self._with("stored_at", moment)
         if (wire := getattr(self, "_wire", None)) is not None:  # a repository copies what was sent
             object.__setattr__(result, "_wire", wire)
         return result
@@ -138,7 +139,7 @@ class SystemMessage(Message):
 
     def __post_init__(self) -> None:
         check_type("the content of a system message", self.content, str)
-        checked_moment(self.stored_at)
+        check_moment("the time of storing", self.stored_at)
         object.__setattr__(self, "metadata", frozen(self.metadata, "metadata"))
 
     @property
@@ -190,7 +191,8 @@ class UserMessage(Message):
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
         object.__setattr__(self, "id", id)
-        object.__setattr__(self, "stored_at", checked_moment(stored_at))
+        check_moment("the time of storing", stored_at)
+        object.__setattr__(self, "stored_at", stored_at)
 
     @property
     def text(self) -> str:
@@ -262,7 +264,8 @@ class AssistantMessage(Message):
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
         object.__setattr__(self, "id", id)
-        object.__setattr__(self, "stored_at", checked_moment(stored_at))
+        check_moment("the time of storing", stored_at)
+        object.__setattr__(self, "stored_at", stored_at)
 
     @property
     def text(self) -> str:
@@ -366,7 +369,8 @@ class ToolResponseMessage(Message):
         object.__setattr__(self, "responses", several)
         object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
         object.__setattr__(self, "id", id)
-        object.__setattr__(self, "stored_at", checked_moment(stored_at))
+        check_moment("the time of storing", stored_at)
+        object.__setattr__(self, "stored_at", stored_at)
 
     @property
     def text(self) -> str:
@@ -386,21 +390,6 @@ class ToolResponseMessage(Message):
             self.id,
             self.stored_at,
         )
-
-
-def checked_moment(moment: datetime | None) -> datetime | None:
-    """Return *moment* after validation.
-
-    Raises:
-        WrongTypeError: It is not a `datetime`.
-        UsageError: It has no time zone.
-    """
-    if moment is not None:
-        check_type("the time of storing", moment, datetime)
-        if moment.tzinfo is None:
-            msg = "the time of storing needs a time zone; datetime.now(UTC) has one"
-            raise UsageError(msg)
-    return moment
 
 
 def _repr(message: Message, parts: Sequence[Any]) -> str:

@@ -26,6 +26,7 @@ from chatclient.observability.operations import EMPTY_PROMPT, ClientCall
 from chatclient.observability.trail import Trail
 from chatclient.runtime.deadlines import caller_deadline, within_callers_deadline
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import is_of_library
 from chatclient.structured.output import StructuredOutput
 
 
@@ -129,7 +130,7 @@ class Pipeline:
         """
         if RESUMED_TURN in settings.advisor_params:
             _check_resumed(settings)
-        in_worker = settings.renders_elsewhere
+        in_worker = _has_renderer(settings)
         messages = await _rendered(settings.messages_without_system, runtime, in_worker=in_worker)
         if not call.turn.resumed:
             spoken = without_system(messages)
@@ -222,6 +223,12 @@ def _check_runs_tools(options: ChatOptions) -> None:
             " .tool_calling(False), or use manager.resume_tool_calls(...) in a loop of your own"
         )
         raise UsageError(msg)
+
+
+def _has_renderer(settings: RequestSettings) -> bool:
+    """Return whether a text is rendered by a function of the application, which may block."""
+    is_template = settings.system.is_template or settings.user.is_template
+    return is_template and not is_of_library(settings.renderer)
 
 
 async def _rendered(

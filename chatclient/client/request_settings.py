@@ -26,7 +26,6 @@ from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.client.system_function import SystemFunction, SystemRequest, SystemTextFunction
 from chatclient.errors import UsageError, WrongTypeError
 from chatclient.runtime.runtime import Runtime
-from chatclient.runtime.threads import is_of_library
 from chatclient.tools.execution.approval import ToolApproval
 from chatclient.tools.pending_turn import PendingTurn
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
@@ -333,12 +332,6 @@ class RequestSettings:
         if self.tools is None:
             return self
         return replace(self, default_tools=self.tools, tools=None)
-
-    @property
-    def renders_elsewhere(self) -> bool:
-        """Whether a text is rendered by a function of the application, which may block."""
-        is_template = self.system.is_template or self.user.is_template
-        return is_template and not is_of_library(self.renderer)
 
     @property
     def has_text(self) -> bool:

@@ -1,21 +1,19 @@
 """The settings of a client, read from environment variables and TOML files."""
 
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from chatclient._internal.text import as_clause
 from chatclient.chat.options import OptionValues
+from chatclient.client.durations import Duration, Interval, Limit, TimeLimit
 from chatclient.errors import UsageError
 
 try:
     from pydantic import (
         BaseModel,
-        BeforeValidator,
         ConfigDict,
         Field,
         NonNegativeInt,
@@ -35,49 +33,6 @@ except ModuleNotFoundError as missing:
     raise UsageError(_MESSAGE) from missing
 
 _PREFIX, _DELIMITER = "CHATCLIENT_", "__"  # of environment variables
-UNLIMITED = -1
-"""The value for "no limit" in sources without None."""
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}  # in seconds
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
-_AMOUNTS = re.compile(f"(?:{_AMOUNT.pattern})+")
-
-
-def _seconds(value: Any) -> Any:
-    """Return *value*, as a number of seconds if it is a string with a number or with units.
-
-    Raises:
-        ValueError: It is a string that is no time.
-    """
-    if not isinstance(value, str):
-        return value
-    text = value.strip().lower()
-    if _AMOUNTS.fullmatch(text):
-        return sum(float(amount) * _UNITS[unit] for amount, unit in _AMOUNT.findall(text))
-    try:
-        return float(text)
-    except ValueError:
-        if text.startswith("p"):
-            return value  # for pydantic: ISO 8601
-        msg = "not a time; write 90s, 30m, 1h, 1h30m, a number of seconds, or PT3M"
-        raise ValueError(msg) from None
-
-
-def _limit(value: Any) -> Any:
-    return None if str(value).strip() == str(UNLIMITED) else value
-
-
-def _time_limit(value: Any) -> Any:
-    return _seconds(_limit(value))
-
-
-def _interval(value: Any) -> Any:
-    return timedelta.max if _limit(value) is None else _seconds(value)
-
-
-_Limit = Annotated[int | None, BeforeValidator(_limit)]
-Duration = Annotated[timedelta, BeforeValidator(_seconds)]
-_TimeLimit = Annotated[timedelta | None, BeforeValidator(_time_limit)]
 
 
 class _Group(BaseModel):
@@ -105,13 +60,13 @@ class ToolLimitsSettings(_Group):
     `max_seconds` is a number of seconds, or a time such as `90s`, `30m` or `PT3M`.
     """
 
-    max_rounds: _Limit = 100
-    max_calls_per_tool: _Limit = 40
-    max_calls_per_tool_overrides: dict[str, _Limit] = {}
+    max_rounds: Limit = 100
+    max_calls_per_tool: Limit = 40
+    max_calls_per_tool_overrides: dict[str, Limit] = {}
     excluded_tools: frozenset[str] = frozenset()
-    max_total_tool_calls: _Limit = 150
-    max_seconds: _TimeLimit = None
-    max_repeats: _Limit = 3
+    max_total_tool_calls: Limit = 150
+    max_seconds: TimeLimit = None
+    max_repeats: Limit = 3
     on_limit_exceeded: Literal["partial", "raise", "tell_model", "final_answer"] = "partial"
 
 
@@ -155,7 +110,7 @@ class EvictionSettings(_Group):
     """
 
     lru_max_sessions: PositiveInt = 1000
-    ttl: _TimeLimit = None
+    ttl: TimeLimit = None
 
 
 class ToolSearchSettings(_Group):
@@ -211,7 +166,7 @@ class RedisSettings(_Group):
 
     url: str = Field(default="redis://localhost:6379/0", repr=False)
     key_prefix: str | None = None
-    time_to_live: _TimeLimit = None
+    time_to_live: TimeLimit = None
 
 
 class MemorySettings(_Group):
@@ -242,7 +197,7 @@ class BackoffSettings(_Group):
     """Waiting times before retries, as numbers of seconds or such as `5s`; see `RetryPolicy`."""
 
     initial_interval: Duration | None = None
-    max_interval: Annotated[timedelta | None, BeforeValidator(_interval)] = None
+    max_interval: Interval | None = None
     multiplier: PositiveFloat | None = None
 
 

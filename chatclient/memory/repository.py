@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import check_moment, check_type
 from chatclient._internal.closeable import Closeable
 from chatclient.chat.messages import Message, SystemMessage, as_messages, system_messages
 from chatclient.errors import ChatMemoryError, UsageError
@@ -65,14 +65,6 @@ def checked_id(given: object, name: str = "a conversation id") -> str:
         msg = f"{name} must be a text that is not blank, not {given!r}"
         raise UsageError(msg)
     return given
-
-
-def _checked_cutoff(cutoff: datetime) -> datetime:
-    check_type("cutoff", cutoff, datetime)
-    if cutoff.tzinfo is None:
-        msg = "cutoff needs a time zone; datetime.now(UTC) has one"
-        raise UsageError(msg)
-    return cutoff
 
 
 class ChatMemoryRepository(Closeable, ABC):
@@ -214,8 +206,10 @@ class ChatMemoryRepository(Closeable, ABC):
 
     async def delete_older(self, cutoff: datetime, runtime: Runtime) -> int:
         """Delete messages; see `delete_older_than`."""
+        check_type("cutoff", cutoff, datetime)
+        check_moment("cutoff", cutoff)
         deleted = 0
-        for id in await self.ids_before(_checked_cutoff(cutoff), runtime):
+        for id in await self.ids_before(cutoff, runtime):
             leaving = 0
 
             def change(messages: tuple[Message, ...]) -> tuple[Message, ...] | None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, Self
 from uuid import uuid4
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import check_moment
 from chatclient._internal.frozen import EMPTY, frozen
 from chatclient.chat.messages import Message, begins_turn
 from chatclient.errors import UsageError
@@ -20,20 +20,6 @@ COMPACTION_SOURCE = "compaction_source"
 def now() -> datetime:
     """Return the current time in UTC."""
     return datetime.now(UTC)
-
-
-def check_time_zone(moment: datetime | None, name: str) -> None:
-    """Check that *moment* is None or a `datetime` with a time zone.
-
-    Raises:
-        UsageError: It is not a `datetime`, or has no time zone.
-    """
-    if moment is None:
-        return
-    check_type(name, moment, datetime)
-    if moment.tzinfo is None:
-        msg = f"{name} needs a time zone; datetime.now(UTC) has one"
-        raise UsageError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +46,8 @@ class Session:
     def __post_init__(self) -> None:
         checked_id(self.id, "a session's id")
         checked_id(self.user_id, "a session's user id")
-        check_time_zone(self.created_at, "created_at")
-        check_time_zone(self.expires_at, "expires_at")
+        check_moment("created_at", self.created_at)
+        check_moment("expires_at", self.expires_at)
         object.__setattr__(self, "metadata", frozen(self.metadata, "metadata"))
 
     def expired(self, moment: datetime) -> bool:
@@ -98,7 +84,7 @@ class SessionEvent:
     archived: bool = False
 
     def __post_init__(self) -> None:
-        check_time_zone(self.timestamp, "timestamp")
+        check_moment("timestamp", self.timestamp)
         object.__setattr__(self, "branch", checked_branch(self.branch))
         object.__setattr__(self, "metadata", frozen(self.metadata, "metadata"))
 

@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
-from chatclient._internal.checks import check_type, duration
+from chatclient._internal.checks import check_moment, check_type, duration
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
 from chatclient.chat.messages import Message, UserMessage, as_messages
@@ -21,7 +21,6 @@ from chatclient.memory.sessions.compaction import (
 from chatclient.memory.sessions.event import (
     Session,
     SessionEvent,
-    check_time_zone,
     checked_branch,
     now,
 )
@@ -194,7 +193,8 @@ class Sessions:
         Raises:
             UsageError: *cutoff* has no time zone, or the store cannot delete single events.
         """
-        check_time_zone(cutoff, "cutoff")
+        check_type("cutoff", cutoff, datetime)
+        check_moment("cutoff", cutoff)
         return await self.repository.delete_older(cutoff, runtime)
 
     async def delete_expired(self, runtime: Runtime) -> int:
