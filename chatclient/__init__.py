@@ -124,12 +124,11 @@ if TYPE_CHECKING:
         ChatClient as ChatClient,
         ChatClientBuilder as ChatClientBuilder,
     )
+    from chatclient.client.durations import UNLIMITED as UNLIMITED, Duration as Duration
     from chatclient.client.request import ChatClientRequestSpec as ChatClientRequestSpec
     from chatclient.client.settings import (
-        UNLIMITED as UNLIMITED,
         BackoffSettings as BackoffSettings,
         ChatClientSettings as ChatClientSettings,
-        Duration as Duration,
         EvictionSettings as EvictionSettings,
         MemorySettings as MemorySettings,
         ObservationSettings as ObservationSettings,

@@ -26,7 +26,7 @@ ChatClientError
 │       ├── ResponseLimitError            the response is too large; .limit .maximum
 │       └── StreamInterruptedError        .partial
 ├── ToolError                             for your tools; .media .metadata .value
-│   └── McpServerError                    .server
+│   └── McpServerError                    .server .stderr
 ├── ToolExecutionError                    a tool failed and the policy is to raise; .tool_name
 │   ├── UnknownToolError
 │   ├── ToolArgumentError                 .details .malformed
@@ -262,11 +262,15 @@ class McpServerError(ToolError):
     """The MCP server `server` is unreachable, disconnected, or violated the protocol.
 
     Raised while a tool runs, its message is sent to the model like that of any `ToolError`.
+
+    `stderr` has the last lines that the server's process wrote to its standard error, if it could
+    not be started, with secrets masked. The message has them too, unless it is for the model.
     """
 
-    def __init__(self, message: str, *, server: str, **content: Any) -> None:
+    def __init__(self, message: str, *, server: str, stderr: str = "", **content: Any) -> None:
         super().__init__(message, **content)
         self.server = server
+        self.stderr = stderr
 
 
 class ToolExecutionError(ChatClientError):

@@ -13,7 +13,13 @@ from pathlib import Path
 
 from chatclient import ChatClient, Message, Runtime, message_from_dict, message_to_dict
 from chatclient.advisors import MessageChatMemoryAdvisor
-from chatclient.memory import ChatMemoryRepository, Conversation, MessageWindowChatMemory, newest
+from chatclient.memory import (
+    ChatMemoryRepository,
+    Conversation,
+    MessageWindowChatMemory,
+    newest,
+    stamped,
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,7 @@ class Log:
 
     def changed(self, messages: Sequence[Message], *keys: str) -> "Log":
         """Return a log with *messages* and a new version."""
-        return Log(tuple(messages), secrets.randbits(62) + 1, (*self.keys, *keys))
+        return Log(stamped(messages), secrets.randbits(62) + 1, (*self.keys, *keys))
 
 
 class JsonChatMemoryRepository(ChatMemoryRepository):

@@ -1,7 +1,7 @@
 """Argument checks of public functions and constructors, with error messages that name the fix."""
 
 from collections.abc import Callable, Collection, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, get_args
 
 from chatclient._internal.annotations import declared_signature
@@ -127,6 +127,21 @@ def seconds(what: str, given: object) -> float:
         msg = f"{what} must be a positive number of seconds, not {given!r}"
         raise UsageError(msg)
     return given
+
+
+def check_moment(what: str, given: object) -> None:
+    """Check that *given* is None or a `datetime` with a time zone.
+
+    Raises:
+        WrongTypeError: It is not a `datetime`.
+        UsageError: It has no time zone.
+    """
+    if given is None:
+        return
+    check_type(what, given, datetime)
+    if getattr(given, "tzinfo", None) is None:
+        msg = f"{what} needs a time zone; datetime.now(UTC) has one"
+        raise UsageError(msg)
 
 
 def duration(what: str, given: float | timedelta | None) -> timedelta | None:

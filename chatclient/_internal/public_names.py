@@ -41,8 +41,9 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.client.call_response": "AsyncCallResponse CallResponse",
         "chatclient.client.client": "ChatClient ChatClientBuilder",
         "chatclient.client.request": "ChatClientRequestSpec",
+        "chatclient.client.durations": "UNLIMITED Duration",
         "chatclient.client.settings": (
-            "UNLIMITED BackoffSettings ChatClientSettings Duration EvictionSettings "
+            "BackoffSettings ChatClientSettings EvictionSettings "
             "MemorySettings ObservationSettings RedisSettings RetrySettings SqlSettings "
             "ToolCallingSettings ToolLimitsSettings ToolResolutionSettings ToolSearchSettings "
             "ToolSettings"
@@ -188,6 +189,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.memory.in_memory": "InMemoryChatMemoryRepository",
         "chatclient.memory.redis": "RedisChatMemoryRepository",
         "chatclient.memory.repository": "ChatMemoryRepository Conversation newest",
+        "chatclient.memory.retention": "stamped",
         "chatclient.memory.sessions.chat_memory": "SessionChatMemory",
         "chatclient.memory.sessions.compaction": (
             "AnyTrigger Compaction CompactionStrategy CompactionTrigger SlidingWindow "

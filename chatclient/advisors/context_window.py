@@ -5,6 +5,7 @@ from typing import Literal
 
 from chatclient._internal.checks import check_callable, check_choice, check_number
 from chatclient._internal.json import dumps
+from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.tool_search.options_cache import OptionsCache
 from chatclient.chain.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.message_merging import current_turn_start
@@ -24,6 +25,7 @@ TRIMMED_MESSAGES = "trimmed_messages"
 _BYTES_PER_TOKEN = 4
 
 
+@hints_parameter_names
 class ContextWindowAdvisor:
     """Removes the oldest turns of a prompt that is too long, or raises before it is sent.
 

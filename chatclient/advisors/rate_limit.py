@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Literal
 
 from chatclient._internal.checks import check_choice, check_number, seconds
+from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.chain.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.prompt import Prompt
 from chatclient.errors import RateLimitExceededError, UsageError
@@ -34,6 +35,7 @@ class _Call:
     counts: bool = True
 
 
+@hints_parameter_names
 class RateLimitAdvisor:
     """Limits the number of model calls and tokens in a sliding *period* of seconds.
 

@@ -13,6 +13,7 @@ from chatclient._internal.checks import check_method, check_number, check_type, 
 from chatclient._internal.frozen import EMPTY, merged
 from chatclient._internal.json import dumps, has_json_form
 from chatclient._internal.logging import get_logger
+from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.tool_search.options_cache import OptionsCache
 from chatclient.chain.chain import (
     LOWEST_PRECEDENCE,
@@ -121,6 +122,7 @@ class InMemoryResponseStore:
         return len(self._entries)
 
 
+@hints_parameter_names
 class ResponseCacheAdvisor:
     """Returns the cached response if an identical prompt was sent before.
 
@@ -219,6 +221,7 @@ def _key_of(prompt: Prompt, options: bytes, model: tuple[str, ...]) -> str:
     messages = [_sent_fields(message_to_dict(message)) for message in prompt.messages]
     for message in messages:
         message.pop("id", None)
+        message.pop("stored_at", None)
     return hashlib.sha256(options + dumps([model, messages])).hexdigest()
 
 

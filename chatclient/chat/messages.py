@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, ClassVar, Literal, Self
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import check_moment, check_type
 from chatclient._internal.frozen import EMPTY, freeze_fields, frozen
 from chatclient.chat.parts import (
     PARTS,
@@ -62,6 +63,9 @@ class Message:
     Messages may carry an `id`, such as that of a chat frontend. It is neither sent nor compared. A
     memory recognises messages that an application sends again by it, and gives one to each message
     that it stores without.
+
+    A repository sets `stored_at`, a time in UTC, when it stores a message that has none. It is
+    neither sent nor compared.
     """
 
     # A provider's encoding of the message, cached so that a long history is encoded once. It is
@@ -71,6 +75,7 @@ class Message:
     role: ClassVar[Role]
     metadata: Mapping[str, Any]
     id: str | None
+    stored_at: datetime | None
     __match_args__: ClassVar[tuple[str, ...]]
 
     @property
@@ -80,14 +85,25 @@ class Message:
 
     def with_id(self, id: str) -> Self:
         """Return a copy with this id."""
+        return self._with("id", id)
+
+    def with_stored_at(self, moment: datetime) -> Self:
+        """Return a copy with this time of storing, which has a time zone."""
+        check_moment("the time of storing", moment)
+        result = self._with("stored_at", moment)
+        if (wire := getattr(self, "_wire", None)) is not None:  # a repository copies what was sent
+            object.__setattr__(result, "_wire", wire)
+        return result
+
+    def _with(self, name: str, value: object) -> Self:
         kind = type(self)
         if kind.__module__ != __name__:  # a subclass may have further attributes
             result = copy(self)
         else:  # several times faster
             result = object.__new__(kind)
-            for name in kind.__match_args__:
-                object.__setattr__(result, name, getattr(self, name))
-        object.__setattr__(result, "id", id)
+            for each in kind.__match_args__:
+                object.__setattr__(result, each, getattr(self, each))
+        object.__setattr__(result, name, value)
         return result
 
     def wire(self, dialect: object) -> bytes | None:
@@ -109,6 +125,7 @@ class SystemMessage(Message):
         content: The text.
         metadata: Whatever the application wants to remember; not sent.
         id: Identifies the message in its conversation, see `Message`; not compared.
+        stored_at: When a repository stored it, see `Message`; not compared.
 
     Raises:
         WrongTypeError: The content is not a text.
@@ -118,9 +135,11 @@ class SystemMessage(Message):
     content: str
     metadata: Mapping[str, Any] = EMPTY
     id: str | None = field(default=None, compare=False)
+    stored_at: datetime | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_type("the content of a system message", self.content, str)
+        check_moment("the time of storing", self.stored_at)
         object.__setattr__(self, "metadata", frozen(self.metadata, "metadata"))
 
     @property
@@ -134,6 +153,7 @@ class SystemMessage(Message):
             self.content if text is None else text,
             self.metadata if metadata is None else metadata,
             self.id,
+            self.stored_at,
         )
 
 
@@ -146,6 +166,7 @@ class UserMessage(Message):
         media: Media after the content.
         metadata: Values for the application; not sent.
         id: Identifies the message in its conversation, see `Message`; not compared.
+        stored_at: When a repository stored it, see `Message`; not compared.
 
     Raises:
         WrongTypeError: A part is neither text nor media.
@@ -155,6 +176,7 @@ class UserMessage(Message):
     parts: tuple[str | Media | ProviderPart, ...]
     metadata: Mapping[str, Any]
     id: str | None = field(compare=False)
+    stored_at: datetime | None = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -162,12 +184,15 @@ class UserMessage(Message):
         media: Media | Iterable[Media] = (),
         metadata: Mapping[str, Any] | None = None,
         id: str | None = None,
+        stored_at: datetime | None = None,
     ) -> None:
         parts = join_parts(content, media)
         check_parts(parts, (str, Media, ProviderPart), "no text and no media")
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
         object.__setattr__(self, "id", id)
+        check_moment("the time of storing", stored_at)
+        object.__setattr__(self, "stored_at", stored_at)
 
     @property
     def text(self) -> str:
@@ -193,7 +218,7 @@ class UserMessage(Message):
         if media is not None:
             parts = (*(part for part in parts if not isinstance(part, Media)), *media)
         metadata = self.metadata if metadata is None else metadata
-        return type(self)(parts, metadata=metadata, id=self.id)
+        return type(self)(parts, metadata=metadata, id=self.id, stored_at=self.stored_at)
 
     def __repr__(self) -> str:
         return _repr(self, self.parts)
@@ -210,6 +235,7 @@ class AssistantMessage(Message):
         reasoning: Reasoning before the content.
         metadata: Values of the application and of the provider.
         id: Identifies the message in its conversation, see `Message`; not compared.
+        stored_at: When a repository stored it, see `Message`; not compared.
 
     Raises:
         WrongTypeError: Something in it is not a part of a message.
@@ -219,6 +245,7 @@ class AssistantMessage(Message):
     parts: tuple[Part, ...]
     metadata: Mapping[str, Any]
     id: str | None = field(compare=False)
+    stored_at: datetime | None = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -229,6 +256,7 @@ class AssistantMessage(Message):
         reasoning: Reasoning | Iterable[Reasoning] = (),
         metadata: Mapping[str, Any] | None = None,
         id: str | None = None,
+        stored_at: datetime | None = None,
     ) -> None:
         parts: tuple[Part, ...]
         parts = (*as_tuple(reasoning), *join_parts(content, media), *as_tuple(tool_calls))
@@ -236,6 +264,8 @@ class AssistantMessage(Message):
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
         object.__setattr__(self, "id", id)
+        check_moment("the time of storing", stored_at)
+        object.__setattr__(self, "stored_at", stored_at)
 
     @property
     def text(self) -> str:
@@ -271,7 +301,7 @@ class AssistantMessage(Message):
         if tool_calls is not None:
             parts = (*(part for part in parts if not isinstance(part, ToolCall)), *tool_calls)
         metadata = self.metadata if metadata is None else metadata
-        return type(self)(parts, metadata=metadata, id=self.id)
+        return type(self)(parts, metadata=metadata, id=self.id, stored_at=self.stored_at)
 
     def __repr__(self) -> str:
         return _repr(self, self.parts)
@@ -314,6 +344,7 @@ class ToolResponseMessage(Message):
         responses: The answers.
         metadata: Whatever the application wants to remember; not sent.
         id: Identifies the message in its conversation, see `Message`; not compared.
+        stored_at: When a repository stored it, see `Message`; not compared.
 
     Raises:
         WrongTypeError: One of them is not a `ToolResponse`.
@@ -323,12 +354,14 @@ class ToolResponseMessage(Message):
     responses: tuple[ToolResponse, ...]
     metadata: Mapping[str, Any]
     id: str | None = field(compare=False)
+    stored_at: datetime | None = field(compare=False, repr=False)
 
     def __init__(
         self,
         responses: ToolResponse | Iterable[ToolResponse],
         metadata: Mapping[str, Any] | None = None,
         id: str | None = None,
+        stored_at: datetime | None = None,
     ) -> None:
         several = as_tuple(responses)
         for each in several:
@@ -336,6 +369,8 @@ class ToolResponseMessage(Message):
         object.__setattr__(self, "responses", several)
         object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
         object.__setattr__(self, "id", id)
+        check_moment("the time of storing", stored_at)
+        object.__setattr__(self, "stored_at", stored_at)
 
     @property
     def text(self) -> str:
@@ -353,6 +388,7 @@ class ToolResponseMessage(Message):
             self.responses if responses is None else responses,
             self.metadata if metadata is None else metadata,
             self.id,
+            self.stored_at,
         )
 
 

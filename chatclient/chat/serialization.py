@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from typing import Any
 
 from chatclient._internal.frozen import FrozenDict, frozen
@@ -47,6 +48,8 @@ def message_to_dict(message: Message) -> dict[str, Any]:
         result["metadata"] = dict(message.metadata)
     if message.id is not None:
         result["id"] = message.id
+    if message.stored_at is not None:
+        result["stored_at"] = message.stored_at.isoformat()
     return result
 
 
@@ -56,8 +59,8 @@ def message_from_dict(data: Mapping[str, Any], *, trusted: bool = True) -> Messa
     Args:
         data: The message.
         trusted: Whether to keep its metadata, parts of which have a meaning for the library and for
-            providers, and the data that providers get as they are. Not for a message that a
-            browser sends, for example; check the role of such a message, too.
+            providers, the data that providers get as they are, and its time of storing. Not for a
+            message that a browser sends, for example; check the role of such a message, too.
 
     Raises:
         UsageError: *data* is not a stored message; messages of Chat Completions have another form.
@@ -75,7 +78,9 @@ def _untrusted(data: Any) -> Any:
         return [_untrusted(item) for item in data if _type_of(item) != "provider"]
     if not isinstance(data, Mapping):
         return data
-    left_out = {"metadata", "data"} if _type_of(data) == "reasoning" else {"metadata"}
+    left_out = {"metadata", "stored_at"}
+    if _type_of(data) == "reasoning":
+        left_out.add("data")
     return {
         key: _untrusted(value) if key in ("content", "responses", "media") else value
         for key, value in data.items()
@@ -94,17 +99,22 @@ def _message_from(data: Mapping[str, Any]) -> Message:
     if not _ONLY_IN_CHAT_COMPLETIONS.isdisjoint(data):
         msg = "messages of Chat Completions are read by messages_from_openai([...])"
         raise ValueError(msg)
-    metadata, id = data.get("metadata"), data.get("id")
+    metadata, id, stored = data.get("metadata"), data.get("id"), data.get("stored_at")
+    stored_at = None if stored is None else datetime.fromisoformat(stored)
     match data.get("role"):
         case "system":
-            return SystemMessage(data["content"], frozen(metadata), id)
+            return SystemMessage(data["content"], frozen(metadata), id, stored_at)
         case "user":
-            return UserMessage(_parts_from(data["content"]), metadata=metadata, id=id)
+            return UserMessage(
+                _parts_from(data["content"]), metadata=metadata, id=id, stored_at=stored_at
+            )
         case "assistant":
-            return AssistantMessage(_parts_from(data["content"]), metadata=metadata, id=id)
+            return AssistantMessage(
+                _parts_from(data["content"]), metadata=metadata, id=id, stored_at=stored_at
+            )
         case "tool":
             responses = [_response_from_dict(r) for r in data["responses"]]
-            return ToolResponseMessage(responses, metadata, id)
+            return ToolResponseMessage(responses, metadata, id, stored_at)
         case role:
             raise LookupError(f"unknown role {role!r}")
 

@@ -15,7 +15,6 @@ from chatclient.chat.options import ChatOptions
 from chatclient.client.options import with_options
 from chatclient.client.request_settings import RequestSettings
 from chatclient.client.settings import (
-    UNLIMITED,
     ChatClientSettings,
     EvictionSettings,
     MemorySettings,
@@ -126,19 +125,15 @@ def manager_of(
 
 
 def _limits(settings: ToolLimitsSettings) -> ToolLimits:
-    def bound(value: Any) -> Any:
-        return None if value == UNLIMITED else value
-
     seconds = settings.max_seconds
-    overrides = settings.max_calls_per_tool_overrides
     return ToolLimits(
-        max_rounds=bound(settings.max_rounds),
-        max_calls_per_tool=bound(settings.max_calls_per_tool),
-        max_total_calls=bound(settings.max_total_tool_calls),
-        max_seconds=None if seconds is None else bound(seconds.total_seconds()),
-        per_tool={name: bound(value) for name, value in overrides.items()},
+        max_rounds=settings.max_rounds,
+        max_calls_per_tool=settings.max_calls_per_tool,
+        max_total_calls=settings.max_total_tool_calls,
+        max_seconds=None if seconds is None else seconds.total_seconds(),
+        per_tool=settings.max_calls_per_tool_overrides,
         excluded=settings.excluded_tools,
-        max_repeats=bound(settings.max_repeats),
+        max_repeats=settings.max_repeats,
         on_exceeded=settings.on_limit_exceeded,
     )
 

@@ -1,7 +1,8 @@
 """`Pipeline`: builds the advisor chain of a request, runs it, and observes it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from chatclient._internal.frozen import merged, without
@@ -38,6 +39,7 @@ from chatclient.observability.operations import EMPTY_PROMPT, ClientCall
 from chatclient.observability.trail import Trail
 from chatclient.runtime.deadlines import caller_deadline, within_callers_deadline
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import is_of_library
 from chatclient.structured.output import StructuredOutput
 
 
@@ -141,7 +143,8 @@ class Pipeline:
         """
         if RESUMED_TURN in settings.advisor_params:
             _check_resumed(settings)
-        messages = settings.messages_without_system()
+        in_worker = _has_renderer(settings)
+        messages = await _rendered(settings.messages_without_system, runtime, in_worker=in_worker)
         if not call.turn.resumed:
             spoken = without_system(messages)
             first = count_default_messages(spoken, settings.advisor_params)
@@ -149,7 +152,8 @@ class Pipeline:
         if settings.system_function is not None:
             work = with_system_text(settings, messages, runtime)
             settings = await runtime.until_deadline(work, "the system text function")
-        messages = settings.with_system_message(messages)
+        with_system = partial(settings.with_system_message, messages)
+        messages = await _rendered(with_system, runtime, in_worker=in_worker)
         options, context = await self._options_and_context(settings, messages, runtime)
         context = merged(context, {TURN: call.turn})
         prompt = Prompt.of(messages, options)
@@ -295,9 +299,42 @@ def _with_outer_and_inner_parts(
     outside, inside = advisors[:at], advisors[at + 1 :]
     memories = [advisor for advisor in inside if is_memory(advisor)]
     if isinstance(loop, ToolCallingAdvisor):
+        _check_history(loop, [each for each in outside if is_memory(each)], memories)
         loop = loop.in_chain(shared.manager, memory_inside=bool(memories))
     # The default place of a memory: it stores messages as they were before other advisors.
     order = min(MEMORY_ORDER, order_of(loop))
     outer = [part for each in memories if (part := part_around_loop(each, order))]
     inner = [part for each in outside if (part := part_inside_loop(each, order_of(loop)))]
     return sorted([*outside, *outer, loop, *inner, *inside], key=order_of)
+
+
+def _check_history(
+    loop: ToolCallingAdvisor, outside: Sequence[Advisor], inside: Sequence[Advisor]
+) -> None:
+    """Check that something sends the earlier messages of a turn to the model.
+
+    Raises:
+        UsageError: The loop does not, and the memory is outside and cannot: the model would get the
+            results of tools without their calls.
+    """
+    if loop.conversation_history is False and outside and not inside:
+        msg = (
+            f"{name_of(loop)} with conversation_history=False needs a memory inside the loop, but "
+            f"{name_of(outside[0])} is outside, so that nobody sends the tool calls: leave "
+            f"conversation_history out, or give the memory an order above {order_of(loop)}"
+        )
+        raise UsageError(msg)
+
+
+def _has_renderer(settings: RequestSettings) -> bool:
+    """Return whether a text is rendered by a function of the application, which may block."""
+    is_template = settings.system.is_template or settings.user.is_template
+    return is_template and not is_of_library(settings.renderer)
+
+
+async def _rendered(
+    render: Callable[[], tuple[Message, ...]], runtime: Runtime, *, in_worker: bool
+) -> tuple[Message, ...]:
+    if not in_worker:
+        return render()
+    return await runtime.until_deadline(runtime.invoke(render), "the template renderer")

@@ -3,18 +3,17 @@
 import os
 import tomllib
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from chatclient._internal.text import as_clause
 from chatclient.chat.options import OptionValues
+from chatclient.client.durations import Duration, Interval, Limit, TimeLimit
 from chatclient.errors import UsageError
 
 try:
     from pydantic import (
         BaseModel,
-        BeforeValidator,
         ConfigDict,
         Field,
         NonNegativeInt,
@@ -33,22 +32,7 @@ except ModuleNotFoundError as missing:
     _MESSAGE = "Settings need pydantic-settings. Run: pip install 'chatclient[settings]'"
     raise UsageError(_MESSAGE) from missing
 
-UNLIMITED = -1
-"""The value for "no limit" in sources without None."""
-
 _PREFIX, _DELIMITER = "CHATCLIENT_", "__"  # of environment variables
-_Limit = int | None
-
-
-def _seconds(value: Any) -> Any:
-    """Return *value*, as a number of seconds if it is a string with a number."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value  # for pydantic: ISO 8601
-
-
-Duration = Annotated[timedelta, BeforeValidator(_seconds)]
 
 
 class _Group(BaseModel):
@@ -73,16 +57,16 @@ class ToolCallingSettings(_Group):
 class ToolLimitsSettings(_Group):
     """Limits of one turn; see `ToolLimits`. The value -1 means no limit.
 
-    `max_seconds` is a number or an ISO 8601 duration such as `PT3M`.
+    `max_seconds` is a number of seconds, or a time such as `90s`, `30m` or `PT3M`.
     """
 
-    max_rounds: _Limit = 100
-    max_calls_per_tool: _Limit = 40
-    max_calls_per_tool_overrides: dict[str, int] = {}
+    max_rounds: Limit = 100
+    max_calls_per_tool: Limit = 40
+    max_calls_per_tool_overrides: dict[str, Limit] = {}
     excluded_tools: frozenset[str] = frozenset()
-    max_total_tool_calls: _Limit = 150
-    max_seconds: Duration | None = None
-    max_repeats: _Limit = 3
+    max_total_tool_calls: Limit = 150
+    max_seconds: TimeLimit = None
+    max_repeats: Limit = 3
     on_limit_exceeded: Literal["partial", "raise", "tell_model", "final_answer"] = "partial"
 
 
@@ -122,11 +106,11 @@ class EvictionSettings(_Group):
 
     Attributes:
         lru_max_sessions: The maximum number of sessions; the least recently used are evicted.
-        ttl: Time from the last use to eviction: seconds, or ISO 8601 such as `PT1H`.
+        ttl: Time from the last use to eviction: seconds, or text such as `1h` or `PT1H`.
     """
 
     lru_max_sessions: PositiveInt = 1000
-    ttl: Duration | None = None
+    ttl: TimeLimit = None
 
 
 class ToolSearchSettings(_Group):
@@ -182,7 +166,7 @@ class RedisSettings(_Group):
 
     url: str = Field(default="redis://localhost:6379/0", repr=False)
     key_prefix: str | None = None
-    time_to_live: Duration | None = None
+    time_to_live: TimeLimit = None
 
 
 class MemorySettings(_Group):
@@ -210,10 +194,10 @@ class MemorySettings(_Group):
 
 
 class BackoffSettings(_Group):
-    """Waiting times before retries, in seconds or ISO 8601; see `RetryPolicy`."""
+    """Waiting times before retries, as numbers of seconds or such as `5s`; see `RetryPolicy`."""
 
     initial_interval: Duration | None = None
-    max_interval: Duration | None = None
+    max_interval: Interval | None = None
     multiplier: PositiveFloat | None = None
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Conversation as Conversation,
         newest as newest,
     )
+    from chatclient.memory.retention import stamped as stamped
     from chatclient.memory.sessions.chat_memory import (
         SessionChatMemory as SessionChatMemory,
     )

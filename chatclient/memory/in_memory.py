@@ -12,6 +12,7 @@ from chatclient.memory.repository import (
     ChatMemoryRepository,
     Conversation,
 )
+from chatclient.memory.retention import stamped
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
 
@@ -55,7 +56,7 @@ class InMemoryChatMemoryRepository(ChatMemoryRepository):
             log = self._logs.get(conversation_id) or _Log()
             if key is not None and key in log.keys:
                 return False
-            self._logs[conversation_id] = log.extended(messages, next(self._versions), key)
+            self._logs[conversation_id] = log.extended(stamped(messages), next(self._versions), key)
             return True
 
     async def replace(
@@ -72,7 +73,7 @@ class InMemoryChatMemoryRepository(ChatMemoryRepository):
             if expected is not None and expected != present.version:
                 return False
             if messages:
-                log = _Log(keys=present.keys).extended(messages, next(self._versions))
+                log = _Log(keys=present.keys).extended(stamped(messages), next(self._versions))
                 self._logs[conversation_id] = log
             else:
                 self._logs.pop(conversation_id, None)

@@ -17,6 +17,7 @@ from chatclient.memory.repository import (
     ChatMemoryRepository,
     Conversation,
 )
+from chatclient.memory.retention import stamped
 from chatclient.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ def _stored(messages: Sequence[Message], conversation_id: str) -> list[bytes]:
     """Return *messages* as JSON, prefixed with `s` for a system message and `m` for others."""
     return [
         (b"s" if isinstance(m, SystemMessage) else b"m") + message_json(m, conversation_id).encode()
-        for m in messages
+        for m in stamped(messages)
     ]
 
 

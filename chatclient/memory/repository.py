@@ -4,11 +4,13 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import check_moment, check_type
 from chatclient._internal.closeable import Closeable
 from chatclient.chat.messages import Message, SystemMessage, as_messages, system_messages
 from chatclient.errors import ChatMemoryError, UsageError
+from chatclient.memory.retention import without_older
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 
@@ -68,12 +70,15 @@ def checked_id(given: object, name: str = "a conversation id") -> str:
 class ChatMemoryRepository(Closeable, ABC):
     """Stores conversations: lists of messages by conversation id.
 
-    Implement the five coroutines `load`, `append`, `replace`, `delete` and `conversation_ids`.
+    Implement the five coroutines `load`, `append`, `replace`, `delete` and `conversation_ids`,
+    and `ids_before` if the store can find old messages fast.
     They serve blocking and async callers and wait only through the given runtime; call a
     blocking driver with `await runtime.invoke(function, ...)`. Requirements:
 
     - A loaded message equals the stored one, for each message type. To convert messages to and
       from JSON values, use `chatclient.chat.serialization`.
+    - `append` and `replace` store `stamped(messages)`: with the time of storing, which a message
+      keeps when it is stored again.
     - Each operation is atomic and isolated from concurrent operations of other threads, tasks
       and processes: no `load` returns part of an `append`.
     - When an operation returns, its change is permanent, as far as the store is durable.
@@ -191,6 +196,47 @@ class ChatMemoryRepository(Closeable, ABC):
             await runtime.sleep(random.uniform(0, min(_PAUSE, attempt / 1000)))  # noqa: S311
         msg = f"conversation {conversation_id!r} changed {_ATTEMPTS} times while it was rewritten"
         raise ChatMemoryError(msg, conversation_id=conversation_id)
+
+    async def ids_before(self, cutoff: datetime, runtime: Runtime) -> list[str]:  # noqa: ARG002
+        """Return the ids of all conversations with messages stored before *cutoff*.
+
+        It may return more; by default it returns all ids.
+        """
+        return await self.conversation_ids(runtime)
+
+    async def delete_older(self, cutoff: datetime, runtime: Runtime) -> int:
+        """Delete messages; see `delete_older_than`."""
+        check_type("cutoff", cutoff, datetime)
+        check_moment("cutoff", cutoff)
+        deleted = 0
+        for id in await self.ids_before(cutoff, runtime):
+            leaving = 0
+
+            def change(messages: tuple[Message, ...]) -> tuple[Message, ...] | None:
+                nonlocal leaving
+                kept = without_older(messages, cutoff)
+                leaving = len(messages) - len(kept)
+                return kept if leaving else None
+
+            await self.rewrite(id, change, runtime)
+            deleted += leaving
+        return deleted
+
+    def delete_older_than(self, cutoff: datetime) -> int:
+        """Delete the messages that were stored before *cutoff*, and return their number.
+
+        Turns are deleted as a whole, so that each conversation stays valid, and old system messages
+        with the last turn of their conversation. Messages without a time, which earlier versions
+        stored, are deleted with a later turn that is old enough.
+
+        Raises:
+            UsageError: *cutoff* has no time zone.
+        """
+        return drive(self.delete_older(cutoff, BLOCKING))
+
+    async def adelete_older_than(self, cutoff: datetime) -> int:
+        """Delete the messages that were stored before *cutoff*; see `delete_older_than`."""
+        return await self.delete_older(cutoff, ON_LOOP)
 
     def find_conversation_ids(self) -> list[str]:
         """Return the ids of all conversations, in any order."""

@@ -46,7 +46,13 @@ from chatclient.runtime.concurrency import (
 from chatclient.runtime.interruption import check_interruption, uninterrupted
 from chatclient.runtime.observation import Observer, Operation, Step
 from chatclient.runtime.thread_inbox import Emitter
-from chatclient.runtime.threads import LoopThread, call_in_thread, is_async, is_awaitable
+from chatclient.runtime.threads import (
+    LoopThread,
+    call_in_thread,
+    is_async,
+    is_awaitable,
+    is_of_library,
+)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -253,10 +259,19 @@ class Runtime:
         except ExceptionGroup as group:
             raise_single(group)
 
+    async def call(self, function: Callable[[*Ts], Any], /, *args: *Ts) -> Any:
+        """Call a function that may be the application's or this library's; see `invoke`.
+
+        The library's own functions never block, so they are called without a worker thread.
+        """
+        if is_of_library(function):
+            return await self.awaited(function(*args))
+        return await self.invoke(function, *args)
+
     async def awaited(self, value: Any) -> Any:
         """Return *value*, the result of a callback, awaited if it is awaitable.
 
-        Plain callbacks are expected to be fast and are called without a thread.
+        For plain callbacks that must be fast, and are called without a thread.
         """
         return await self.invoke(_await, value) if is_awaitable(value) else value
 

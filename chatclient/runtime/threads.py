@@ -27,6 +27,12 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
+def is_of_library(function: object) -> bool:
+    """Return whether *function* is this library's own, which never blocks."""
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return module.partition(".")[0] == __name__.partition(".")[0]
+
+
 def is_awaitable(value: object) -> TypeGuard[Awaitable[Any]]:
     """Return whether *value* is awaitable.
 

@@ -245,8 +245,8 @@ def _cut_like(pieces: tuple[str, ...], text: str) -> tuple[str, ...]:
 
 
 def _without_metadata(message: dict[str, Any]) -> dict[str, Any]:
-    """Return *message* without its id, and without the metadata of a user message."""
-    left_out = {"id", "metadata"} if message["role"] == "user" else {"id"}
+    """Return *message* without its id and time, and without the metadata of a user message."""
+    left_out = {"id", "stored_at"} | ({"metadata"} if message["role"] == "user" else set())
     return {key: value for key, value in message.items() if key not in left_out}
 
 

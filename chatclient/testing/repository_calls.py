@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 from chatclient.chat.messages import Message, UserMessage
@@ -40,6 +41,10 @@ class Store:
     def delete(self, name: str) -> None:
         """Delete a conversation."""
         self._run(lambda runtime: self.repository.delete(name, runtime))
+
+    def delete_older_than(self, cutoff: datetime) -> int:
+        """Delete old messages, and return their number."""
+        return self._run(lambda runtime: self.repository.delete_older(cutoff, runtime))
 
     def conversation_ids(self) -> list[str]:
         """Return the ids of all conversations."""

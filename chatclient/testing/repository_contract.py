@@ -15,13 +15,16 @@ the import.
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import uuid4
 
 import pytest
 
 from chatclient.chat.messages import Message, SystemMessage, UserMessage
+from chatclient.errors import UsageError
 from chatclient.memory.repository import (
     NO_CONVERSATION,
     ChatMemoryRepository,
@@ -32,6 +35,18 @@ from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP
 from chatclient.testing.repository_calls import Store, check_turns
 from chatclient.testing.sample_conversations import AWKWARD_IDS, EVERY_KIND, turn
+
+
+def _day(number: int) -> datetime:
+    return datetime(2000, 1, number, tzinfo=UTC)
+
+
+def _stored(messages: Sequence[Message], day: int) -> list[Message]:
+    return [message.with_stored_at(_day(day)) for message in messages]
+
+
+def _times(conversation: Conversation) -> list[datetime]:
+    return [m.stored_at for m in conversation.messages if m.stored_at is not None]
 
 
 class ChatMemoryRepositoryContract:
@@ -116,6 +131,46 @@ class ChatMemoryRepositoryContract:
         known = store.conversation_ids()
         assert set(ids) <= set(known)
         assert len(known) == len(set(known))
+
+    # --- times and retention ----------------------------------------------------------------
+
+    def test_messages_have_a_time(self, store: Store, name: str) -> None:
+        """It is set when a message is stored, and kept when it is stored again."""
+        earliest = datetime.now(UTC)
+        store.append(name, EVERY_KIND)
+        appended = _times(store.load(name))
+        store.replace(name, [*store.load(name).messages, UserMessage("new")])
+        replaced = _times(store.load(name))
+
+        assert earliest <= min(appended) <= max(appended) <= datetime.now(UTC)
+        assert {moment.utcoffset() for moment in appended} == {timedelta(0)}
+        assert replaced[:-1] == appended
+        assert max(appended) <= replaced[-1] <= datetime.now(UTC)
+
+    def test_old_messages_are_deleted(self, store: Store, name: str) -> None:
+        """Turns are deleted as a whole, and system messages with the last turn."""
+        system = SystemMessage("Be brief.")
+        turns = [_stored(turn(day, 2), day) for day in (1, 2, 3)]
+        straddling = (*_stored(turn(4, 2)[:2], 4), *_stored(turn(4, 2)[2:], 5))
+        messages = [system, *turns[0], *turns[1], *turns[2], *straddling]
+        gone = f"{name}-gone"
+        store.append(name, messages)
+        store.append(gone, [*_stored([system], 1), *turns[0]])
+
+        assert store.delete_older_than(_day(2)) == 2 * len(turns[0]) + 1
+        assert store.load(name).messages == (system, *turns[1], *turns[2], *straddling)
+        assert _times(store.load(name))[1:] == [m.stored_at for m in messages[5:]]
+        assert store.load(gone) == NO_CONVERSATION
+        assert store.delete_older_than(_day(1)) == 0
+        assert store.delete_older_than(_day(2)) == 0
+        assert store.delete_older_than(_day(5)) == 3 * len(turns[0])
+        store.append(name, turn(5))
+        assert store.load(name).messages == (system, *turn(5))
+
+    def test_a_cutoff_needs_a_time_zone(self, repository: ChatMemoryRepository) -> None:
+        """Otherwise nothing is deleted."""
+        with pytest.raises(UsageError, match="time zone"):
+            repository.delete_older_than(datetime(2000, 1, 1))  # noqa: DTZ001
 
     # --- the last messages ------------------------------------------------------------------
 

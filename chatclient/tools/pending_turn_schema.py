@@ -70,6 +70,7 @@ class _Response(TypedDict):
 class _Described(TypedDict):
     metadata: NotRequired[dict[str, Any]]
     id: NotRequired[str | None]
+    stored_at: NotRequired[str | None]
 
 
 @with_config(_STRICT)

@@ -179,16 +179,18 @@ def test_error_list_is_truncated() -> None:
     from mcp_types import Tool
 
     from chatclient.errors import ToolArgumentError
+    from chatclient.tools.mcp.accepted_tools import AcceptedTools
     from chatclient.tools.mcp.callback import McpToolCallback
     from chatclient.tools.mcp.connection_pool import ConnectionPool
 
     schema = {"type": "object", "properties": {f"p{n}": {"type": "object"} for n in range(30)}}
     callback = McpToolCallback(
-        ConnectionPool([]),  # nothing is sent
-        peer(),
+        ConnectionPool([peer("broken", "dead")]),  # nothing is sent
+        peer("broken"),
         Tool(name="t", input_schema=schema),
         "t",
         None,
+        AcceptedTools(pin=False),
     )
 
     with pytest.raises(ToolArgumentError) as raised:
@@ -597,6 +599,7 @@ def test_servers_need_unique_names() -> None:
         {"timeout": 0},
         {"connect_timeout": 0},
         {"retry_after": 0},
+        {"refresh_after": 0},
         {"name": " "},
         {"roots": [3]},
         {"log_level": "loud"},

@@ -183,6 +183,51 @@ def test_call_timeout(ask: Ask, tmp_path: Path) -> None:
     check_history(model)
 
 
+def test_hung_server_is_restarted(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    """After a time-out, a server that answers no ping is started again for the next call."""
+    with McpToolCallbackProvider(peer(fault="deaf", timeout=3)) as provider:
+        result, model = ask_with_tools(
+            ask, provider, call("pid", id="1"), call("hang"), call("pid", id="2"), "done"
+        )
+
+    first, hung, second = result.executions
+    assert hung.response.data == "The tool 'hang' did not answer in time."
+    assert not second.is_error
+    assert first.response.data != second.response.data
+    assert not runs(int(first.response.data))
+    assert caplog.text.count("mcp server does not respond") == 1
+    check_history(model)
+
+
+SLOW = """
+import asyncio, os
+from chatclient.tools import McpToolServer, tool
+
+@tool
+async def hang() -> None:
+    await asyncio.sleep(60)
+
+@tool
+async def pid() -> int:
+    return os.getpid()
+
+McpToolServer(hang, pid, name="slow", version="1").serve_stdio()
+"""
+
+
+def test_slow_server_of_the_newest_protocol() -> None:
+    """It has no ping, but answers another request while a tool waits, so it is kept."""
+    server = McpServer.stdio("slow", sys.executable, "-c", SLOW, timeout=4)
+    with McpToolCallbackProvider(server) as provider:
+        result, _ = ask_with_tools(
+            Ask("call"), provider, call("pid", id="1"), call("hang"), call("pid", id="2"), "done"
+        )
+
+    first, hung, second = (execution.response.data for execution in result.executions)
+    assert hung == "The tool 'hang' did not answer in time."
+    assert first == second
+
+
 def test_deadline_ends_a_call(ask: Ask) -> None:
     """The deadline of the request applies besides the server's time-out."""
     with McpToolCallbackProvider(peer()) as provider:
@@ -341,10 +386,72 @@ def test_removed_tool(ask: Ask) -> None:
     check_history(model)
 
 
+def test_unannounced_tools(ask: Ask) -> None:
+    """Tools are listed again after a while; unchanged ones stay the same objects."""
+    with McpToolCallbackProvider(peer(fault="unannounced", refresh_after=0.2)) as provider:
+        before = tool_callbacks(provider)
+        ask_with_tools(ask, provider, call("grow"), "done")
+        time.sleep(0.2)
+        _, model = ask_with_tools(ask, provider, "done")
+        after = tool_callbacks(provider)
+
+    assert offered_names(model) == ["weather", "rename", "grow", "grown_3"]
+    assert all(a is b for a, b in zip(before, after, strict=False))
+
+
+def test_listing_without_refresh() -> None:
+    """Without a time, only the server's word counts."""
+    with McpToolCallbackProvider(peer(fault="unannounced", refresh_after=None)) as provider:
+        run(provider, "grow")
+        assert len(tool_callbacks(provider)) == 3
+
+
+@pytest.mark.parametrize("pin", [True, False])
+def test_renamed_parameter(ask: Ask, pin: bool) -> None:
+    """A call that does not fit asks the server for the tool; a pinned one stays as it was."""
+    source = peer(fault="unannounced", retry_after=0.1)
+    with McpToolCallbackProvider(source, pin=pin) as provider:
+        asked = (call("rename"), call("weather", '{"place": "Oslo"}'), call("weather"), "done")
+        tool_callbacks(provider)
+        time.sleep(0.1)
+        result, model = ask_with_tools(ask, provider, *asked)
+        _, after = ask_with_tools(ask, provider, "done")
+
+    _, renamed, misfit = result.executions
+    if pin:
+        assert renamed.is_error
+        assert "place: unknown" in renamed.response.data
+        assert offered_names(after) == ["rename", "grow"]
+    else:
+        assert renamed.response.data == "Oslo"
+        assert "place: missing, but required" in misfit.response.data
+        assert "which now are {" in misfit.response.data
+    check_history(model)
+
+
+def test_arguments_for_a_lost_server(tmp_path: Path) -> None:
+    """Arguments that do not fit are reported as such, although the server is gone."""
+    program = tmp_path / "server"
+    program.symlink_to(sys.executable)
+    server = McpServer.stdio("peer", str(program), str(SUPPORT / "mcp_peer.py"), retry_after=0.01)
+    with McpToolCallbackProvider(server) as provider:
+        pid = int(run(provider, "pid"))
+        [echo] = [c for c in tool_callbacks(provider) if c.definition.name == "echo"]
+        program.unlink()
+        os.kill(pid, signal.SIGKILL)
+        assert settled(lambda: has_detected_crash(provider))
+
+        with pytest.raises(ToolArgumentError, match="text: missing, but required"):
+            drive(echo.invoke("{}", ToolContext()))
+
+
 # --- failing connections ---
 
 BROKEN = {
-    "dead": (lambda **settings: peer(fault="dead", **settings), "cannot be reached"),
+    "dead": (
+        lambda **settings: peer(fault="dead", **settings),
+        r"cannot be reached .*: it exited with status 3$",
+    ),
     "missing": (
         lambda **settings: McpServer.stdio("peer", "/no/such/program", **settings),
         r"cannot be reached by starting .* \(FileNotFoundError: ",
@@ -534,6 +641,45 @@ def test_missing_program(ask: Ask) -> None:
     message = str(caught.value)
     assert "by starting 'no-such-program-here' (FileNotFoundError: No such file" in message
     assert "s3cret" not in message
+
+
+def test_last_lines_of_a_failed_start(ask: Ask) -> None:
+    """The error has the exit status and the last lines, without values of the environment."""
+    command = (sys.executable, "-S", str(SUPPORT / "mcp_peer.py"), "unready")
+    secret = ("--api-key=s3cr3t-1", "--token", "s3cr3t-2", "--verbose", "loud")
+    server = McpServer.stdio("bad", *command, *secret, env={"KEY": "s3cr3t-0"})
+    builder = ChatClient.builder(ScriptedModel())
+
+    with McpToolCallbackProvider(server) as provider, pytest.raises(McpServerError) as caught:
+        ask(builder.default_tools(provider).build().prompt("x"))
+    assert "it exited with status 3; the last lines" in str(caught.value)
+    lines = caught.value.stderr.splitlines()
+    assert lines[0] == "line 12"
+    assert lines[-2:] == [
+        "cannot connect to http://me:***@db, password = ***",
+        "no database for *** --api-key=*** --token *** --verbose loud",
+    ]
+    assert str(caught.value).endswith(caught.value.stderr)
+
+
+def test_last_lines_are_not_for_the_model(ask: Ask, tmp_path: Path) -> None:
+    """A server that cannot be restarted during a call is told about without its lines."""
+    fault = tmp_path / "fault"
+    fault.write_text("")
+    start = f"import sys; sys.argv[1:] = open({str(fault)!r}).read().split()"
+    code = f"{start}; exec(open({str(SUPPORT / 'mcp_peer.py')!r}).read())"
+    server = McpServer.stdio("peer", sys.executable, "-S", "-c", code, env={"KEY": "s3cr3t-0"})
+    with McpToolCallbackProvider(server) as provider:
+        pid = int(run(provider, "pid"))
+        [echo] = [c for c in tool_callbacks(provider) if c.definition.name == "echo"]
+        fault.write_text("unready")
+        os.kill(pid, signal.SIGKILL)
+        assert settled(lambda: has_detected_crash(provider))
+
+        with pytest.raises(McpServerError, match=r"it exited with status 3$") as caught:
+            drive(echo.invoke('{"text": "hi"}', ToolContext()))
+    assert isinstance(caught.value.__cause__, McpServerError)
+    assert "line 19" in str(caught.value.__cause__)
 
 
 def test_command_line_as_program(ask: Ask) -> None:

@@ -1501,6 +1501,18 @@ def test_what_a_loop_rewrites_for_a_round_stands_in_its_place(ask: Ask, order: i
     assert short(talk.stored) == ["u:hi", "a:hello", *TURN[:3], *TURN[1:]]
 
 
+def test_outside_a_loop_without_history() -> None:
+    """Neither would send the calls that results of tools belong to; inside, memory does."""
+    loop = ToolCallingAdvisor(conversation_history=False)
+    memory = MessageWindowChatMemory()
+    outside, inside = (MessageChatMemoryAdvisor(memory, order=n) for n in (MEMORY_ORDER, INSIDE))
+
+    with pytest.raises(UsageError, match="MessageChatMemoryAdvisor is outside") as caught:
+        ChatClient.builder(ScriptedModel()).default_advisors(loop, outside).build()
+    assert f"above {TOOL_CALLING_ORDER}" in str(caught.value)
+    ChatClient.builder(ScriptedModel()).default_advisors(loop, inside).build()
+
+
 @pytest.mark.parametrize("history", [True, False])
 async def test_inside_a_chain_made_by_hand(history: bool) -> None:
     """Without its other half the advisor remembers the turn when it sees its answer."""

@@ -254,6 +254,24 @@ def test_an_excluded_tool_counts_towards_the_total_only(ask: Ask) -> None:
     assert result.text.startswith("Total tool call limit (5)")
 
 
+def test_reading_tools_count_towards_the_total_only(ask: Ask) -> None:
+    """Two hundred parallel calls of one tool are no loop if it only reads."""
+
+    @tool(effect="read")
+    def read(n: int) -> int:
+        """Read."""
+        return n
+
+    calls = [call("read", f'{{"n": {n}}}', id=f"c{n}") for n in range(200)]
+    model = ScriptedModel(calls, "done", calls, "done")
+    wide = ToolLimits(max_total_calls=200)
+    assert ask(client_of(model, read, limits=wide).prompt("x")).text == "done"
+    result = ask(client_of(model, read).prompt("x"))
+
+    assert [each.is_error for each in result.executions] == [False] * 150 + [True] * 50
+    assert result.text.startswith("Total tool call limit (150)")
+
+
 def test_unknown_tools_count(ask: Ask) -> None:
     """A model that invents names for ever comes to an end as well."""
     result = ask(limited(stepping(names=("this", "that")), max_total_calls=7))

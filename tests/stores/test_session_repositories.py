@@ -56,6 +56,9 @@ class Store:
     def find_by_user(self, user_id: str) -> list[Session]:
         return self.do(lambda runtime: self.repository.find_by_user(user_id, runtime))
 
+    def delete_older(self, cutoff: datetime) -> int:
+        return self.do(lambda runtime: self.repository.delete_older(cutoff, runtime))
+
     def delete(self, session_id: str, expired: datetime | None = None) -> bool:
         return self.do(lambda runtime: self.repository.delete(session_id, runtime, expired=expired))
 
@@ -303,6 +306,39 @@ def test_delete_removes_the_log(store: Store, name: str) -> None:
     store.create(a_session(name))
     assert store.read(name) == SessionLog()
     assert store.append(name, an_event(name, "1")) is True
+
+
+def test_delete_older_events(store: Store, name: str) -> None:
+    """Turns are deleted as a whole, archived or not, and summaries of old events."""
+    days = [datetime(2000, 1, day, tzinfo=UTC) for day in range(1, 6)]
+    store.create(a_session(name))
+    units = [(*(m for m in turn(n, 2)),) for n in range(4)]
+    for number, unit in enumerate(units):
+        branch = an_event(name, f"branch {number}", branch="lead", timestamp=days[number])
+        times = [days[number]] * 2 + [days[number + 1]] * 2  # a turn that waited for a day
+        store.append(
+            name,
+            branch,
+            *(
+                an_event(name, f"{number}.{at}", message, timestamp=times[at])
+                for at, message in enumerate(unit)
+            ),
+        )
+    version = store.read(name).version
+    summary = [an_event(name, "s", "so far", synthetic=True, timestamp=days[0])]
+    store.compact(name, "branch 0", *(f"0.{at}" for at in range(4)), summary=summary)
+
+    assert store.delete_older(days[0]) == 0
+    assert store.delete_older(days[2]) == 1 + 2 * 5
+    assert [m for m in store.read(name).events if m.branch is None] == [
+        event for event in store.read(name).events if event.id[0] in "23"
+    ]
+    assert [event.message for event in store.read(name, branch="").events] == [*units[2], *units[3]]
+    assert store.read(name).version > version
+    store.append(name, an_event(name, "next"))
+    assert store.ids(name)[-1] == "next"
+    assert store.delete_older(days[4]) == 2 * 5
+    assert store.ids(name) == ["next"]
 
 
 def test_delete_expired(store: Store, name: str) -> None:

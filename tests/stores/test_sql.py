@@ -1,6 +1,7 @@
 """Conversations in SQLite, PostgreSQL and MariaDB."""
 
 import asyncio
+import json
 import socket
 import sqlite3
 import sys
@@ -9,6 +10,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -407,6 +409,29 @@ def test_interrupted_transaction_releases_its_lock(tmp_path: Path) -> None:
     database.close()
 
     assert caught.value.__traceback__ is not None
+
+
+def test_messages_of_earlier_versions(place: tuple[str, str]) -> None:
+    """Messages without a time are read, and deleted with a later turn of their conversation."""
+    url, prefix = place
+    with SqlChatMemoryRepository(url, table_prefix=prefix) as repository:
+        for name in ("old", "mixed"):
+            repository.save_all(name, turn(1))
+        engine = sa.create_engine(url)
+        with engine.begin() as connection:
+            rows = connection.exec_driver_sql(f"SELECT message FROM {prefix}message").scalars()
+            for text in rows.all():
+                message = json.loads(text)
+                before = {"before": text, "after": json.dumps({**message, "stored_at": None})}
+                change = f"UPDATE {prefix}message SET message = :after WHERE message = :before"
+                connection.execute(sa.text(change), before)
+        engine.dispose()
+
+        assert repository.find_by_conversation_id("old")[0].stored_at is None
+        assert repository.delete_older_than(datetime.now(UTC)) == 0
+        drive(repository.append("mixed", turn(2), BLOCKING))
+        assert repository.delete_older_than(datetime.now(UTC)) == 4
+        assert repository.find_conversation_ids() == ["old"]
 
 
 def set_version(url: str, prefix: str, version: int) -> None:

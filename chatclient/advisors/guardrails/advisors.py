@@ -19,6 +19,7 @@ from chatclient.advisors.guardrails.result import (
     Outcome,
     OutputGuardrail,
 )
+from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.response_cache import CACHE_RESPONSES, REFRESH
 from chatclient.advisors.retrieval.question import RETRIEVED
 from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN, TOOL_EXECUTIONS
@@ -69,6 +70,7 @@ _SUCCESS = GuardrailResult("success")
 _RETRY_KEYS = (TOOL_EXECUTIONS, RETRIEVED)
 
 
+@hints_parameter_names
 class InputGuardrailAdvisor:
     """Accepts a request only if all guardrails accept it; they may rewrite the user's text.
 
@@ -174,6 +176,7 @@ def _judged_message(recorded: Sequence[Message], sent: Sequence[Message]) -> Mes
     return last_user_message([message for message in recorded if id(message) not in present])
 
 
+@hints_parameter_names
 class OutputGuardrailAdvisor:
     """Accepts an answer only if all guardrails accept it; they may rewrite it, or request another.
 

@@ -13,6 +13,7 @@ from chatclient.advisors.guardrails.word_matcher import (
     StreamFilter,
     text_and_reasoning,
 )
+from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN
 from chatclient.chain.chain import (
     MEMORY_ORDER,
@@ -44,6 +45,7 @@ FAILURE_RESPONSE = (
 )
 
 
+@hints_parameter_names
 class SafeGuardAdvisor:
     """Replaces the response if the user's message or the answer contains forbidden text.
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from chatclient._internal.checks import check_type
 from chatclient.advisors.memory.turns import OuterTurnRecorder, TurnRecorder, with_history
+from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.chain.chain import (
     MEMORY_ORDER,
     Advisor,
@@ -25,6 +26,7 @@ EVENT_FILTER = "chat_memory_event_filter"
 """The key in a request's context of an `EventFilter` on top of the advisor's."""
 
 
+@hints_parameter_names
 class SessionMemoryAdvisor:
     """Sends the messages of a session's log before the request's own messages.
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from chatclient._internal.checks import check_callable, check_number, check_type, seconds
 from chatclient._internal.logging import get_logger
+from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.retrieval.augmentation import Augmentation
 from chatclient.chain.chain import (
     MEMORY_ORDER,
@@ -53,6 +54,7 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 
+@hints_parameter_names
 class RetrievalAugmentationAdvisor:
     """Retrieves documents for the user's question, and adds them to it.
 
@@ -151,7 +153,7 @@ class RetrievalAugmentationAdvisor:
             expanded = await _run_step(runtime, self._expand, transformed, runtime)
             queries = _list_of(Query, self._expand, expanded)
         found = await self._retrieve(queries, runtime)
-        documents = _list_of(Document, self._join, await runtime.awaited(self._join(found)))
+        documents = _list_of(Document, self._join, await runtime.call(self._join, found))
         for process in self._post_processors:
             processed = await _run_step(runtime, process, query, documents, runtime)
             documents = _list_of(Document, process, processed)

@@ -83,7 +83,7 @@ class Augmentation:
             query = Query(original_text(question, request), history, request.context)
             documents = tuple(await self._find(query, request.runtime))
             query = replace(query, text=question_text)
-            text = await request.runtime.awaited(self._augment(query, documents))
+            text = await request.runtime.call(self._augment, query, documents)
             check_type("what an augmenter returns", text, str)
             entry = (question_text, text, documents)
             cached = merged(cached, {self._cache_key: entry})

@@ -1,5 +1,6 @@
 """`ReReadingAdvisor`: repeats the question in the prompt."""
 
+from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.retrieval.question import REWRITTEN_QUESTION, question_in
 from chatclient.chain.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.template import PromptTemplate, require_placeholders
@@ -12,6 +13,7 @@ RE_READING_TEMPLATE = "{question}\n\nRead the question again: {question}"
 """The default template."""
 
 
+@hints_parameter_names
 class ReReadingAdvisor:
     """Repeats the question, which improves the reasoning of models (RE2, arXiv 2309.06275).
 

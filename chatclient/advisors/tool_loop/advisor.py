@@ -6,6 +6,7 @@ from typing import Self, cast
 
 from chatclient._internal.checks import check_callable, check_type, wants_both
 from chatclient._internal.frozen import EMPTY
+from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN
 from chatclient.advisors.tool_loop.loop import Eligible, RefreshTools, ToolLoop, new_tool_turn
 from chatclient.advisors.tool_loop.resumed_turn import ResumedTurn
@@ -54,6 +55,7 @@ def _by_options_and_response(
     return lambda _, response: by_response(response)
 
 
+@hints_parameter_names
 class ToolCallingAdvisor:
     """Calls the model, runs the tools it calls, and calls it again until it answers.
 

@@ -17,6 +17,7 @@ from chatclient._internal.checks import (
 from chatclient._internal.frozen import EMPTY, merged, without
 from chatclient._internal.logging import get_logger
 from chatclient.advisors.memory.turns import MemoryTurn
+from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.tool_loop.advisor import (
     EligibilityChecker,
     RefreshTools,
@@ -69,6 +70,7 @@ class ToolLoopOptions(TypedDict, total=False):
     stream_tool_call_responses: bool
 
 
+@hints_parameter_names
 class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
     """A tool loop in which the model searches for tools.
 

@@ -17,7 +17,7 @@ from chatclient.memory.chat_memory import ChatMemory, run_maintenance
 from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.repository import checked_id
 from chatclient.memory.sessions.compaction import CompactionStrategy, CompactionTrigger
-from chatclient.memory.sessions.event import Session, SessionEvent, check_branch
+from chatclient.memory.sessions.event import Session, SessionEvent, checked_branch
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.service import SessionService
 from chatclient.memory.summary import SUMMARY
@@ -36,9 +36,10 @@ class SessionChatMemory(ChatMemory):
         user_id: The required owner of the sessions, or None to permit any.
         default_user_id: The owner of new sessions if *user_id* is None.
         event_filter: Selects the events that the model sees. Archived events are never included,
-            and turns of which the filter removes a part are dropped.
+            and turns of which the filter removes a part are dropped. Its branch is *branch*.
         branch: The agent that uses this memory, as a dotted path, or None for the root agent.
             It sees its own branch and those of its ancestors, and appends to its own.
+            Default: the branch of *event_filter*.
         trigger: Decides when the log is compacted. A memory with a branch does not compact,
             because events of branches are archived with the turn of the user.
         strategy: Decides which events are archived.
@@ -47,7 +48,7 @@ class SessionChatMemory(ChatMemory):
 
     Raises:
         UsageError: *service* has the wrong type, only one of *trigger* and *strategy* is given,
-            or *branch* is not a path of names.
+            *branch* is not a path of names, or *event_filter* has another branch.
     """
 
     service: SessionService
@@ -62,7 +63,15 @@ class SessionChatMemory(ChatMemory):
     def __post_init__(self) -> None:
         hint = "put a repository into one: SessionService(repository)"
         check_type("a service of sessions", self.service, SessionService, hint)
-        check_branch(self.branch)
+        branch = checked_branch(self.branch)
+        wanted = self.event_filter.branch
+        if wanted is not None and branch not in (None, wanted):
+            msg = (
+                f"this memory is of the agent {branch!r}, but its event_filter selects what "
+                f"{wanted!r} sees; name one of them"
+            )
+            raise UsageError(msg)
+        object.__setattr__(self, "branch", branch or wanted or None)
         if (self.trigger is None) != (self.strategy is None):
             msg = "compaction takes both, a trigger and a strategy; or leave both out"
             raise UsageError(msg)
@@ -70,13 +79,15 @@ class SessionChatMemory(ChatMemory):
     def narrowed(
         self, user_id: str | None, event_filter: EventFilter | None
     ) -> "SessionChatMemory":
-        """Return a copy for one user, with *event_filter* merged into its filter."""
-        own = self.event_filter
-        return replace(
-            self,
-            user_id=self.user_id if user_id is None else user_id,
-            event_filter=own if event_filter is None else own.merge(event_filter),
-        )
+        """Return a copy for one user, with *event_filter* merged into its filter.
+
+        If *event_filter* has a branch, the copy is the memory of that agent.
+        """
+        narrowed = self if user_id is None else replace(self, user_id=user_id)
+        if event_filter is None:
+            return narrowed
+        branch = self.branch if event_filter.branch is None else event_filter.branch
+        return replace(narrowed, branch=branch, event_filter=self.event_filter.merge(event_filter))
 
     async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
         """Return the messages that the model should see: summaries, then turns.

@@ -67,7 +67,10 @@ class TurnCountTrigger:
 
 @dataclass(frozen=True, slots=True)
 class TokenCountTrigger:
-    """Compacts when the events have at least *threshold* tokens, counted by *estimator*.
+    """Compacts when the model sees at least *threshold* tokens, counted by *estimator*.
+
+    These are the tokens of the root agent's events and of summaries; those of branches do not
+    count.
 
     Raises:
         UsageError: *threshold* is less than one.
@@ -82,7 +85,7 @@ class TokenCountTrigger:
 
     def __call__(self, events: Sequence[SessionEvent]) -> bool:
         """Return whether the log should be compacted."""
-        return sum(self.estimator(event.message) for event in events) >= self.threshold
+        return sum(_root_tokens(self.estimator, event) for event in events) >= self.threshold
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -164,6 +167,8 @@ class TurnWindow:
 class TokenWindow:
     """Keeps the newest turns that, with the synthetic events, have at most *most* tokens.
 
+    Events of branches do not count and are kept or archived with their turn.
+
     Raises:
         UsageError: *most* is less than one.
     """
@@ -184,7 +189,7 @@ class TokenWindow:
         log = without_synthetic(events)
         room = self.most - sum(self.estimator(e.message) for e in events if e.synthetic)
         start = len(log)
-        while start and (room := room - self.estimator(log[start - 1].message)) >= 0:
+        while start and (room := room - _root_tokens(self.estimator, log[start - 1])) >= 0:
             start -= 1
         return _archive(log, turn_from(log, start))
 
@@ -213,6 +218,11 @@ def turn_from(log: Sequence[SessionEvent], start: int) -> int:
     if not start or not starts:
         return 0
     return next((at for at in starts if at >= start), starts[-1])
+
+
+def _root_tokens(estimator: TokenEstimator, event: SessionEvent) -> int:
+    """Return the tokens of *event* for the root agent's model, which sees no branches."""
+    return estimator(event.message) if event.branch is None else 0
 
 
 def _archive(log: Sequence[SessionEvent], end: int, start: int = 0) -> Compaction | None:

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, Self
 from uuid import uuid4
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import check_moment
 from chatclient._internal.frozen import EMPTY, frozen
 from chatclient.chat.messages import Message, begins_turn
 from chatclient.errors import UsageError
@@ -19,20 +20,6 @@ COMPACTION_SOURCE = "compaction_source"
 def now() -> datetime:
     """Return the current time in UTC."""
     return datetime.now(UTC)
-
-
-def check_time_zone(moment: datetime | None, name: str) -> None:
-    """Check that *moment* is None or a `datetime` with a time zone.
-
-    Raises:
-        UsageError: It is not a `datetime`, or has no time zone.
-    """
-    if moment is None:
-        return
-    check_type(name, moment, datetime)
-    if moment.tzinfo is None:
-        msg = f"{name} needs a time zone; datetime.now(UTC) has one"
-        raise UsageError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +46,8 @@ class Session:
     def __post_init__(self) -> None:
         checked_id(self.id, "a session's id")
         checked_id(self.user_id, "a session's user id")
-        check_time_zone(self.created_at, "created_at")
-        check_time_zone(self.expires_at, "expires_at")
+        check_moment("created_at", self.created_at)
+        check_moment("expires_at", self.expires_at)
         object.__setattr__(self, "metadata", frozen(self.metadata, "metadata"))
 
     def expired(self, moment: datetime) -> bool:
@@ -78,7 +65,7 @@ class SessionEvent:
         timestamp: The time of the message.
         message: The message.
         branch: The agent that sent or received it, as a dotted path such as `lead.writer`, or
-            None for the root agent, which talks with the user.
+            None for the root agent, which talks with the user; an empty path becomes None.
         metadata: JSON values of the application.
         synthetic: Whether it is a summary of archived events instead of an actual message.
         archived: Whether compaction has hidden it from the model.
@@ -97,8 +84,8 @@ class SessionEvent:
     archived: bool = False
 
     def __post_init__(self) -> None:
-        check_time_zone(self.timestamp, "timestamp")
-        check_branch(self.branch)
+        check_moment("timestamp", self.timestamp)
+        object.__setattr__(self, "branch", checked_branch(self.branch))
         object.__setattr__(self, "metadata", frozen(self.metadata, "metadata"))
 
     @classmethod
@@ -119,15 +106,16 @@ class SessionEvent:
         return self if self.archived else replace(self, archived=True)
 
 
-def check_branch(branch: str | None) -> None:
-    """Check that *branch* is None or a dotted path of names.
+def checked_branch(branch: str | None) -> str | None:
+    """Return *branch*, a dotted path of names, or None for the root agent: no or an empty path.
 
     Raises:
-        UsageError: It is not.
+        UsageError: It is no such path.
     """
-    if branch is not None and not all(p and p == p.strip() for p in branch.split(".")):
+    if branch and not all(p and p == p.strip() for p in branch.split(".")):
         msg = f"a branch must be a path of agents' names such as 'lead.writer', not {branch!r}"
         raise UsageError(msg)
+    return branch or None
 
 
 def visible_branches(branch: str) -> tuple[str, ...]:
@@ -163,6 +151,26 @@ def turn_starts(events: Sequence[SessionEvent]) -> list[int]:
                 start -= 1
             starts.append(start)
     return starts
+
+
+def older_events(log: Sequence[SessionEvent], cutoff: datetime) -> list[SessionEvent]:
+    """Return the events of *log* that belong to turns with events before *cutoff*.
+
+    Turns are complete in the result, so that the other events are a valid log. Summaries are in it
+    if all that they summarise is older.
+
+    Args:
+        log: All events, in their order.
+        cutoff: The time.
+    """
+    found = [event for event in log if event.synthetic and event.timestamp < cutoff]
+    log = [event for event in log if not event.synthetic]
+    bounds = sorted({0, *turn_starts(log), len(log)})
+    for begin, end in pairwise(bounds):
+        turn = log[begin:end]
+        if any(event.timestamp < cutoff for event in turn):
+            found += turn
+    return found
 
 
 def _is_same_turn(event: SessionEvent, question: SessionEvent) -> bool:

@@ -6,13 +6,12 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from chatclient._internal.checks import check_choice, check_number, check_type, names
+from chatclient._internal.checks import check_choice, check_moment, check_number, check_type, names
 from chatclient.chat.messages import Role
 from chatclient.errors import UsageError
 from chatclient.memory.sessions.event import (
     SessionEvent,
-    check_branch,
-    check_time_zone,
+    checked_branch,
     synthetic_first,
     visible_branches,
 )
@@ -63,10 +62,9 @@ class EventFilter:
     branch: str | None = None
 
     def __post_init__(self) -> None:
-        check_time_zone(self.since, "since")
-        check_time_zone(self.until, "until")
-        if self.branch:
-            check_branch(self.branch)
+        check_moment("since", self.since)
+        check_moment("until", self.until)
+        checked_branch(self.branch)
         put = object.__setattr__
         if self.roles is not None:
             put(self, "roles", names(self.roles))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import merge
 
-from chatclient.memory.sessions.event import Session, SessionEvent
+from chatclient.memory.sessions.event import Session, SessionEvent, older_events
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import (
     SessionLog,
@@ -175,6 +175,22 @@ class InMemorySessionRepository(SessionRepository):
                 archived=tuple(merge(state.archived, leaving, key=lambda it: it[0])),
             )
             return True
+
+    async def delete_older(self, cutoff: datetime, runtime: Runtime) -> int:  # noqa: ARG002
+        """Delete the events of old turns, and return their number."""
+        deleted = 0
+        with self._lock:
+            for id, state in self._states.items():
+                gone = {event.id for event in older_events(state.log(EVERYTHING), cutoff)}
+                if gone:
+                    deleted += len(gone)
+                    self._states[id] = replace(
+                        state,
+                        version=state.version + 1,
+                        active=tuple(it for it in state.active if it[1].id not in gone),
+                        archived=tuple(it for it in state.archived if it[1].id not in gone),
+                    )
+        return deleted
 
     def _of_user(self, user_id: str) -> list[_State]:
         with self._lock:

@@ -124,6 +124,17 @@ class SessionRepository(Closeable, ABC):
             events is not active.
         """
 
+    async def delete_older(self, cutoff: datetime, runtime: Runtime) -> int:  # noqa: ARG002
+        """Delete the events of turns before *cutoff* in all logs; see `older_events`.
+
+        Optional: a repository without it only deletes whole sessions.
+
+        Returns:
+            The number of deleted events.
+        """
+        msg = f"{type(self).__name__} cannot delete single events, only whole sessions"
+        raise UsageError(msg)
+
 
 def missing_session(session_id: str) -> ChatMemoryError:
     """Return the error for a session that does not exist."""

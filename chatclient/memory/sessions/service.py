@@ -177,6 +177,20 @@ class SessionService:
         """Delete a session with its log; see `delete`."""
         return await self.sessions.repository.delete(checked_id(session_id), ON_LOOP)
 
+    def delete_older_than(self, cutoff: datetime) -> int:
+        """Delete the events before *cutoff* in all sessions, and return their number.
+
+        Turns are deleted as a whole, archived or not, so that each log stays valid.
+
+        Raises:
+            UsageError: *cutoff* has no time zone, or the repository cannot delete single events.
+        """
+        return drive(self.sessions.delete_older(cutoff, BLOCKING))
+
+    async def adelete_older_than(self, cutoff: datetime) -> int:
+        """Delete the events before *cutoff*; see `delete_older_than`."""
+        return await self.sessions.delete_older(cutoff, ON_LOOP)
+
     def delete_expired(self) -> int:
         """Delete all expired sessions and return their number."""
         return drive(self.sessions.delete_expired(BLOCKING))

@@ -6,18 +6,24 @@ from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
-from chatclient._internal.checks import check_type, duration
+from chatclient._internal.checks import check_moment, check_type, duration
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
 from chatclient.chat.messages import Message, UserMessage, as_messages
 from chatclient.errors import UsageError
 from chatclient.memory.repository import checked_id
+from chatclient.memory.retention import stamped
 from chatclient.memory.sessions.compaction import (
     Compaction,
     CompactionStrategy,
     CompactionTrigger,
 )
-from chatclient.memory.sessions.event import Session, SessionEvent, now
+from chatclient.memory.sessions.event import (
+    Session,
+    SessionEvent,
+    checked_branch,
+    now,
+)
 from chatclient.memory.sessions.filter import ACTIVE, EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import SessionRepository, missing_session
 from chatclient.runtime.runtime import Runtime
@@ -110,11 +116,12 @@ class Sessions:
         Raises:
             ChatMemoryError: The session does not exist.
         """
+        branch = checked_branch(branch)
         moment = self.clock()
         known = await self._known(session, runtime)
         if known is None:
             raise missing_session(str(session))
-        several = as_messages(messages)
+        several = stamped(as_messages(messages), moment)
         questions = len(list(takewhile(lambda m: isinstance(m, UserMessage), several)))
         events = tuple(
             SessionEvent.of(
@@ -179,6 +186,16 @@ class Sessions:
             session_id, ids, compaction.summary, log.version, runtime
         )
         return compaction if done else None
+
+    async def delete_older(self, cutoff: datetime, runtime: Runtime) -> int:
+        """Delete the events of old turns, archived or not, and return their number.
+
+        Raises:
+            UsageError: *cutoff* has no time zone, or the store cannot delete single events.
+        """
+        check_type("cutoff", cutoff, datetime)
+        check_moment("cutoff", cutoff)
+        return await self.repository.delete_older(cutoff, runtime)
 
     async def delete_expired(self, runtime: Runtime) -> int:
         """Delete all expired sessions and return their number."""

@@ -96,6 +96,10 @@ class SqlSessionRepository(SessionRepository):
         """Archive events, and replace the active synthetic events."""
         return await runtime.finish(self._logs.compact, session_id, archived, summary, expected)
 
+    async def delete_older(self, cutoff: datetime, runtime: Runtime) -> int:
+        """Delete the events of old turns, and return their number."""
+        return await runtime.finish(self._logs.delete_older, cutoff)
+
     def close(self) -> None:
         """Close the connections if they were opened for a URL."""
         self._logs.close()

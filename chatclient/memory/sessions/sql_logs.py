@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from chatclient._internal.json import loads
 from chatclient.memory.encoding import as_json, digest, message_json, message_of, restored, storable
-from chatclient.memory.sessions.event import Session, SessionEvent, visible_branches
+from chatclient.memory.sessions.event import Session, SessionEvent, older_events, visible_branches
 from chatclient.memory.sessions.filter import EventFilter
 from chatclient.memory.sessions.repository import SessionLog, checked_events, missing_session
 from chatclient.memory.sessions.sql_tables import SessionTables
@@ -140,6 +140,14 @@ class SqlLogs:
         leaving = sorted({digest(id) for id in archived})
         return self._database.write(partial(self._compact, session_id, leaving, rows, expected))
 
+    def delete_older(self, cutoff: datetime) -> int:
+        """Delete the events of old turns, each log in a transaction; return their number."""
+        sessions, events = self._tables.sessions.c, self._tables.events.c
+        old = sa.select(events.session).where(events.moment < _number(cutoff))
+        query = sa.select(sessions.session_id).where(sessions.id.in_(old))
+        ids = [restored(row[0]) for row in self._database.read(query, {})]
+        return sum(self._database.write(partial(self._delete_older, id, cutoff)) for id in ids)
+
     def close(self) -> None:
         """Close the connections if they were opened for a URL."""
         self._database.close()
@@ -170,6 +178,26 @@ class SqlLogs:
             for number, row in enumerate(rows, start)
         ]
         connection.execute(sa.insert(self._tables.events), numbered)
+
+    def _delete_older(self, session_id: str, cutoff: datetime, connection: sa.Connection) -> int:
+        found = self._rows.advance(connection, session_id, 0)
+        if found is None:  # deleted meanwhile
+            connection.rollback()
+            return 0
+        sessions, events = self._tables.sessions, self._tables.events
+        mine = events.c.session == found.id
+        query = (
+            sa.select(sessions.c.session_id, events)
+            .join_from(sessions, events, events.c.session == sessions.c.id)
+            .where(mine)
+            .order_by(events.c.number)
+        )
+        log = [_event_of(row) for row in connection.execute(query)]
+        gone = [digest(event.id) for event in older_events(log, cutoff)]
+        for at in range(0, len(gone), _CHUNK):
+            these = events.c.digest.in_(gone[at : at + _CHUNK])
+            connection.execute(sa.delete(events).where(mine & these))
+        return len(gone)
 
     def _compact(
         self,

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from chatclient.chat.messages import Message, SystemMessage
 from chatclient.memory.encoding import digest, message_json, messages_of, restored, storable
 from chatclient.memory.repository import NO_CONVERSATION, Conversation
+from chatclient.memory.retention import stamped
 from chatclient.memory.sql.database import Database
 from chatclient.memory.sql.errors import LostRaceError
 from chatclient.memory.sql.rows import VersionedRows
@@ -125,6 +127,16 @@ class SqlConversations:
         column = self._tables.conversations.c.conversation_id
         return [restored(row[0]) for row in self._database.read(sa.select(column), {})]
 
+    def ids_before(self, cutoff: datetime) -> list[str]:
+        """Return the ids of conversations whose oldest message has an earlier or no time."""
+        ids = []
+        for row in self._database.read(_oldest(self._tables), {}):
+            id = restored(row.conversation_id)
+            [message] = messages_of([row.message], id)
+            if message.stored_at is None or message.stored_at < cutoff:
+                ids.append(id)
+        return ids
+
     def close(self) -> None:
         """Close the connections if they were opened for a URL."""
         self._database.close()
@@ -225,8 +237,25 @@ def _rows(messages: Sequence[Message], conversation_id: str) -> list[dict[str, A
             "is_system": int(isinstance(m, SystemMessage)),
             "message": message_json(m, conversation_id),
         }
-        for m in messages
+        for m in stamped(messages)
     ]
+
+
+def _oldest(tables: Tables) -> sa.Executable:
+    """Return the query for the oldest message of each conversation that is no system message."""
+    conversations, messages = tables.conversations.c, tables.messages.c
+    first = (
+        sa.select(messages.conversation, sa.func.min(messages.position).label("position"))
+        .where(messages.is_system == 0)
+        .group_by(messages.conversation)
+        .subquery()
+    )
+    return (
+        sa.select(conversations.conversation_id, messages.message)
+        .join_from(tables.messages, first, messages.conversation == first.c.conversation)
+        .join(tables.conversations, messages.conversation == conversations.id)
+        .where(messages.is_system == 0, messages.position == first.c.position)
+    )
 
 
 def _queries(tables: Tables) -> "tuple[sa.Executable, sa.Executable]":

@@ -1,6 +1,7 @@
 """`SqlChatMemoryRepository`: conversations in an SQL database."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from chatclient.chat.messages import Message
@@ -102,6 +103,10 @@ class SqlChatMemoryRepository(ChatMemoryRepository):
     async def conversation_ids(self, runtime: Runtime) -> list[str]:
         """Return the ids of all conversations."""
         return await runtime.finish(self._conversations.ids)
+
+    async def ids_before(self, cutoff: datetime, runtime: Runtime) -> list[str]:
+        """Return the ids of conversations with messages stored before *cutoff*."""
+        return await runtime.finish(self._conversations.ids_before, cutoff)
 
     def close(self) -> None:
         """Close the connections if they were opened for a URL."""

@@ -199,7 +199,7 @@ class ToolApproval:
         if DECISIONS in context:  # valid even if `needed` returns something else now
             decision = context[DECISIONS].get(invocation.tool_call.id)
         if decision is None:
-            if not await context.runtime.awaited(self.needed(invocation)):
+            if not await context.runtime.call(self.needed, invocation):
                 return None
             if self.ask is not None:
                 decision = await context.runtime.invoke(self.ask, invocation)

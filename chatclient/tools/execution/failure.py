@@ -65,7 +65,7 @@ class ToolFailure:
 class ToolExecutionExceptionProcessor(Protocol):
     """Decides what happens after a failed tool call; any function with this signature is one.
 
-    It may be asynchronous.
+    It may be asynchronous. On an event loop, a plain function runs in a worker thread.
     """
 
     def __call__(self, failure: ToolFailure, /) -> str | ToolResult | Awaitable[str | ToolResult]:
@@ -113,6 +113,11 @@ class ToolFailurePolicy:
         check_choice("exception_text", self.exception_text, ExceptionText)
         if self.max_failures is not None:
             check_number("max_failures", self.max_failures)
+
+    @property
+    def has_functions(self) -> bool:
+        """Whether some reactions are functions."""
+        return any(map(callable, (*self.reactions.values(), *self.tools.values())))
 
     def __call__(self, failure: ToolFailure, /) -> str | ToolResult:
         """Return the result for the model, or raise.
@@ -200,7 +205,9 @@ async def process_failure(
         ToolResultError: It returned neither a text nor a `ToolResult`.
         Exception: What the processor raises to end the turn.
     """
-    result = await failure.context.runtime.awaited(processor(failure))
+    runtime = failure.context.runtime
+    has_functions = isinstance(processor, ToolFailurePolicy) and processor.has_functions
+    result = await (runtime.invoke if has_functions else runtime.call)(processor, failure)
     if isinstance(result, ToolResult):
         return result
     if isinstance(result, str):

@@ -42,7 +42,7 @@ async def resolve_tool(
     Raises:
         ToolUsageError: It returned something else.
     """
-    found = None if resolver is None else await runtime.awaited(resolver.resolve(name))
+    found = None if resolver is None else await runtime.call(resolver.resolve, name)
     if found is None or isinstance(found, ToolCallback):
         return found
     msg = f"{resolver!r} returned {found!r} for {name!r}; it must return a ToolCallback or None"

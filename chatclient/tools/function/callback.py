@@ -4,7 +4,6 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -105,7 +104,8 @@ class FunctionToolCallback:
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Run the tool; see `ToolCallback.invoke`."""
         call = self._signature.prepare(self.function, arguments, context)
-        return await call_function(self.name, call, self._to_result, context)
+        converts = self.result_converter is not None
+        return await call_function(self.name, call, self._to_result, context, converts=converts)
 
     def _to_result(self, value: Any) -> ToolResult:
         """Convert the *value* that the function returned."""
@@ -200,6 +200,8 @@ async def call_function(
     call: Callable[[], Any],
     to_result: Callable[[Any], ToolResult],
     context: ToolContext,
+    *,
+    converts: bool = False,
 ) -> ToolResult:
     """Run *call* and return its result for the model.
 
@@ -210,12 +212,15 @@ async def call_function(
         call: Calls the application's function, plain or asynchronous.
         to_result: Converts what the function returned.
         context: The tool context.
+        converts: Whether *to_result* calls a function of the application, which may block.
     """
 
     def keep_result(value: Any) -> None:
         if not is_awaitable(value):
-            with suppress(Exception):
-                context.result = _converted(to_result, value, context)
+            try:
+                context.result = to_result(value)
+            except Exception:  # noqa: BLE001 - nobody waits for the result any more
+                context.result = ToolResult("", value=value)
 
     end = None if context.timeout is None else time.monotonic() + context.timeout
     invoke = context.runtime.invoke
@@ -227,14 +232,8 @@ async def call_function(
     except ApprovalRequired as suspension:
         refuse_to_suspend(name, suspension)
         raise
-    return _converted(to_result, value, context)
-
-
-def _converted(
-    to_result: Callable[[Any], ToolResult], value: Any, context: ToolContext
-) -> ToolResult:
     try:
-        return to_result(value)
+        return await invoke(to_result, value) if converts else to_result(value)
     except Exception:
         context.result = ToolResult("", value=value)  # the function has finished all the same
         raise

@@ -7,6 +7,7 @@ from jsonschema.protocols import Validator
 from mcp import Client
 from mcp_types import CallToolResult, Tool
 
+from chatclient._internal.json import dumps
 from chatclient.chat.tool import (
     Effect,
     ToolContext,
@@ -15,15 +16,17 @@ from chatclient.chat.tool import (
     ToolProgress,
     ToolResult,
 )
-from chatclient.errors import McpServerError
+from chatclient.errors import McpServerError, ToolArgumentError, ToolDefinitionError
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.function.binding import unfit
 from chatclient.tools.function.naming import describe_name
 from chatclient.tools.function.schema import signature_of_schema
+from chatclient.tools.mcp.accepted_tools import AcceptedTools
 from chatclient.tools.mcp.connection_pool import ConnectionPool
 from chatclient.tools.mcp.content import from_mcp_result
 from chatclient.tools.mcp.schemas import misfits, validator_of
 from chatclient.tools.mcp.server import McpProgress, McpServer, ToolContextToMeta
+from chatclient.tools.mcp.stdio import with_last_lines
 
 
 class McpToolCallback:
@@ -35,6 +38,7 @@ class McpToolCallback:
         tool: The tool as the server lists it.
         name: The name for models.
         meta: Selects values of the tool context that the server gets.
+        accepted: Decides whether another definition of the tool may be used.
 
     Raises:
         ToolDefinitionError: The tool's schema is not the schema of an object.
@@ -47,7 +51,9 @@ class McpToolCallback:
         tool: Tool,
         name: str,
         meta: ToolContextToMeta | None,
+        accepted: AcceptedTools,
     ) -> None:
+        self._accepted = accepted
         self._pool = pool
         self._server = server
         self._tool = tool
@@ -75,13 +81,27 @@ class McpToolCallback:
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Call the tool on its server; see `ToolCallback.invoke`.
 
+        If the arguments do not fit, the server is asked whether the tool has changed.
+
         Raises:
+            ToolArgumentError: The arguments do not fit.
             McpServerError: The server cannot be reached, the connection was lost, or the result is
                 too large or does not fit.
             ToolError: The tool failed, or the server rejected the call.
             TimeoutError: The server did not respond in time.
         """
-        given = self.read_arguments(arguments)
+        try:
+            given = self.read_arguments(arguments)
+        except ToolArgumentError as error:
+            newer = await self._newer(context)
+            if newer is None:
+                raise
+            given = newer.read_changed_arguments(arguments, error)
+            return await newer.call(given, context)
+        return await self.call(given, context)
+
+    async def call(self, given: dict[str, Any], context: ToolContext) -> ToolResult:
+        """Call the tool with arguments that fit; see `invoke`."""
         # In a type that tracebacks show without values.
         meta = ToolContext(dict(self._meta(context) or {}) if self._meta is not None else {})
 
@@ -102,8 +122,14 @@ class McpToolCallback:
             connection = self._pool.connections[self._server.name]
             return await connection.request(exchange, repeatable=self.metadata.effect != "write")
 
-        timeout = self.metadata.timeout if context.timeout is None else context.timeout
-        result = await self._pool.run(context.runtime, call, timeout)
+        try:
+            result = await self._pool.run(context.runtime, call, self._timeout(context))
+        except McpServerError as error:
+            if not error.stderr:
+                raise
+            # Models are not told what a program has written.
+            message = str(error).removesuffix(with_last_lines("", error.stderr))
+            raise McpServerError(message, server=error.server) from error
         self._check(result)
         return from_mcp_result(result, self._server.limits, self._server.name)
 
@@ -121,6 +147,38 @@ class McpToolCallback:
         if problems:
             raise unfit(self.definition.name, problems)
         return given
+
+    def read_changed_arguments(self, arguments: str, before: ToolArgumentError) -> dict[str, Any]:
+        """Return arguments that did not fit the earlier definition of the tool.
+
+        Raises:
+            ToolArgumentError: They do not fit this definition, either.
+        """
+        try:
+            return self.read_arguments(arguments)
+        except ToolArgumentError as error:
+            schema = dumps(self.definition.input_schema).decode()
+            changed = f"the server has changed the parameters, which now are {schema}"
+            details = [*error.details, changed]
+            raise unfit(self.definition.name, details, malformed=error.malformed) from before
+
+    async def _newer(self, context: ToolContext) -> "McpToolCallback | None":
+        """Return the tool as its server defines it now, if it has changed and is accepted."""
+
+        async def listed(_runtime: Runtime) -> Tool | None:
+            return await self._pool.connections[self._server.name].newer_tool(self._tool)
+
+        try:
+            tool = await self._pool.run(context.runtime, listed, self._timeout(context))
+            if tool is None or not self._accepted.accepts(self._server, tool):
+                return None
+            name = self.definition.name
+            return McpToolCallback(self._pool, self._server, tool, name, self._meta, self._accepted)
+        except (McpServerError, TimeoutError, ToolDefinitionError):  # the next request reports it
+            return None
+
+    def _timeout(self, context: ToolContext) -> float | None:
+        return self.metadata.timeout if context.timeout is None else context.timeout
 
     def _check(self, result: CallToolResult) -> None:
         """Check *result* against the tool's output schema.

@@ -10,15 +10,19 @@ from mcp import Client, MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT, Tool
 from pydantic import ValidationError
 
+from chatclient._internal.checks import seconds
+from chatclient._internal.logging import get_logger
 from chatclient.errors import McpServerError, ToolError
 from chatclient.tools.mcp.limits import Listed
 from chatclient.tools.mcp.server import McpServer
-from chatclient.tools.mcp.session import Session
+from chatclient.tools.mcp.session import Session, ping_timeout
 
 T = TypeVar("T")
 
 Exchange = Callable[[Client], Awaitable[T]]
 """Sends requests through a connected client and returns the result."""
+
+log = get_logger(__name__)
 
 _MOST_PAGES = 100  # of a listing: a server may return a next cursor forever
 
@@ -31,18 +35,17 @@ class Connection:
 
     def __init__(self, server: McpServer) -> None:
         self.server = server
-        self.listing: tuple[Tool, ...] | None = None
-        """The server's tools, or None if they have to be listed (again)."""
         self.known: tuple[Tool, ...] = ()
-        """The same, but after a change the old tools until they are listed again."""
+        """The server's tools; after a change the old ones until they are listed again."""
+        self._listed_at: float | None = None  # None if the tools may have changed since
         self._session: Session | None = None
         self._connect_lock = asyncio.Lock()
         self._list_lock = asyncio.Lock()
         self._failures = 0  # to connect
-        self._failure: tuple[str, BaseException | None] = (
-            "",
-            None,
-        )  # the message and cause of the last one
+        # The last one: not the error, whose traceback refers to the request.
+        self._failure = partial(_again, "", server.name, "", None)
+        self._check: asyncio.Task[None] | None = None  # whether the server still responds
+        self._ending: set[asyncio.Task[None]] = set()  # sessions of servers that do not
         self._closed = False
         self._changes = 0  # of the tools, as reported by the server
         self._unreachable_until = 0.0
@@ -51,6 +54,15 @@ class Connection:
     def is_paused(self) -> bool:
         """Whether an optional server is not contacted for now, because it was unreachable."""
         return not self.server.required and time.monotonic() < self._unreachable_until
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the listing can be used: nothing has changed, and it is not too old."""
+        most = self.server.refresh_after
+        listed = self._listed_at
+        return listed is not None and (
+            most is None or time.monotonic() < listed + seconds("refresh_after", most)
+        )
 
     async def request(self, exchange: Exchange[T], *, repeatable: bool = False) -> T:
         """Return the result of *exchange* with the server.
@@ -88,19 +100,30 @@ class Connection:
         Raises:
             MCPError: The connection was lost.
         """
+        loop, limit = asyncio.get_running_loop(), self.server.timeout
+        # Its result is there when the time is up, so that the next request need not wait.
+        check = None
+        if limit is not None:
+            check = loop.call_later(limit - ping_timeout(limit), self._check_soon, session)
         try:
             return await exchange(session.client)
         except MCPError as error:
             if (converted := self._converted(session, error)) is not None:
                 raise converted from error
             raise
+        except asyncio.CancelledError:  # perhaps at a deadline before the time-out
+            self._check_soon(session)
+            raise
         except (RuntimeError, ValidationError) as error:  # how the SDK reports an invalid response
             raise self._protocol_error(error) from error
+        finally:
+            if check is not None:
+                check.cancel()
 
     async def list_tools(self) -> tuple[Tool, ...]:
         """Return the server's tools; they are listed again only if they may have changed."""
-        if self.listing is not None:
-            return self.listing
+        if self.is_listed:
+            return self.known
         await self._connected()  # which has its own timeout
         try:
             # The time includes waiting for the lock.
@@ -116,24 +139,63 @@ class Connection:
             raise McpServerError(msg, server=self.server.name) from error
 
     async def _list(self) -> tuple[Tool, ...]:
-        if self.listing is not None:  # by another request, while this one waited for the lock
-            return self.listing
+        if self.is_listed:  # by another request, while this one waited for the lock
+            return self.known
         changes = self._changes
         tools = await self.request(partial(_all_tools, self.server), repeatable=True)
-        self.known = tools
+        # An unchanged tool stays the same object.
+        before = {tool.name: tool for tool in self.known}
+        self.known = tuple(
+            same if (same := before.get(tool.name)) == tool else tool for tool in tools
+        )
         if changes == self._changes:
-            self.listing = tools
-        return tools
+            self._listed_at = time.monotonic()
+        return self.known
+
+    async def newer_tool(self, tool: Tool) -> Tool | None:
+        """Return the server's present definition of *tool* if it is another one, or None.
+
+        The tools are listed again, but not more often than every `retry_after` seconds.
+        """
+        listed = self._listed_at
+        if listed is not None and time.monotonic() >= listed + self.server.retry_after:
+            self.forget_listing()
+        present = {each.name: each for each in await self.list_tools()}.get(tool.name)
+        return None if present is tool else present
 
     def forget_listing(self) -> None:
         """List the tools again on the next use."""
         self._changes += 1
-        self.listing = None
+        self._listed_at = None
+
+    def _check_soon(self, session: Session) -> None:
+        """Check in the background whether the server of *session* still responds."""
+        if self._check is None and session is self._session and not session.ended:
+            self._check = asyncio.get_running_loop().create_task(self._check_now(session))
+
+    async def _check_now(self, session: Session) -> None:
+        """Disconnect if the server does not respond; the next request connects anew."""
+        try:
+            if await session.responds() or session.ended:
+                return
+            log.warning("mcp server does not respond, reconnecting", server=self.server.name)
+            self.forget_listing()
+            self._session = None
+            # In the background: ending a process that does not respond takes seconds.
+            ending = asyncio.get_running_loop().create_task(session.close())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+        finally:
+            self._check = None
 
     async def close(self) -> None:
         """Disconnect permanently and wait for the server's process to end."""
         self._closed = True
         await self._disconnect()
+        if self._check is not None:
+            await asyncio.wait([self._check])
+        if self._ending:
+            await asyncio.wait(self._ending)
 
     async def _disconnect(self) -> None:
         session, self._session = self._session, None
@@ -149,8 +211,9 @@ class Connection:
             if self._failures > failures:
                 # Another request failed to connect while this one waited. Each retrying in turn
                 # would make the last of many requests wait for hours.
-                msg, cause = self._failure
-                raise McpServerError(msg, server=self.server.name) from cause
+                raise self._failure()
+            if self._check is not None:
+                await asyncio.wait([self._check])
             session = self._session
             if session is None or session.ended:
                 session = await self._connect()
@@ -165,10 +228,7 @@ class Connection:
             await session.opened()
         except McpServerError as error:
             self._failures += 1
-            self._failure = (
-                str(error),
-                error.__cause__,
-            )  # not the error, whose traceback refers to the request
+            self._failure = partial(_again, str(error), error.server, error.stderr, error.__cause__)
             self._pause()
             raise
         return session
@@ -204,6 +264,13 @@ class Connection:
         what = "its answer is no MCP" if garbage else str(error).partition("\n")[0]
         msg = f"the MCP server {self.server.name!r} does not keep to the protocol: {what}"
         return McpServerError(msg, server=self.server.name)
+
+
+def _again(message: str, server: str, stderr: str, cause: BaseException | None) -> McpServerError:
+    """Return an error that happened before."""
+    error = McpServerError(message, server=server, stderr=stderr)
+    error.__cause__ = cause
+    return error
 
 
 async def _all_tools(server: McpServer, client: Client) -> tuple[Tool, ...]:

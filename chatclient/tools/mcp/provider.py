@@ -1,8 +1,6 @@
 """A provider of the tools of MCP servers."""
 
 import asyncio
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.tools.mcp.accepted_tools import AcceptedTools
 from chatclient.tools.mcp.server import MAKE_ONE, McpServer, ToolContextToMeta
 from chatclient.tools.mcp.tool_names import ToolNamePrefix, names_for
 
@@ -25,18 +24,13 @@ if TYPE_CHECKING:  # the SDK loads with the first connection
 log = get_logger(__name__)
 
 
-def _definition(tool: Any) -> str:
-    """Return what a server says about *tool*, as JSON."""
-    definition = tool.model_dump(mode="json", by_alias=True, exclude={"meta", "icons"})
-    return json.dumps(definition, sort_keys=True)
-
-
 class McpToolCallbackProvider(Closeable):
     """Provides the tools of MCP servers for blocking and asynchronous requests.
 
     All servers are connected on the first request. Their tools are listed once, and again after a
-    server has reported a change or its connection was lost. Close the provider, or use it in
-    `with` or `async with`, to end its processes, its thread and its connections.
+    server has reported a change, its connection was lost, or its `refresh_after` has passed. Close
+    the provider, or use it in `with` or `async with`, to end its processes, its thread and its
+    connections.
 
     Args:
         *servers: The servers.
@@ -90,10 +84,7 @@ class McpToolCallbackProvider(Closeable):
         # unchanged tool stays the same object.
         self._callbacks: dict[tuple[str, str, str], tuple[Any, ToolCallback | None]] = {}
         self._extra: list[ToolCallback] | None = None
-        check_type("pin", pin, (bool, Mapping))
-        self._pin = pin is not False
-        self._accepted = None if isinstance(pin, bool) else dict(pin)
-        self._fingerprints: dict[str, str] = dict(self._accepted or {})
+        self._accepted = AcceptedTools(pin)
 
     async def tool_callbacks(self, request: ToolRequest | None = None) -> list[ToolCallback]:
         """Return the tools of all servers.
@@ -104,7 +95,7 @@ class McpToolCallbackProvider(Closeable):
         """
         pool = self._connected()
         connections = pool.connections
-        if any(each.listing is None and not each.is_paused for each in connections.values()):
+        if any(not (each.is_listed or each.is_paused) for each in connections.values()):
             await pool.run(ON_LOOP, self._list_all)
         extra = self._extra_tools(pool)
         others = extra if request is None else [*extra, *request.callbacks]
@@ -134,7 +125,7 @@ class McpToolCallbackProvider(Closeable):
     @property
     def fingerprints(self) -> dict[str, str]:
         """Digests of the tools that were listed so far, by server and name; see *pin*."""
-        return dict(self._fingerprints)
+        return dict(self._accepted.fingerprints)
 
     def __repr__(self) -> str:
         return f"McpToolCallbackProvider({', '.join(server.name for server in self.servers)})"
@@ -181,37 +172,12 @@ class McpToolCallbackProvider(Closeable):
         if listed is not tool:
             callback = None
             try:
-                if self._is_accepted(server, tool):
-                    callback = McpToolCallback(pool, server, tool, name, self._meta)
+                if self._accepted.accepts(server, tool):
+                    callback = McpToolCallback(pool, server, tool, name, self._meta, self._accepted)
             except ToolDefinitionError as error:
                 log.warning("mcp tool left out", server=server.name, error=str(error))
             self._callbacks[key] = (tool, callback)
         return callback
-
-    def _is_accepted(self, server: McpServer, tool: Any) -> bool:
-        """Return whether *tool* is offered, and log a change of its definition.
-
-        Raises:
-            ToolDefinitionError: Its definition is too long.
-        """
-        definition = _definition(tool)
-        if len(definition) > (most := server.limits.definition_length):
-            msg = (
-                f"the definition of the tool {tool.name[:100]!r} is longer than {most:,} characters"
-            )
-            raise ToolDefinitionError(msg)
-        key, digest = f"{server.name}/{tool.name}", hashlib.sha256(definition.encode()).hexdigest()
-        known = self._fingerprints.get(key)
-        if known == digest:
-            return True
-        if known is None and self._accepted is None:
-            self._fingerprints[key] = digest
-            return True
-        event = "mcp tool is not accepted" if known is None else "mcp tool has changed"
-        log.warning(event, server=server.name, tool=tool.name, left_out=self._pin)
-        if not self._pin:
-            self._fingerprints[key] = digest
-        return not self._pin
 
     def _extra_tools(self, pool: "ConnectionPool") -> list[ToolCallback]:
         if self._extra is None:

@@ -1,10 +1,9 @@
 """The configuration of an MCP server."""
 
 import importlib.util
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -63,6 +62,7 @@ class McpServerSettings(TypedDict, total=False):
     connect_timeout: float
     required: bool
     retry_after: float
+    refresh_after: float | timedelta | None
     trust_annotations: bool
     on_elicitation: ElicitationHandler | None
     sampling: ChatModel | None
@@ -88,6 +88,9 @@ class McpServer:
             without the server's tools.
         retry_after: Seconds until an optional server that could not be reached is tried again, and
             until a lost subscription to its changes is renewed.
+        refresh_after: Time after which the server's tools are listed again, in seconds or as a
+            `timedelta`, because not every server can report that they have changed; None for
+            never. A reported change always counts at once.
         trust_annotations: Whether approval and repetition rely on what the server declares about
             its tools (`readOnlyHint`, `idempotentHint`).
         on_elicitation: Asks the user a question of the server; None if the server may not ask.
@@ -115,6 +118,7 @@ class McpServer:
     connect_timeout: float = 30.0
     required: bool = True
     retry_after: float = 5.0
+    refresh_after: float | timedelta | None = 300.0
     trust_annotations: bool = False
     on_elicitation: ElicitationHandler | None = None
     sampling: ChatModel | None = None
@@ -130,9 +134,9 @@ class McpServer:
             msg = "an MCP server needs a name, for errors and for its tools where names clash"
             raise UsageError(msg)
         check_callable("connect", self.connect, MAKE_ONE)
-        for name in ("timeout", "connect_timeout", "retry_after"):
+        for name in ("timeout", "connect_timeout", "retry_after", "refresh_after"):
             given = getattr(self, name)
-            if given is not None or name != "timeout":
+            if given is not None or name not in ("timeout", "refresh_after"):
                 object.__setattr__(self, name, seconds(name, given))
         roots = [self.roots] if isinstance(self.roots, str | Path) else self.roots
         for root in roots:
@@ -174,16 +178,9 @@ class McpServer:
             check_type("the command of an MCP server", part, str, hint)
 
         def connect() -> Any:
-            from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415
+            from chatclient.tools.mcp.stdio import StdioTransport  # noqa: PLC0415
 
-            # The original one: notebooks and tests replace it with objects that are no files.
-            errors: Any = sys.__stderr__ or subprocess.DEVNULL
-            return stdio_client(
-                StdioServerParameters(
-                    command=command, args=list(args), env=dict(env or {}), cwd=cwd
-                ),
-                errors,
-            )
+            return StdioTransport(command, args, env, cwd)
 
         return cls(name, connect, command=command, **settings)
 

@@ -19,6 +19,7 @@ from mcp_types import (
     EmptyResult,
     Implementation,
     LoggingMessageNotificationParams,
+    PingRequest,
     SetLevelRequest,
     SetLevelRequestParams,
     ToolListChangedNotification,
@@ -32,6 +33,7 @@ from chatclient.runtime.cancellation import consume_error
 from chatclient.tools.mcp.client_features import callbacks_of
 from chatclient.tools.mcp.limits import MessageCounter
 from chatclient.tools.mcp.server import McpServer
+from chatclient.tools.mcp.stdio import StdioTransport, with_last_lines
 
 # Messages of the SDK: its codes are ambiguous.
 _CLOSED = "Connection closed"
@@ -39,6 +41,7 @@ _HTTP_ERROR = "Server returned an error response"
 _REFUSALS = (401, 403)  # of the user, not of the request
 _CLIENT = Implementation(name="chatclient", version=__version__)
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+_PING_TIMEOUT = 5.0  # seconds, and no more than a quarter of the time of the call that waits
 _GRACE = 10.0  # seconds after which the call's own timeout has ended it
 _MOST_LOGGED = 2_000  # characters of a message, so that no server fills the disk
 
@@ -54,6 +57,7 @@ class Session:
         self._stop = asyncio.Event()
         self._error: BaseException | None = None
         self._transport: Any = None
+        self._watched: _WatchedTransport | None = None
         self._log_messages = MessageCounter(server.limits.log_messages)
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._ready.add_done_callback(consume_error)
@@ -77,7 +81,7 @@ class Session:
             await self.close()
             seconds = f"{server.connect_timeout:g} s"
             msg = f"the MCP server {server.name!r} did not answer within {seconds}"
-            raise McpServerError(msg, server=server.name) from error
+            raise self._failed(msg) from error
         except asyncio.CancelledError:
             self._scope.cancel()
             raise
@@ -90,9 +94,10 @@ class Session:
             program = f" by starting {server.command!r}" if server.command else ""
             msg = (
                 f"the MCP server {server.name!r} cannot be reached{program}"
-                f" ({type(cause).__name__}{reason}){_command_hint(server.command, cause)}"
+                f" ({type(cause).__name__}{reason}){self._exit_report}"
+                f"{_command_hint(server.command, cause)}"
             )
-            raise McpServerError(self.refused() or msg, server=server.name) from cause
+            raise self._failed(self.refused() or msg) from cause
 
     @property
     def client(self) -> Client:
@@ -124,6 +129,38 @@ class Session:
             return ""
         name = self._server.name
         return f"the MCP server {name!r} refuses its user (HTTP {status}); check headers and auth"
+
+    async def responds(self) -> bool:
+        """Return whether the server answers a ping, with whatever, in a short time."""
+        session = self.client.session
+        version = self.client.protocol_version
+        try:
+            async with asyncio.timeout(ping_timeout(self._server.timeout)):
+                if version in MODERN_PROTOCOL_VERSIONS:  # which have no ping
+                    await session.send_discover(version)
+                else:
+                    await session.send_request(PingRequest(), EmptyResult)
+        except TimeoutError:
+            return False
+        except MCPError as error:
+            return not self.lost_by(error)
+        return True
+
+    @property
+    def _exit_report(self) -> str:
+        """How the server's process ended by itself, or an empty text."""
+        if not isinstance(self._transport, StdioTransport):
+            return ""
+        if self._watched is None or not self._watched.ended_by_server:
+            return ""
+        status = self._transport.exit_status
+        return "" if status is None else f": it exited with status {status}"
+
+    def _failed(self, message: str) -> McpServerError:
+        transport = self._transport
+        lines = transport.last_lines if isinstance(transport, StdioTransport) else ""
+        message = with_last_lines(message, lines)
+        return McpServerError(message, server=self._server.name, stderr=lines)
 
     async def close(self) -> None:
         """End the session and wait for its task."""
@@ -161,8 +198,9 @@ class Session:
         self._transport = transport = self._server.connect()
         if isinstance(transport, HttpTransport):
             transport.set_read_timeout(self._server.timeout)
+        self._watched = _WatchedTransport(self._transport, self._stop)
         return Client(
-            _WatchedTransport(self._transport, self._stop),
+            self._watched,
             cache=None,
             client_info=_CLIENT,
             message_handler=self._on_message,
@@ -222,6 +260,11 @@ async def _skip_validation(_name: str, _result: object) -> None:
     return
 
 
+def ping_timeout(timeout: float | None) -> float:
+    """Return the seconds that a server has for a ping, given those of a call."""
+    return _PING_TIMEOUT if timeout is None else min(_PING_TIMEOUT, timeout / 4)
+
+
 def _is_terminated(error: MCPError) -> bool:
     return error.message == "Session terminated"  # the SDK's message for a 404 in a session
 
@@ -250,19 +293,24 @@ class _WatchedTransport:
     def __init__(self, transport: Any, ended: asyncio.Event) -> None:
         self._transport = transport
         self._ended = ended
+        self.ended_by_server = False
 
     async def __aenter__(self) -> Any:
         read, write = await self._transport.__aenter__()
-        return _WatchedStream(read, self._ended), write
+        return _WatchedStream(read, self._on_end), write
+
+    def _on_end(self, error: BaseException) -> None:
+        self.ended_by_server = isinstance(error, StopAsyncIteration)
+        self._ended.set()
 
     async def __aexit__(self, *error: object) -> Any:
         return await self._transport.__aexit__(*error)
 
 
 class _WatchedStream:
-    def __init__(self, stream: Any, ended: asyncio.Event) -> None:
+    def __init__(self, stream: Any, on_end: Callable[[BaseException], None]) -> None:
         self._stream = stream
-        self._ended = ended
+        self._on_end = on_end
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -273,8 +321,8 @@ class _WatchedStream:
     async def __anext__(self) -> Any:
         try:
             return await self._stream.__anext__()
-        except BaseException:  # end of stream, broken pipe, closed transport
-            self._ended.set()
+        except BaseException as error:  # end of stream, broken pipe, closed transport
+            self._on_end(error)
             raise
 
     async def __aenter__(self) -> Self:

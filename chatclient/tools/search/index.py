@@ -241,11 +241,17 @@ class ToolIndex(ABC):
         """Remove the tools of a session."""
 
     def index_tools(self, session_id: str, references: Sequence[ToolReference]) -> None:
-        """Replace the tools of a session by *references*; see `put`."""
+        """Replace all tools of a session by *references*; see `put`.
+
+        To add a tool, pass it together with the others: unchanged ones cost nothing.
+        """
         drive(self.put(session_id, references, BLOCKING))
 
     async def aindex_tools(self, session_id: str, references: Sequence[ToolReference]) -> None:
-        """Replace the tools of a session by *references*; see `put`."""
+        """Replace all tools of a session by *references*; see `put`.
+
+        To add a tool, pass it together with the others: unchanged ones cost nothing.
+        """
         await self.put(session_id, references, ON_LOOP)
 
     def search(self, request: ToolSearchRequest) -> ToolSearchResponse:

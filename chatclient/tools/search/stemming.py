@@ -1,16 +1,22 @@
-"""The stem of an English word, after Porter's second algorithm (snowballstem.org/algorithms)."""
+"""The stem of an English word, by the rules of Snowball 3 (snowballstem.org/algorithms/english).
+
+PyStemmer is used if it is installed in a version with these rules; it gives the same stems faster.
+"""
 
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from functools import cache
 
 _VOWELS = "aeiouy"
 _VOWEL = re.compile("[aeiouy]")
 # The text before the regions in which endings are removed: each region begins after the first
 # consonant that follows a vowel, except for words in which that would be too early.
 _SYLLABLE = "[^aeiouy]*[aeiouy]+[^aeiouy]"
-_REGIONS = re.compile(f"(gener|commun|arsen|{_SYLLABLE})({_SYLLABLE})?")
-_CONSONANT_Y = re.compile("(?:^|(?<=[aeiouy]))y")
-_SHORT_END = re.compile(r"(^[aeiouy][^aeiouy]|[^aeiouy][aeiouy][^aeiouywxY])$")
+_EARLY = "gener|commun|arsen|univers|later|emerg|organ|inter|past"
+_REGIONS = re.compile(f"({_EARLY}|{_SYLLABLE})({_SYLLABLE})?")
+_CONSONANT_Y = re.compile("^y|([aeiouy])y")
+_SHORT_END = re.compile(r"(^[aeiouy][^aeiouy]|[^aeiouy][aeiouy][^aeiouywxY]|past)$")
 _TENSES = ("eed", "ed", "ing", "ly")
 _DOUBLES = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
 
@@ -19,7 +25,8 @@ _SECOND = {
     "ization": "ize", "ational": "ate", "fulness": "ful", "ousness": "ous", "iveness": "ive",
     "tional": "tion", "biliti": "ble", "lessli": "less", "entli": "ent", "ation": "ate",
     "alism": "al", "aliti": "al", "ousli": "ous", "iviti": "ive", "fulli": "ful", "enci": "ence",
-    "anci": "ance", "abli": "able", "izer": "ize", "ator": "ate", "alli": "al", "bli": "ble",
+    "ogist": "og", "anci": "ance", "abli": "able", "izer": "ize", "ator": "ate", "alli": "al",
+    "bli": "ble",
 }  # fmt: skip
 _THIRD = {
     "ational": "ate", "tional": "tion", "alize": "al", "icate": "ic", "iciti": "ic", "ical": "ic",
@@ -33,10 +40,19 @@ _FOURTH = (
 )  # fmt: skip
 # The endings for the steps after the first: most words have none of them.
 _ENDINGS = (*_SECOND, "logi", "li", *_THIRD, "ative", *_FOURTH, "sion", "tion")
+_STEMS = {
+    "skis": "ski", "skies": "sky", "idly": "idl", "gently": "gentl", "ugly": "ugli",
+    "early": "earli", "only": "onli", "singly": "singl",
+    **{word: word for word in ("sky", "news", "howe", "atlas", "cosmos", "bias", "andes")},
+}  # fmt: skip
+# Without the ending of a plural, these are stems.
+_SINGULARS = frozenset(
+    "inning outing canning herring earring evening proceed exceed succeed".split()  # noqa: SIM905
+)
 # All endings of all steps end in one of these.
 _CHANGING = (
     "e", "ed", "ing", "er", "al", "y", "Y", "i", "ent", "ant", "tion", "sion", "ic", "ator", "ll",
-    "ous", "ism", "ful", "ness",
+    "ous", "ism", "ful", "ness", "ogist",
 )  # fmt: skip
 
 
@@ -44,12 +60,40 @@ def stem(word: str) -> str:
     """Return the stem of *word*, which is in lower case; ASCII letters only, others stay."""
     if len(word) < 3 or not word.isascii() or not word.isalpha():  # noqa: PLR2004
         return word
+    return (_snowball() or stem_by_rules)(word)
+
+
+@cache
+def _snowball() -> Callable[[str], str] | None:
+    """Return the function of PyStemmer, or None if it is not installed or too old."""
+    try:
+        import Stemmer  # noqa: PLC0415 - optional
+    except ModuleNotFoundError:
+        return None
+    if int(Stemmer.version().partition(".")[0]) < 3:  # noqa: PLR2004
+        return None
+    local = threading.local()  # its objects are not for several threads
+
+    def stem_word(word: str) -> str:
+        stemmer = getattr(local, "stemmer", None)
+        if stemmer is None:
+            stemmer = local.stemmer = Stemmer.Stemmer("english")
+        stem: str = stemmer.stemWord(word)
+        return stem
+
+    return stem_word
+
+
+def stem_by_rules(word: str) -> str:
+    """Return the stem of *word*: at least three lower-case ASCII letters."""
+    if word in _STEMS:
+        return _STEMS[word]
     if "y" in word:
-        word = _CONSONANT_Y.sub("Y", word)
-    word = _plural(word)
-    if not word.endswith(_CHANGING):
-        return word.lower()
+        word = _CONSONANT_Y.sub(lambda found: f"{found[1] or ''}Y", word)
     first, second = _regions(word)
+    word = _plural(word)
+    if word in _SINGULARS or not word.endswith(_CHANGING):
+        return word.lower()
     word = _past_and_present(word, first)
     if len(word) > 2 and word[-1] in "yY" and word[-2] not in _VOWELS:  # noqa: PLR2004
         word = word[:-1] + "i"
@@ -90,6 +134,8 @@ def _past_and_present(word: str, region: int) -> str:
     for ending in ("ingly", "edly", "ing", "ed"):
         if word.endswith(ending):
             base = word[: -len(ending)]
+            if ending == "ing" and len(base) == 2 and base[1] == "y":  # noqa: PLR2004
+                return base[0] + "ie"
             return _without_tense(base, region) if _VOWEL.search(base) else word
     return word
 
@@ -99,7 +145,7 @@ def _without_tense(base: str, region: int) -> str:
     if base.endswith(("at", "bl", "iz")):
         return base + "e"
     if base.endswith(_DOUBLES):
-        return base[:-1]
+        return base if len(base) == 3 and base[0] in "aeo" else base[:-1]  # noqa: PLR2004
     return base + "e" if region >= len(base) and _SHORT_END.search(base) else base
 
 

@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from chatclient.chat.messages import (
     as_messages,
 )
 from chatclient.chat.prompt import Prompt
+from chatclient.chat.serialization import message_from_dict, message_to_dict
 from chatclient.errors import UsageError
 
 CALL = ToolCall("1", "weather", '{"city": "Ulm"}')
@@ -34,6 +36,38 @@ IMAGE = Media("image/png", b"\x89PNG", name="cat.png")
 THOUGHT = Reasoning("hm", "proof", "anthropic")
 CITED = ProviderPart("anthropic", {"type": "citation"}, "quoted")
 SILENT = ProviderPart("openai", {"type": "input_file"})
+
+# --- the time of storing --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [SystemMessage("a"), UserMessage("a"), AssistantMessage("a"), ToolResponseMessage([])],
+)
+def test_time_of_storing(message: Any) -> None:
+    """It is kept by copies and as JSON, and not compared; others' messages lose it."""
+    moment = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    message.cache_wire("dialect", b"{}")
+    stored = message.with_stored_at(moment)
+    data = message_to_dict(stored)
+
+    assert stored == message
+    assert message.stored_at is None
+    assert stored.wire("dialect") == b"{}"
+    assert SystemMessage("a").with_stored_at(moment).wire("dialect") is None
+    copies = (stored.with_id("1"), stored.mutate(metadata={"a": 1}), message_from_dict(data))
+    for kept in (*copies, pickle.loads(pickle.dumps(stored)), copy.copy(stored)):
+        assert kept.stored_at == moment
+    assert message_from_dict(data, trusted=False).stored_at is None
+
+
+@pytest.mark.parametrize("moment", [datetime(2026, 1, 1), "2026-01-01"])  # noqa: DTZ001
+def test_invalid_time_of_storing(moment: Any) -> None:
+    """A time needs a time zone."""
+    for make in (SystemMessage, UserMessage, AssistantMessage):
+        with pytest.raises((UsageError, TypeError)):
+            make("a", stored_at=moment)
+
 
 # --- pickling and copying -------------------------------------------------------------------
 

@@ -474,6 +474,42 @@ def test_tool_search_finds_tools(ask: Ask, configured: Configured) -> None:
     assert result.executions[1].response.data == "worked"
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90s", 90), ("30m", 1_800), ("1h", 3_600), ("1H30m", 5_400), ("500ms", 0.5),
+        ("2d", 172_800), ("1.5h", 5_400), (" 12.5 ", 12.5), ("PT3M", 180), ("-1", None),
+    ],
+)  # fmt: skip
+def test_times(text: str, seconds: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times have units, or are seconds; -1 is no limit."""
+    names = (
+        "TOOLS__LIMITS__MAX_SECONDS",
+        "TOOL_SEARCH__EVICTION__TTL",
+        "RETRY__BACKOFF__MAX_INTERVAL",
+    )
+    monkeypatch.setenv("CHATCLIENT_TOOL_SEARCH__ENABLED", "true")
+    for name in (*names, "MEMORY__REDIS__TIME_TO_LIVE"):
+        monkeypatch.setenv(f"CHATCLIENT_{name}", text)
+    settings = ChatClientSettings.load()
+
+    expected = None if seconds is None else timedelta(seconds=seconds)
+    assert settings.tools.limits.max_seconds == expected
+    assert settings.tool_search.eviction.ttl == expected
+    assert settings.memory.redis.time_to_live == expected
+    assert settings.retry.backoff.max_interval == (expected or timedelta.max)
+    ChatClient.from_settings(settings.model_copy(update={"model": "ollama:x"}))
+
+
+@pytest.mark.parametrize("text", ["soon", "30 minutes", "1h30", "m", ""])
+def test_invalid_times(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error shows how times are written."""
+    monkeypatch.setenv("CHATCLIENT_TOOLS__LIMITS__MAX_SECONDS", text)
+
+    with pytest.raises(UsageError, match=r"max_seconds.*write 90s, 30m, 1h"):
+        ChatClientSettings.load()
+
+
 @pytest.mark.feature("setting-tool-search-eviction-ttl")
 def test_tool_search_session_ttl(configured: Configured) -> None:
     """A time to live evicts sessions."""

@@ -1,5 +1,6 @@
 """The in-memory repository, and checks common to all repositories."""
 
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,15 @@ class TestInMemory(ChatMemoryRepositoryContract):
     @pytest.fixture
     def repository(self) -> ChatMemoryRepository:
         return InMemoryChatMemoryRepository()
+
+
+async def test_old_messages_are_deleted_on_a_loop() -> None:
+    """The blocking and the asynchronous method delete the same."""
+    repository = InMemoryChatMemoryRepository()
+    await repository.asave_all("c", turn(1))
+
+    assert await repository.adelete_older_than(datetime.now(UTC)) == 2
+    assert repository.find_conversation_ids() == []
 
 
 def test_last_messages() -> None:

@@ -32,6 +32,7 @@ from chatclient.memory import (
     Session,
     SessionChatMemory,
     SessionEvent,
+    SessionRepository,
     SessionService,
     SlidingWindow,
     TokenCountTrigger,
@@ -108,7 +109,7 @@ def archived(strategy: Any, log: str) -> str:
 # --- events and filters ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("branch", ["", ".", "a.", ".a", "a..b", " a", "a. b"])
+@pytest.mark.parametrize("branch", [".", "a.", ".a", "a..b", " a", "a. b"])
 def test_branch_names(branch: str) -> None:
     """An invalid branch raises, as its events would be invisible."""
     with pytest.raises(UsageError, match="path of agents' names"):
@@ -220,10 +221,10 @@ def test_turn_trigger() -> None:
 
 
 def test_token_trigger() -> None:
-    """The trigger applies from the threshold on."""
+    """The trigger applies from the threshold on, to what the root agent sees."""
     trigger = TokenCountTrigger(3, lambda _: 1)
 
-    assert not trigger(events_of("U A"))
+    assert not trigger(events_of("U A x:U x:A"))
     assert trigger(events_of("S U A"))
 
 
@@ -306,10 +307,11 @@ def test_turn_window(most: int, log: str, expected: str) -> None:
         (1, "S S S U1 A1 U2 A2", "U1 A1"),
         (1, "U1 A1 A1", ""),
         (9, "A0 U1 A1", ""),
+        (4, "U1 A1 x:U x:A U2 A2", ""),
     ],
 )
 def test_token_window(most: int, log: str, expected: str) -> None:
-    """Summaries count; the newest turn is never archived."""
+    """Summaries count, branches do not; the newest turn is never archived."""
     assert archived(TokenWindow(most, lambda _: 1), log) == expected
 
 
@@ -605,6 +607,29 @@ def test_branch_visibility(service: SessionService) -> None:
     assert other.get("s") == [*turn(None), *turn("other")]
 
 
+@pytest.mark.feature("session-branches")
+@pytest.mark.parametrize("branch", ["lead.writer", ""])
+def test_filter_with_branch(service: SessionService, branch: str) -> None:
+    """A filter's branch is the agent that reads and writes; the root agent has an empty one."""
+    SessionChatMemory(service).add("s", turn("root"))
+    agent = SessionChatMemory(service, branch=branch)
+    agent.add("s", turn("agent"))
+    lead = SessionChatMemory(service, branch="lead")
+    memories = [
+        SessionChatMemory(service, event_filter=EventFilter(branch=branch)),
+        lead.narrowed(None, EventFilter(branch=branch)),
+    ]
+    for number, memory in enumerate(memories):
+        assert memory.get("s") == agent.get("s")
+        memory.add("s", turn(number))
+
+    assert agent.get("s") == [m for name in ("root", "agent", 0, 1) for m in turn(name)]
+    branches = [event.branch for event in service.events("s")]
+    assert branches == [None] * 2 + [branch or None] * 6
+    service.append("s", UserMessage("more"), branch=branch)
+    assert service.events("s")[-1].branch == (branch or None)
+
+
 def test_compaction_after_a_turn(service: SessionService) -> None:
     """The model gets fewer messages, which are a valid conversation."""
     memory = SessionChatMemory(
@@ -677,6 +702,33 @@ def test_unanswered_question_is_filtered(service: SessionService, clock: Clock) 
     assert memory.get("s") == [UserMessage("Which cat?"), AssistantMessage("That cat.")]
 
 
+async def test_delete_older_events(service: SessionService, clock: Clock) -> None:
+    """Both methods delete old turns; the cutoff needs a time zone."""
+    service.create("ann", session_id="s")
+    for number in range(3):
+        service.append("s", *turn(number))
+        clock.moment += timedelta(days=1)
+
+    assert service.delete_older_than(clock.moment - timedelta(days=2)) == 2
+    assert await service.adelete_older_than(clock.moment - timedelta(days=1)) == 2
+    assert service.messages("s") == turn(2)
+    assert [message.stored_at for message in service.messages("s")] == [
+        event.timestamp for event in service.events("s")
+    ]
+    with pytest.raises(UsageError, match="time zone"):
+        service.delete_older_than(datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_repository_without_deletion() -> None:
+    """The error says what it can do."""
+
+    class Whole(InMemorySessionRepository):
+        delete_older = SessionRepository.delete_older
+
+    with pytest.raises(UsageError, match="Whole cannot delete single events"):
+        SessionService(Whole()).delete_older_than(START)
+
+
 @pytest.mark.feature("session-event-idempotent-ids")
 def test_key_per_branch(service: SessionService) -> None:
     """Agents may use the key of their job in each branch."""
@@ -690,7 +742,13 @@ def test_key_per_branch(service: SessionService) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"trigger": TurnCountTrigger(1)}, {"strategy": TurnWindow(1)}, {"branch": "a."}]
+    "options",
+    [
+        {"trigger": TurnCountTrigger(1)},
+        {"strategy": TurnWindow(1)},
+        {"branch": "a."},
+        {"branch": "a", "event_filter": EventFilter(branch="b")},
+    ],
 )
 def test_invalid_session_memories(service: SessionService, options: dict[str, Any]) -> None:
     """A compaction without trigger or strategy raises."""

@@ -13,7 +13,6 @@ import pytest
 
 from chatclient.tools import KeywordToolIndex, ToolReference, ToolSearchRequest
 from chatclient.tools.search.inverted_index import letter_of
-from chatclient.tools.search.stemming import stem
 from chatclient.tools.search.tokenizer import Words, hinted, parameter_texts
 from tests.support.paths import ROOT
 
@@ -36,28 +35,6 @@ def first(query: str, *tools: ToolReference, filling: bool = True) -> str:
     index = KeywordToolIndex()
     index.index_tools("s", (*tools, *(FILLING if filling else ())))
     return (index.search(ToolSearchRequest("s", query, 5)).tool_names or ("",))[0]
-
-
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        ("calculation", "calcul"), ("calculator", "calcul"), ("cities", "citi"), ("ties", "tie"),
-        ("running", "run"), ("hoping", "hope"), ("hopped", "hop"), ("agreed", "agre"),
-        ("feed", "feed"), ("sing", "sing"), ("glasses", "glass"), ("gas", "gas"),
-        ("bus", "bus"), ("conditional", "condit"), ("rationally", "ration"),
-        ("hopefulness", "hope"),
-        ("geology", "geolog"), ("analogous", "analog"), ("sensitivity", "sensit"),
-        ("relative", "relat"), ("native", "nativ"), ("adoption", "adopt"), ("region", "region"),
-        ("controlled", "control"), ("fall", "fall"), ("happy", "happi"), ("say", "say"),
-        ("yearly", "year"), ("beyond", "beyond"), ("employer", "employ"), ("generate", "generat"),
-        ("generalization", "general"), ("apology", "apolog"), ("quickly", "quick"),
-        ("conflated", "conflat"), ("sized", "size"), ("by", "by"), ("größe", "größe"),
-        ("repeatedly", "repeat"), ("communism", "communism"), ("rate", "rate"), ("logi", "logi"),
-    ],
-)  # fmt: skip
-def test_stemming(word: str, expected: str) -> None:
-    """Forms of one word have one stem, as in Porter's second algorithm."""
-    assert stem(word) == expected
 
 
 @pytest.mark.parametrize(
