@@ -35,12 +35,12 @@ from chatclient.runtime.concurrency import (
     Job,
     TaskJob,
     ThreadJob,
+    block_on_thread,
     finish_in_worker,
     gather_in_tasks,
     gather_in_threads,
     invoke_on_loop,
-    wait_on_loop,
-    wait_on_thread,
+    run_on_thread,
 )
 from chatclient.runtime.interruption import check_interruption, uninterrupted
 from chatclient.runtime.observation import Observer, Operation, Step
@@ -242,7 +242,7 @@ class Runtime:
             else:
                 result = function(*args)
             if is_awaitable(result):
-                return await wait_on_thread(lambda _: result, self.emit, end)
+                return await block_on_thread(lambda _: result, self.emit, end)
             return result
         if end is None:
             return await invoke_on_loop(function, args, None, on_late_result)
@@ -274,9 +274,9 @@ class Runtime:
         bound_job = _with_runtime(replace(self, blocking=False), job)
         if self.blocking:
             end = None if timeout is None else time.monotonic() + timeout
-            return await wait_on_thread(bound_job, self.emit, end, thread)
+            return await block_on_thread(bound_job, self.emit, end, thread)
         async with asyncio.timeout(timeout):
-            return await wait_on_loop(bound_job, self.emit, thread)
+            return await run_on_thread(bound_job, self.emit, thread)
 
     async def finish(self, function: Callable[[*Ts], T], /, *args: *Ts) -> T:
         """Call a plain function that must not be abandoned, such as a transaction.

@@ -220,7 +220,7 @@ class ToolTurn:
         """Cancel calls that were started early and turned out not to be needed."""
         while self.early_calls:
             _, job = self.early_calls.popitem()
-            await job.end()
+            await job.stop()
 
 
 def streamed_call(call: ToolCall) -> StreamedCall:
