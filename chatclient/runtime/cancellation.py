@@ -2,16 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine
+from collections.abc import Awaitable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import anyio
 import sniffio
 
-from chatclient.errors import UsageError
+from chatclient.errors import DeadlineExceededError, UsageError
+from chatclient.runtime.observation import Step
 
 T = TypeVar("T")
+
+_GRACE = 0.1  # seconds after the deadline for code that raises its own error at the deadline
 
 
 class Cancellation:
@@ -128,3 +131,31 @@ def error_of(task: "asyncio.Future[Any]") -> BaseException | None:
 def consume_error(task: "asyncio.Future[Any]") -> None:
     """Keep asyncio from logging that the error of *task* was never retrieved."""
     error_of(task)
+
+
+async def cancel_after(
+    seconds: float, awaitable: Awaitable[T], what: str, steps: Sequence[Step] | None
+) -> T:
+    """Await *awaitable*, and cancel it shortly after *seconds*.
+
+    Raises:
+        DeadlineExceededError: The time has passed. The message names the innermost of *steps* that
+            was cancelled, or else *what*.
+    """
+    scope = asyncio.timeout(seconds + _GRACE)
+    try:
+        async with scope:
+            return await awaitable
+    except TimeoutError as error:
+        if not scope.expired():
+            raise
+        waited_for = _cancelled_last(steps) or what
+        msg = f"the deadline passed, and {waited_for} was cancelled"
+        raise DeadlineExceededError(msg) from error
+
+
+def _cancelled_last(steps: Sequence[Step] | None) -> str | None:
+    """Return the name of the innermost of *steps* that was cancelled."""
+    cancelled = (s for s in reversed(steps or ()) if isinstance(s.error, asyncio.CancelledError))
+    innermost = next(cancelled, None)
+    return None if innermost is None else repr(innermost.operation.name)

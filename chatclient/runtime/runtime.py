@@ -29,7 +29,7 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple, overload
 import anyio
 
 from chatclient.errors import DeadlineExceededError
-from chatclient.runtime.cancellation import Cancellation, run_shielded
+from chatclient.runtime.cancellation import Cancellation, cancel_after, run_shielded
 from chatclient.runtime.concurrency import (
     BackgroundJob,
     Job,
@@ -50,8 +50,6 @@ from chatclient.runtime.threads import LoopThread, call_in_thread, is_async, is_
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Wait = Callable[[], Awaitable[None]]
-
-_GRACE = 0.1  # seconds after the deadline for code that raises its own error at the deadline
 
 
 async def _discard(_event: Any) -> None:
@@ -351,19 +349,7 @@ class Runtime:
         # Without a deadline there is no extra coroutine, through which every event would pass.
         if self.deadline is None or self.blocking:
             return awaitable
-        return self._until_end(awaitable, what)
-
-    async def _until_end(self, awaitable: Awaitable[T], what: str) -> T:
-        scope = asyncio.timeout(self.remaining() + _GRACE)
-        try:
-            async with scope:
-                return await awaitable
-        except TimeoutError as error:
-            if not scope.expired():
-                raise
-            waited_for = _cancelled_last(self.steps) or what
-            msg = f"the deadline passed, and {waited_for} was cancelled"
-            raise DeadlineExceededError(msg) from error
+        return cancel_after(self.remaining(), awaitable, what, self.steps)
 
     async def gather(
         self, jobs: list[Callable[["Runtime"], Coroutine[Any, Any, T]]], *, limit: int
@@ -401,13 +387,6 @@ class Undoable(Protocol):
     async def undo(self) -> None:
         """Undo the effect as far as possible, without raising errors."""
         ...
-
-
-def _cancelled_last(steps: list[Step] | None) -> str | None:
-    """Return the name of the innermost of *steps* that was cancelled."""
-    cancelled = (s for s in reversed(steps or ()) if isinstance(s.error, asyncio.CancelledError))
-    innermost = next(cancelled, None)
-    return None if innermost is None else repr(innermost.operation.name)
 
 
 async def _await(value: Any) -> Any:
