@@ -1,4 +1,4 @@
-"""A method of a service: the roles of its parameters, and its conversion to a request."""
+"""A method of a service: the uses of its parameters, and its conversion to a request."""
 
 import inspect
 import types
@@ -28,10 +28,10 @@ from chatclient.services.markers import MemoryId, Texts
 from chatclient.services.results import Sender, sender_for
 from chatclient.tools.function.parameters import unannotated
 
-Role = Literal["variable", "user", "memory_id", "media", "options", "tool_context"]
+ParameterUse = Literal["variable", "user", "memory_id", "media", "options", "tool_context"]
 """The use of a parameter in the request."""
 
-_ROLE_OF_MARK: Mapping[Any, Role] = {
+_USE_OF_MARK: Mapping[Any, ParameterUse] = {
     MemoryId: "memory_id",
     UserMessage: "user",
     ToolContext: "tool_context",
@@ -44,7 +44,7 @@ class Method:
 
     Attributes:
         signature: The signature, including `self`.
-        roles: The roles of the parameters, by name.
+        uses: The uses of the parameters, by name.
         system: The template of the system text, or None for the client's.
         user: The template of the user text, or None.
         fills_system: Whether the variables are used in the client's system text.
@@ -52,7 +52,7 @@ class Method:
     """
 
     signature: inspect.Signature
-    roles: Mapping[str, Role]
+    uses: Mapping[str, ParameterUse]
     system: str | None
     user: str | None
     fills_system: bool
@@ -67,20 +67,22 @@ class Method:
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
-        params = {name: given[name] for name, role in self.roles.items() if role == "variable"}
+        params = {name: given[name] for name, use in self.uses.items() if use == "variable"}
         if self.system is not None or self.fills_system:
             request = request.system(self.system, params=params)
         if self.user is not None:
             request = request.user(self.user, params=params)
-        for name, role in self.roles.items():
+        for name, use in self.uses.items():
             if given[name] is not None:
-                request = _with_argument(request, role, given[name])
+                request = _with_argument(request, use, given[name])
         return self.send(request)
 
 
-def _with_argument(request: ChatClientRequestSpec, role: Role, value: Any) -> ChatClientRequestSpec:
-    """Return *request* with the argument of a parameter with *role*."""
-    match role:
+def _with_argument(
+    request: ChatClientRequestSpec, use: ParameterUse, value: Any
+) -> ChatClientRequestSpec:
+    """Return *request* with the argument of a parameter with *use*."""
+    match use:
         case "variable":
             return request
         case "user" if isinstance(value, UserMessage):
@@ -96,7 +98,7 @@ def _with_argument(request: ChatClientRequestSpec, role: Role, value: Any) -> Ch
         case "tool_context":
             return request.tool_context(value)
         case _:
-            typing.assert_never(role)
+            typing.assert_never(use)
 
 
 def _with_message(settings: RequestSettings, message: UserMessage) -> RequestSettings:
@@ -132,20 +134,20 @@ def method_of(
     given = type_arguments(owner, defining_class(owner, function))
     hints = {name: _with_types(hint, given) for name, hint in hints.items()}
     signature = inspect.signature(function)
-    roles = dict(_roles(signature, hints))
+    uses = dict(_uses(signature, hints))
     fills_system = texts.system is None and bool(defaults.system.params)
     system = _text(texts.system) if texts.system is not None else None
     user = _text(texts.user) if texts.user is not None else None
-    templates = _Templates(defaults.renderer, [n for n, r in roles.items() if r == "variable"])
+    templates = _Templates(defaults.renderer, [n for n, r in uses.items() if r == "variable"])
     if system is not None:
         templates.check(system, defaults.system.params)
     elif fills_system:
         templates.check(defaults.system.text, defaults.system.params)
     if user is not None:
         templates.check(user, defaults.user.params)
-    _assign_user_role(roles, user, templates, defaults)
+    _assign_user_parameter(uses, user, templates, defaults)
     send = sender_for(hints["return"], is_async=inspect.iscoroutinefunction(function))
-    return Method(signature, roles, system, user, fills_system, send)
+    return Method(signature, uses, system, user, fills_system, send)
 
 
 def _with_types(hint: Any, given: TypeArguments) -> Any:
@@ -168,33 +170,35 @@ def _text(source: str | Path) -> str:
     return text
 
 
-# --- roles of parameters --------------------------------------------------------------------
+# --- uses of parameters --------------------------------------------------------------------
 
 
-def _roles(signature: inspect.Signature, hints: Mapping[str, Any]) -> Iterator[tuple[str, Role]]:
-    seen: set[Role] = set()
+def _uses(
+    signature: inspect.Signature, hints: Mapping[str, Any]
+) -> Iterator[tuple[str, ParameterUse]]:
+    seen: set[ParameterUse] = set()
     for name, parameter in list(signature.parameters.items())[1:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             msg = f"takes {parameter}; every parameter needs a name"
             raise UsageError(msg)
-        role = _role(hints.get(name))
-        if role in seen and role not in ("variable", "media"):
-            msg = f"has several parameters for the {role.replace('_', ' ')}; only one is allowed"
+        use = _use(hints.get(name))
+        if use in seen and use not in ("variable", "media"):
+            msg = f"has several parameters for the {use.replace('_', ' ')}; only one is allowed"
             raise UsageError(msg)
-        seen.add(role)
-        yield name, role
+        seen.add(use)
+        yield name, use
 
 
-def _role(annotation: Any) -> Role:
+def _use(annotation: Any) -> ParameterUse:
     plain, marks = unannotated(annotation)
     for mark in marks:
         kind = mark if isinstance(mark, type) else type(mark)
-        if kind in _ROLE_OF_MARK:
-            return _ROLE_OF_MARK[kind]
+        if kind in _USE_OF_MARK:
+            return _USE_OF_MARK[kind]
     is_union = get_origin(plain) in (Union, types.UnionType)
     kinds = [k for k in (get_args(plain) if is_union else (plain,)) if k is not type(None)]
     if is_union and len(kinds) == 1:  # as in `Annotated[...] | None`
-        return _role(kinds[0])
+        return _use(kinds[0])
     if MemoryId in kinds:
         msg = "has a parameter of type MemoryId, which marks a type: write Annotated[str, MemoryId]"
         raise UsageError(msg)
@@ -208,18 +212,21 @@ def _role(annotation: Any) -> Role:
     return "media" if kinds and all(is_media) else "variable"
 
 
-def _assign_user_role(
-    roles: dict[str, Role], user: str | None, templates: "_Templates", defaults: RequestSettings
+def _assign_user_parameter(
+    uses: dict[str, ParameterUse],
+    user: str | None,
+    templates: "_Templates",
+    defaults: RequestSettings,
 ) -> None:
     """Make the only unused parameter the user message, unless there is one, and check the rest."""
     unused = templates.unused
-    if "user" in roles.values():
+    if "user" in uses.values():
         if user is not None:
             msg = "has a @user_message and a parameter for the user message; only one is allowed"
             raise UsageError(msg)
     elif user is None and len(unused) == 1:
-        roles[unused.pop()] = "user"
-    elif user is None and not unused and not _has_content(roles, defaults):
+        uses[unused.pop()] = "user"
+    elif user is None and not unused and not _has_content(uses, defaults):
         msg = "has no user message; add a @user_message, or a parameter for one"
         raise UsageError(msg)
     if unused:
@@ -230,8 +237,8 @@ def _assign_user_role(
         raise UsageError(msg)
 
 
-def _has_content(roles: Mapping[str, Role], defaults: RequestSettings) -> bool:
-    return "media" in roles.values() or bool(defaults.user.text or defaults.messages)
+def _has_content(uses: Mapping[str, ParameterUse], defaults: RequestSettings) -> bool:
+    return "media" in uses.values() or bool(defaults.user.text or defaults.messages)
 
 
 # --- templates ------------------------------------------------------------------------------
