@@ -1,16 +1,16 @@
-"""Waits for asyncio tasks despite cancellation."""
+"""Cancellation of requests: waiting for tasks despite it, deadlines, and effects to undo."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import sniffio
 
 from chatclient.errors import DeadlineExceededError, UsageError
-from chatclient.runtime.observation import Step
 
 T = TypeVar("T")
 
@@ -133,14 +133,11 @@ def consume_error(task: "asyncio.Future[Any]") -> None:
     error_of(task)
 
 
-async def cancel_after(
-    seconds: float, awaitable: Awaitable[T], what: str, steps: Sequence[Step] | None
-) -> T:
+async def cancel_after(seconds: float, awaitable: Awaitable[T], waited_for: Callable[[], str]) -> T:
     """Await *awaitable*, and cancel it shortly after *seconds*.
 
     Raises:
-        DeadlineExceededError: The time has passed. The message names the innermost of *steps* that
-            was cancelled, or else *what*.
+        DeadlineExceededError: The time has passed; the message contains *waited_for*.
     """
     scope = asyncio.timeout(seconds + _GRACE)
     try:
@@ -149,13 +146,30 @@ async def cancel_after(
     except TimeoutError as error:
         if not scope.expired():
             raise
-        waited_for = _cancelled_last(steps) or what
-        msg = f"the deadline passed, and {waited_for} was cancelled"
+        msg = f"the deadline passed, and {waited_for()} was cancelled"
         raise DeadlineExceededError(msg) from error
 
 
-def _cancelled_last(steps: Sequence[Step] | None) -> str | None:
-    """Return the name of the innermost of *steps* that was cancelled."""
-    cancelled = (s for s in reversed(steps or ()) if isinstance(s.error, asyncio.CancelledError))
-    innermost = next(cancelled, None)
-    return None if innermost is None else repr(innermost.operation.name)
+class Undoable(Protocol):
+    """An effect of a request that can be undone, such as the tool calls of a turn."""
+
+    async def undo(self) -> None:
+        """Undo the effect as far as possible, without raising errors."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Effects:
+    """The effects of a request that was part of another one."""
+
+    effects: list[Undoable]
+
+    async def undo(self) -> None:
+        """Undo the effects in reverse order."""
+        await undo_all(self.effects)
+
+
+async def undo_all(undo_log: list[Undoable]) -> None:
+    """Undo the effects of *undo_log* in reverse order, and clear it."""
+    while undo_log:
+        await undo_log.pop().undo()
