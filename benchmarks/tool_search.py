@@ -102,18 +102,14 @@ def full_text(references: Sequence[ToolReference]) -> Search:
     """SQLite's FTS5 with default settings: unicode61, name and description, terms joined by OR."""
     base = sqlite3.connect(":memory:")
     base.execute("CREATE VIRTUAL TABLE tools USING fts5(name, summary)")
-    base.executemany(
-        "INSERT INTO tools VALUES (?, ?)", [(r.tool_name, r.summary) for r in references]
-    )
+    rows = [(r.tool_name, r.summary) for r in references]
+    base.executemany("INSERT INTO tools VALUES (?, ?)", rows)
 
     def search(query: str, k: int) -> Sequence[str]:
-        terms = " OR ".join(
-            f'"{word}"' for word in dict.fromkeys(re.findall(r"\w+", query.lower()))
-        )
-        if not terms:
-            return []
-        statement = "SELECT name FROM tools WHERE tools MATCH ? ORDER BY rank LIMIT ?"
-        return [name for (name,) in base.execute(statement, (terms, k))]
+        words = dict.fromkeys(re.findall(r"\w+", query.lower()))
+        terms = " OR ".join(f'"{word}"' for word in words)
+        select = "SELECT name FROM tools WHERE tools MATCH ? ORDER BY rank LIMIT ?"
+        return [name for (name,) in base.execute(select, (terms, k))] if terms else []
 
     return search
 

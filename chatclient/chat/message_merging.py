@@ -1,4 +1,4 @@
-"""Merges consecutive messages of the same role.
+"""Finds the turns in messages, and merges consecutive messages of the same role.
 
 Chat templates of local models, for example, refuse two consecutive messages of the user or of the
 assistant.
@@ -15,7 +15,6 @@ from chatclient.chat.messages import (
     SystemMessage,
     ToolResponseMessage,
     UserMessage,
-    begins_turn,
 )
 from chatclient.chat.response import ChatResponse
 
@@ -138,3 +137,27 @@ def _merged(last: Message, next: Message) -> Message | None:
             return UserMessage(parts, metadata=last.metadata, id=last.id)
         case _:
             return None
+
+
+def begins_turn(messages: Sequence[Message], at: int) -> bool:
+    """Return whether a turn begins at index *at*: with the first of consecutive user messages.
+
+    User messages directly after tool results belong to the running turn, unless the results end it.
+    """
+    if not isinstance(messages[at], UserMessage):
+        return False
+    while at and isinstance(messages[at - 1], SystemMessage):
+        at -= 1
+    return not at or ends_turn(messages[at - 1])
+
+
+def ends_turn(message: Message) -> bool:
+    """Return whether *message* completes a turn: an answer, or tool results with `ENDS_TURN`."""
+    if isinstance(message, ToolResponseMessage):
+        return bool(message.metadata.get(ENDS_TURN))
+    return not isinstance(message, UserMessage)
+
+
+def last_turn_start(messages: Sequence[Message]) -> int | None:
+    """Return the index at which the last turn of *messages* begins, or None."""
+    return next((at for at in reversed(range(len(messages))) if begins_turn(messages, at)), None)

@@ -41,10 +41,7 @@ __all__ = [
     "ToolResponseMessage",
     "UserMessage",
     "as_messages",
-    "begins_turn",
-    "ends_turn",
     "flat_messages",
-    "last_turn_start",
     "last_user_message",
     "system_messages",
     "without_system",
@@ -60,12 +57,11 @@ Set by memory and by the `messages()` of a response."""
 class Message:
     """One message of a conversation; see its four kinds.
 
-    Messages may carry an `id`, such as that of a chat frontend. It is neither sent nor compared. A
-    memory recognises messages that an application sends again by it, and gives one to each message
-    that it stores without.
+    A message may have an `id`, such as that of a chat frontend; it is neither sent nor compared. A
+    memory recognises resent messages by it, and gives one to each message that it stores without.
 
-    A repository sets `stored_at`, a time in UTC, when it stores a message that has none. It is
-    neither sent nor compared.
+    A repository sets `stored_at`, a time in UTC, in messages that have none; it is neither sent nor
+    compared.
     """
 
     # A provider's encoding of the message, cached so that a long history is encoded once. It is
@@ -363,8 +359,7 @@ class ToolResponseMessage(Message):
         id: str | None = None,
         stored_at: datetime | None = None,
     ) -> None:
-        several = as_tuple(responses)
-        for each in several:
+        for each in (several := as_tuple(responses)):
             check_type("a tool's answer", each, ToolResponse)
         object.__setattr__(self, "responses", several)
         object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
@@ -438,27 +433,3 @@ def without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
 def last_user_message(messages: Sequence[Message]) -> UserMessage | None:
     """Return the last user message, or None."""
     return next((each for each in reversed(messages) if isinstance(each, UserMessage)), None)
-
-
-def begins_turn(messages: Sequence[Message], at: int) -> bool:
-    """Return whether a turn begins at index *at*: with the first of consecutive user messages.
-
-    User messages directly after tool results belong to the running turn, unless the results end it.
-    """
-    if not isinstance(messages[at], UserMessage):
-        return False
-    while at and isinstance(messages[at - 1], SystemMessage):
-        at -= 1
-    return not at or ends_turn(messages[at - 1])
-
-
-def ends_turn(message: Message) -> bool:
-    """Return whether *message* completes a turn: an answer, or tool results with `ENDS_TURN`."""
-    if isinstance(message, ToolResponseMessage):
-        return bool(message.metadata.get(ENDS_TURN))
-    return not isinstance(message, UserMessage)
-
-
-def last_turn_start(messages: Sequence[Message]) -> int | None:
-    """Return the index at which the last turn of *messages* begins, or None."""
-    return next((at for at in reversed(range(len(messages))) if begins_turn(messages, at)), None)

@@ -8,9 +8,10 @@ from chatclient.chat.message_merging import (
     append_messages,
     complete_answer,
     has_content,
+    last_turn_start,
     with_turn_ended,
 )
-from chatclient.chat.messages import Message, last_turn_start
+from chatclient.chat.messages import Message
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.turn import Turn
 from chatclient.errors import EntityError, ToolUsageError

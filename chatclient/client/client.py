@@ -12,15 +12,13 @@ from chatclient._internal.checks import (
     missing_attribute,
 )
 from chatclient._internal.closeable import Closeable
-from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN
-from chatclient.advisors.tool_loop.resumed_turn import ResumedTurn
 from chatclient.chain.chain import Advisor
 from chatclient.chat.messages import Media, Message
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions, OptionValues
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.template import TemplateRenderer
-from chatclient.chat.tool import CONVERSATION_ID, ToolCallback, ToolMetadata
+from chatclient.chat.tool import ToolCallback, ToolMetadata
 from chatclient.client.agent_tool import AgentTurn, ClientTool, ConversationOf, conversation_below
 from chatclient.client.call_response import CallResponse
 from chatclient.client.chain import describe_chain, draw_chain
@@ -33,7 +31,7 @@ from chatclient.client.system_function import SystemFunction
 from chatclient.errors import UsageError
 from chatclient.runtime.observation import Observer
 from chatclient.tools.duplicates import DuplicatePolicy
-from chatclient.tools.execution.approval import Decisions, decisions_for
+from chatclient.tools.execution.approval import Decisions
 from chatclient.tools.execution.manager import ToolCallingManager, check_manager
 from chatclient.tools.execution.toolset import ToolCallbackResolver
 from chatclient.tools.pending_turn import PendingTurn
@@ -194,13 +192,7 @@ class ChatClient(Closeable):
         Raises:
             UsageError: A decision is missing, or *turn* is not a pending turn.
         """
-        if isinstance(turn, str):
-            turn = PendingTurn.from_json(turn)
-        params: dict[str, Any] = {RESUMED_TURN: ResumedTurn(turn, decisions_for(turn, decisions))}
-        if turn.conversation_id is not None:
-            params[CONVERSATION_ID] = turn.conversation_id
-        settings = self._defaults.with_turn(turn)
-        return ChatClientRequestSpec(self._pipeline, settings).advisor_params(params)
+        return self.prompt().resuming(turn, decisions)
 
     def as_tool(
         self,

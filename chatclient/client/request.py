@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from chatclient._internal.checks import check_callable, missing_attribute
+from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN
+from chatclient.advisors.tool_loop.resumed_turn import ResumedTurn
 from chatclient.chain.chain import Advisor, ChatClientResponse
 from chatclient.chat.messages import Media, Message
 from chatclient.chat.model import ChatModel
@@ -23,6 +25,8 @@ from chatclient.errors import UsageError
 from chatclient.memory.repository import checked_id
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.structured.output import StructuredOutput
+from chatclient.tools.execution.approval import Decisions, decisions_for
+from chatclient.tools.pending_turn import PendingTurn
 from chatclient.tools.sources import ToolSource
 
 if TYPE_CHECKING:  # that module imports this one
@@ -238,6 +242,15 @@ class ChatClientRequestSpec:
         self, runtime: Runtime, output: StructuredOutput[Any] | None = None
     ) -> Coroutine[Any, Any, ChatClientResponse]:
         return self._pipeline.run(self._settings, runtime, output)
+
+    def resuming(self, turn: PendingTurn | str, decisions: Decisions) -> Self:
+        """Resume *turn*; see `ChatClient.resume`."""
+        if isinstance(turn, str):
+            turn = PendingTurn.from_json(turn)
+        params: dict[str, Any] = {RESUMED_TURN: ResumedTurn(turn, decisions_for(turn, decisions))}
+        if turn.conversation_id is not None:
+            params[CONVERSATION_ID] = turn.conversation_id
+        return self.with_settings(self._settings.with_turn(turn)).advisor_params(params)
 
     def with_settings(self, settings: RequestSettings) -> Self:
         """Return a request with other settings."""

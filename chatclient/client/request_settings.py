@@ -169,7 +169,7 @@ class RequestSettings:
         advisor_params: The initial context of the advisors.
         renderer: Fills the placeholders of templates.
         tool_calling: Whether tools are run.
-        deadline: The maximum duration in seconds, or None.
+        deadline: The maximum duration of a request in seconds, not a point in time; or None.
     """
 
     system: TextSettings = TextSettings()

@@ -4,24 +4,31 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
+from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.events import (
+    ApprovalNeeded,
     Done,
     ReasoningDelta,
     ReasoningSigned,
     RoundEnded,
     TextDelta,
+    TextReplaced,
     ToolCallFinished,
 )
 from chatclient.chat.messages import AssistantMessage, Media, ProviderPart, Reasoning, ToolCall
 from chatclient.chat.response import ChatResponse, Generation
-from chatclient.client.accessors import entity_of, pending_in
+from chatclient.client.accessors import documents_in, entity_of, executions_in, pending_in
+from chatclient.observability.operations import AdvisorPass
+from chatclient.observability.trail import Trail
 from chatclient.runtime.event_stream import AsyncEvents
 from chatclient.structured.converters import StructuredOutputConverter
 from chatclient.structured.output import PartialEntities, entity_in
 from chatclient.structured.partial import NOTHING
 
 T = TypeVar("T")
+
+log = get_logger(__name__)
 
 Convert = Callable[[Any], T]
 """Returns the item for an event, or `NOTHING` if the event has none."""
@@ -223,3 +230,33 @@ def entities_of(
         return entities.take(event)
 
     return convert
+
+
+def closing_events(response: ChatClientResponse, streamed: StreamedText, trail: Trail) -> list[Any]:
+    """Return the events that end the stream of a request with *response*.
+
+    The final text is included if it was not streamed, because an advisor replaced the answer. The
+    text of an answer that calls tools (the turn is pending, or no tools are run) was streamed
+    before its tool calls.
+    """
+    chat, turn = response.chat_response, pending_in(response)
+    events: list[Any] = []
+    if not streamed.last_round:
+        if chat.text and not (streamed.any_text and chat.has_tool_calls()):
+            events.append(TextDelta(chat.text))
+    elif streamed.last_round != chat.text and not chat.has_tool_calls():
+        _log_replaced_text(trail, chat.text)
+        events.append(TextReplaced(chat.text))
+    if turn is not None:
+        events.append(ApprovalNeeded(turn))
+    executions, documents = executions_in(response), documents_in(response)
+    return [*events, Done(chat, None, executions, documents, response.trail)]
+
+
+def _log_replaced_text(trail: Trail, text: str) -> None:
+    """Log which advisor replaced the streamed text by *text*: the innermost that returned it."""
+    for step in reversed(trail.steps):
+        operation, result = step.operation, step.result
+        if isinstance(operation, AdvisorPass) and result and result.chat_response.text == text:
+            log.warning("text was changed after it was streamed", advisor=operation.advisor)
+            return

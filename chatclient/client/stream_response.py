@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import ChatClientResponse
-from chatclient.chat.events import ApprovalNeeded, Done, StreamEvent, TextDelta, TextReplaced
+from chatclient.chat.events import Done, StreamEvent, TextDelta
 from chatclient.chat.messages import Message
 from chatclient.chat.response import ChatResponse
 from chatclient.client.accessors import (
@@ -27,12 +27,12 @@ from chatclient.client.stream_items import (
     ItemConverter,
     StreamedText,
     chunk_of,
+    closing_events,
     entities_of,
     event_of,
     events_with_entity,
 )
 from chatclient.errors import UsageError
-from chatclient.observability.operations import AdvisorPass
 from chatclient.observability.trail import Trail
 from chatclient.runtime.event_stream import AsyncEvents, drive_stream
 from chatclient.runtime.runtime import Runtime
@@ -155,25 +155,9 @@ class _Stream(LazyResponse):
         return iterator
 
     def _closing_events(self, response: ChatClientResponse, streamed: StreamedText) -> list[Any]:
-        """Store *response*, and return the events that end the stream.
-
-        The final text is included if it was not streamed, because an advisor replaced the
-        answer. The text of an answer that calls tools (the turn is pending, or no tools are run)
-        was streamed before its tool calls.
-        """
+        """Store *response*, and return the events that end the stream."""
         self._response = response
-        chat, turn = response.chat_response, pending_in(response)
-        events: list[Any] = []
-        if not streamed.last_round:
-            if chat.text and not (streamed.any_text and chat.has_tool_calls()):
-                events.append(TextDelta(chat.text))
-        elif streamed.last_round != chat.text and not chat.has_tool_calls():
-            _log_replaced_text(self._trail, chat.text)
-            events.append(TextReplaced(chat.text))
-        if turn is not None:
-            events.append(ApprovalNeeded(turn))
-        executions, documents = executions_in(response), documents_in(response)
-        return [*events, Done(chat, None, executions, documents, response.trail)]
+        return closing_events(response, streamed, self._trail)
 
     def _text_of(self, event: Any) -> str:
         if type(event) is TextDelta:
@@ -216,15 +200,6 @@ class _Stream(LazyResponse):
         """
         output = self._output_of(kind, native, validate=validate, streamed=True)
         return entities_of(output.converter, lambda: self.response), output
-
-
-def _log_replaced_text(trail: Trail, text: str) -> None:
-    """Log which advisor replaced the streamed text by *text*: the innermost that returned it."""
-    for step in reversed(trail.steps):
-        operation, result = step.operation, step.result
-        if isinstance(operation, AdvisorPass) and result and result.chat_response.text == text:
-            log.warning("text was changed after it was streamed", advisor=operation.advisor)
-            return
 
 
 class StreamResponse(_Stream):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from chatclient.chat.message_merging import has_content
+from chatclient.chat.message_merging import ends_turn, has_content
 from chatclient.chat.messages import (
     AssistantMessage,
     Message,
@@ -15,7 +15,6 @@ from chatclient.chat.messages import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
-    ends_turn,
     system_messages,
     without_system,
 )

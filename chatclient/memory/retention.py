@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from chatclient.chat.messages import Message, SystemMessage, begins_turn, system_messages
+from chatclient.chat.message_merging import begins_turn
+from chatclient.chat.messages import Message, SystemMessage, system_messages
 
 
 def stamped(messages: Sequence[Message], moment: datetime | None = None) -> tuple[Message, ...]:

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from chatclient._internal.checks import check_type
 from chatclient._internal.logging import get_logger
 from chatclient.chain.model_call import ask_model
+from chatclient.chat.message_merging import begins_turn
 from chatclient.chat.messages import (
     AssistantMessage,
     Message,
     SystemMessage,
     UserMessage,
-    begins_turn,
     system_messages,
     without_system,
 )

@@ -6,6 +6,7 @@ from typing import Self
 
 from chatclient._internal.checks import check_callable, check_type
 from chatclient._internal.json import dumps
+from chatclient.chat.message_merging import begins_turn
 from chatclient.chat.messages import (
     AssistantMessage,
     Media,
@@ -16,7 +17,6 @@ from chatclient.chat.messages import (
     ToolCall,
     ToolResponseMessage,
     UserMessage,
-    begins_turn,
     system_messages,
     without_system,
 )

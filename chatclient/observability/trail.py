@@ -186,6 +186,8 @@ def _inner_lines(step: Step, indent: str) -> Iterator[str]:
 
 def _outcome(call: Step) -> str:
     """Return the result of a model call as text."""
+    if call.seconds is None:
+        return "running"
     response: ChatResponse | None = call.result
     cancelled = isinstance(call.error, GeneratorExit | CancelledError)
     if response is None or (call.error is not None and not cancelled):
@@ -236,6 +238,8 @@ def _tool_line(step: Step) -> str:
     assert isinstance(run, ToolRun)  # noqa: S101 - for type checkers
     if WAITS in step.found:
         return f"{run.call.name}({_short(run.call.arguments)}) waits for {step.found[WAITS]}"
+    if step.seconds is None:
+        return f"{run.call.name}({_short(run.call.arguments)}) running"
     result = "" if step.result is None else _short(step.result.response.data)
     problem = f" failed: {step.error!r}" if step.error is not None else ""
     return f"{run.call.name}({_short(run.call.arguments)}){problem} -> {result}{_duration(step)}"

@@ -1,17 +1,20 @@
-"""Waits for asyncio tasks despite cancellation."""
+"""Cancellation of requests: waiting for tasks despite it, deadlines, and effects to undo."""
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import sniffio
 
-from chatclient.errors import UsageError
+from chatclient.errors import DeadlineExceededError, UsageError
 
 T = TypeVar("T")
+
+_GRACE = 0.1  # seconds after the deadline for code that raises its own error at the deadline
 
 
 class Cancellation:
@@ -128,3 +131,45 @@ def error_of(task: "asyncio.Future[Any]") -> BaseException | None:
 def consume_error(task: "asyncio.Future[Any]") -> None:
     """Keep asyncio from logging that the error of *task* was never retrieved."""
     error_of(task)
+
+
+async def cancel_after(seconds: float, awaitable: Awaitable[T], waited_for: Callable[[], str]) -> T:
+    """Await *awaitable*, and cancel it shortly after *seconds*.
+
+    Raises:
+        DeadlineExceededError: The time has passed; the message contains *waited_for*.
+    """
+    scope = asyncio.timeout(seconds + _GRACE)
+    try:
+        async with scope:
+            return await awaitable
+    except TimeoutError as error:
+        if not scope.expired():
+            raise
+        msg = f"the deadline passed, and {waited_for()} was cancelled"
+        raise DeadlineExceededError(msg) from error
+
+
+class Undoable(Protocol):
+    """An effect of a request that can be undone, such as the tool calls of a turn."""
+
+    async def undo(self) -> None:
+        """Undo the effect as far as possible, without raising errors."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Effects:
+    """The effects of a request that was part of another one."""
+
+    effects: list[Undoable]
+
+    async def undo(self) -> None:
+        """Undo the effects in reverse order."""
+        await undo_all(self.effects)
+
+
+async def undo_all(undo_log: list[Undoable]) -> None:
+    """Undo the effects of *undo_log* in reverse order, and clear it."""
+    while undo_log:
+        await undo_log.pop().undo()

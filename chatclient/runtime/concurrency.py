@@ -46,7 +46,7 @@ class BackgroundJob(Protocol[T_co]):
         """Wait for the result, and pass the events of the job to *emit*."""
         ...
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Cancel the job and wait for its end; plain functions cannot be stopped."""
         ...
 
@@ -57,25 +57,25 @@ class BackgroundJob(Protocol[T_co]):
 async def invoke_on_loop(
     function: Callable[..., Any],
     args: tuple[Any, ...],
-    end: float | None,
+    deadline: float | None,
     on_late_result: Callable[[Any], None] | None = None,
 ) -> Any:
-    """Await *function*, or call it in a worker thread if it is plain; see `in_worker` for *end*."""
+    """Await *function*, or call it in a worker thread if it is plain; see `in_worker`."""
     if is_async(function):
         return await function(*args)
-    result = await in_worker(functools.partial(function, *args), end, on_late_result)
+    result = await in_worker(functools.partial(function, *args), deadline, on_late_result)
     return await result if is_awaitable(result) else result
 
 
 async def in_worker(
     call: Callable[[], T],
-    end: float | None = None,
+    deadline: float | None = None,
     on_late_result: Callable[[T], None] | None = None,
 ) -> T:
     """Call a plain function in a worker thread.
 
     A cancellation waits until the function has returned, and calls *on_late_result* with its
-    result; or until *end*, a time on the clock of `time.monotonic`. Then the thread is abandoned.
+    result; or until *deadline*, on the clock of `time.monotonic`. Then the thread is abandoned.
     """
     finished: Future[None] = Future()
     results: list[T] = []
@@ -96,7 +96,7 @@ async def in_worker(
             if not finished.cancel():
                 waiting = asyncio.wrap_future(finished)  # not a task: `asyncio.run` cancels those
                 try:
-                    await wait_all([waiting], end)
+                    await wait_all([waiting], deadline)
                 finally:
                     waiting.cancel()  # an abandoned thread outlives the loop
         finally:  # also if the wait was cancelled
@@ -170,19 +170,19 @@ class TaskJob(Generic[T]):
         try:
             await asyncio.wait([self._task])
         except BaseException:  # the job is cancelled once, even if the waiting task is repeatedly
-            await self.end()
+            await self.stop()
             raise
         return self._task.result()
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Cancel the job and wait for its end."""
         self._task.cancel()
         await wait_all([self._task])
         consume_error(self._task)
 
 
-async def wait_on_loop(job: Job[T], emit: Emitter, thread: LoopThread) -> T:
-    """Run *job* on the loop of *thread*, wait for its result, and pass its events to *emit*."""
+async def run_on_thread(job: Job[T], emit: Emitter, thread: LoopThread) -> T:
+    """Run *job* on the loop of *thread*, await its result, and pass its events to *emit*."""
     inbox = LoopInbox()
     context = copy_context()
     context.run(INBOX.set, inbox)
@@ -199,10 +199,10 @@ async def wait_on_loop(job: Job[T], emit: Emitter, thread: LoopThread) -> T:
 # --- blocking requests ----------------------------------------------------------------------
 
 
-async def wait_on_thread(
+async def block_on_thread(
     job: Callable[[Emitter], Awaitable[T]],
     emit: Emitter,
-    end: float | None,
+    deadline: float | None,
     thread: LoopThread | None = None,
 ) -> T:
     """Run *job* on another thread's loop, block until its result, and pass its events to *emit*.
@@ -212,11 +212,11 @@ async def wait_on_thread(
     Args:
         job: The work.
         emit: Receives the events of the job.
-        end: When the job is cancelled, on the clock of `time.monotonic`; None for no limit.
+        deadline: When the job is cancelled, on the clock of `time.monotonic`; None for no limit.
         thread: The loop to use; default: a private loop.
 
     Raises:
-        TimeoutError: *end* has passed.
+        TimeoutError: *deadline* has passed.
     """
     inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
     context = copy_context()
@@ -225,7 +225,7 @@ async def wait_on_thread(
     work = Work(loop, job(emitter_to(inbox)), context, lambda: inbox.put(None))
     try:
         with waiting_for(work):
-            while (item := _next_item(inbox, end)) is not None:
+            while (item := _next_item(inbox, deadline)) is not None:
                 await emit_item(item, emit)
     except BaseException:
         work.cancel()
@@ -233,14 +233,16 @@ async def wait_on_thread(
     return work.result()
 
 
-def _next_item(inbox: "queue.SimpleQueue[Item | None]", end: float | None) -> Item | None:
-    """Return the next item; one that has arrived is returned even after *end*.
+def _next_item(inbox: "queue.SimpleQueue[Item | None]", deadline: float | None) -> Item | None:
+    """Return the next item; one that has arrived is returned even after *deadline*.
 
     Raises:
-        TimeoutError: No item arrived until *end*.
+        TimeoutError: No item arrived until *deadline*.
     """
     try:
-        return inbox.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
+        return inbox.get(
+            timeout=None if deadline is None else max(0.0, deadline - time.monotonic())
+        )
     except queue.Empty:
         msg = "no result in time"
         raise TimeoutError(msg) from None
@@ -332,11 +334,11 @@ class ThreadJob(Generic[T]):
                 while (item := self._inbox.get()) is not None:
                     await emit_item(item, emit)
         except BaseException:  # the consumer of the events may have left
-            await self.end()
+            await self.stop()
             raise
         return self._future.result()
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Interrupt the job and wait for its end."""
         self._interruption.interrupt()
         self._future.exception()

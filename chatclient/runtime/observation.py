@@ -9,6 +9,7 @@ level.
 """
 
 import time
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token
 from types import TracebackType
@@ -240,3 +241,10 @@ def _qualified_name(target: object) -> str:
     """Return the qualified name of *target* or its type; its repr may contain content."""
     name: str = getattr(target, "__qualname__", type(target).__qualname__)
     return name
+
+
+def last_cancelled(steps: Sequence[Step] | None) -> str | None:
+    """Return the name of the innermost of *steps* that was cancelled."""
+    cancelled = (s for s in reversed(steps or ()) if isinstance(s.error, CancelledError))
+    innermost = next(cancelled, None)
+    return None if innermost is None else repr(innermost.operation.name)

@@ -9,13 +9,9 @@ extend to the consumer's code (`chatclient.runtime.event_stream`).
 
 **Blocking** (`call`, `stream`), `drive` sends `None` to the outermost coroutine on the caller's
 thread (`chatclient.runtime.blocking`). No `await` suspends, because I/O, pauses and plain tools
-block, so the request returns within the first `send`. Tracebacks are complete, thread-locals and
-Ctrl-C work, and the caller's thread may run an event loop (as in a notebook).
-
-Only `emit` suspends, in a blocking stream: it yields to `drive_stream`, which yields the event to
-the consumer's `for` loop and then resumes the coroutine. Any other `await` in blocking mode raises
-a `BlockingCallError`. Asynchronous user code must be called with `Runtime.invoke`, which runs it on
-a private loop in another thread.
+block, so the request returns within the first `send`. Only `emit` suspends, in a blocking stream:
+it yields the event to `drive_stream`. Asynchronous user code must be called with `Runtime.invoke`,
+which runs it on a private loop in another thread.
 """
 
 import asyncio
@@ -24,27 +20,34 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar, TypeVarTuple, overload
+from typing import Any, TypeVar, TypeVarTuple, overload
 
 import anyio
 
 from chatclient._internal.exception_groups import raise_single
 from chatclient.errors import DeadlineExceededError
-from chatclient.runtime.cancellation import Cancellation, run_shielded
+from chatclient.runtime.cancellation import (
+    Cancellation,
+    Effects,
+    Undoable,
+    cancel_after,
+    run_shielded,
+    undo_all,
+)
 from chatclient.runtime.concurrency import (
     BackgroundJob,
     Job,
     TaskJob,
     ThreadJob,
+    block_on_thread,
     finish_in_worker,
     gather_in_tasks,
     gather_in_threads,
     invoke_on_loop,
-    wait_on_loop,
-    wait_on_thread,
+    run_on_thread,
 )
 from chatclient.runtime.interruption import check_interruption, uninterrupted
-from chatclient.runtime.observation import Observer, Operation, Step
+from chatclient.runtime.observation import Observer, Operation, Step, last_cancelled
 from chatclient.runtime.thread_inbox import Emitter
 from chatclient.runtime.threads import (
     LoopThread,
@@ -57,8 +60,6 @@ from chatclient.runtime.threads import (
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Wait = Callable[[], Awaitable[None]]
-
-_GRACE = 0.1  # seconds after the deadline for code that raises its own error at the deadline
 
 
 async def _discard(_event: Any) -> None:
@@ -93,7 +94,7 @@ class Runtime:
     wait_for_consumer: Wait = _return
     observers: tuple[Observer, ...] = ()
     steps: list[Step] | None = None
-    undo_log: list["Undoable"] | None = None
+    undo_log: list[Undoable] | None = None
     cancellation: Cancellation | None = None
     state: dict[object, Any] | None = None
     conversation_id: str | None = None
@@ -241,7 +242,7 @@ class Runtime:
         Raises:
             TimeoutError: *timeout* has passed.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
             if self.blocking:
                 check_interruption()
@@ -250,12 +251,12 @@ class Runtime:
                 else:
                     result = function(*args)
                 if is_awaitable(result):
-                    return await wait_on_thread(lambda _: result, self.emit, end)
+                    return await block_on_thread(lambda _: result, self.emit, deadline)
                 return result
-            if end is None:
+            if deadline is None:
                 return await invoke_on_loop(function, args, None, on_late_result)
             async with asyncio.timeout(timeout):
-                return await invoke_on_loop(function, args, end, on_late_result)
+                return await invoke_on_loop(function, args, deadline, on_late_result)
         except ExceptionGroup as group:
             raise_single(group)
 
@@ -285,17 +286,17 @@ class Runtime:
         """Run *job* on the loop of another thread and wait for its result.
 
         For connections that are bound to a loop and shared by several threads. The job is called
-        with the runtime to use; events that it emits, also in other tasks, are emitted here.
+        with the runtime to use; its events, also of other tasks, are emitted here.
 
         Raises:
             TimeoutError: *timeout* has passed; the job is cancelled.
         """
         bound_job = _with_runtime(replace(self, blocking=False), job)
         if self.blocking:
-            end = None if timeout is None else time.monotonic() + timeout
-            return await wait_on_thread(bound_job, self.emit, end, thread)
+            deadline = None if timeout is None else time.monotonic() + timeout
+            return await block_on_thread(bound_job, self.emit, deadline, thread)
         async with asyncio.timeout(timeout):
-            return await wait_on_loop(bound_job, self.emit, thread)
+            return await run_on_thread(bound_job, self.emit, thread)
 
     async def finish(self, function: Callable[[*Ts], T], /, *args: *Ts) -> T:
         """Call a plain function that must not be abandoned, such as a transaction.
@@ -321,7 +322,7 @@ class Runtime:
         with uninterrupted():
             return await work
 
-    def undo_on_failure(self, effect: "Undoable") -> None:
+    def undo_on_failure(self, effect: Undoable) -> None:
         """Undo *effect* if the request fails later, or is cancelled."""
         if self.undo_log is not None:
             self.undo_log.append(effect)
@@ -337,13 +338,13 @@ class Runtime:
         Without such a request they are kept.
         """
         if self.undo_log and outer.undo_log is not None:
-            outer.undo_log.append(_Effects([*self.undo_log]))
+            outer.undo_log.append(Effects([*self.undo_log]))
         self.settle()  # also breaks the reference cycle of the undo records
 
     async def undo(self) -> None:
         """Undo the effects since the last `settle`, in reverse order."""
         if self.undo_log:
-            await self.shielded(_undo_all(self.undo_log))
+            await self.shielded(undo_all(self.undo_log))
 
     async def within(self, seconds: float | None, awaitable: Awaitable[T]) -> T:
         """Await for at most *seconds*; in blocking mode, *awaitable* has to limit itself.
@@ -370,19 +371,7 @@ class Runtime:
         # Without a deadline there is no extra coroutine, through which every event would pass.
         if self.deadline is None or self.blocking:
             return awaitable
-        return self._until_end(awaitable, what)
-
-    async def _until_end(self, awaitable: Awaitable[T], what: str) -> T:
-        scope = asyncio.timeout(self.remaining() + _GRACE)
-        try:
-            async with scope:
-                return await awaitable
-        except TimeoutError as error:
-            if not scope.expired():
-                raise
-            waited_for = _cancelled_last(self.steps) or what
-            msg = f"the deadline passed, and {waited_for} was cancelled"
-            raise DeadlineExceededError(msg) from error
+        return cancel_after(self.remaining(), awaitable, lambda: last_cancelled(self.steps) or what)
 
     async def gather(
         self, jobs: list[Callable[["Runtime"], Coroutine[Any, Any, T]]], *, limit: int
@@ -414,38 +403,8 @@ class Runtime:
         return TaskJob(job(self), context)
 
 
-class Undoable(Protocol):
-    """An effect of a request that can be undone, such as the tool calls of a turn."""
-
-    async def undo(self) -> None:
-        """Undo the effect as far as possible, without raising errors."""
-        ...
-
-
-def _cancelled_last(steps: list[Step] | None) -> str | None:
-    """Return the name of the innermost of *steps* that was cancelled."""
-    cancelled = (s for s in reversed(steps or ()) if isinstance(s.error, asyncio.CancelledError))
-    innermost = next(cancelled, None)
-    return None if innermost is None else repr(innermost.operation.name)
-
-
 async def _await(value: Any) -> Any:
     return await value
-
-
-@dataclass(slots=True, eq=False)
-class _Effects:
-    """The effects of a request that was part of another one."""
-
-    effects: list[Undoable]
-
-    async def undo(self) -> None:
-        await _undo_all(self.effects)
-
-
-async def _undo_all(undo_log: list[Undoable]) -> None:
-    while undo_log:
-        await undo_log.pop().undo()
 
 
 def _with_runtime(runtime: Runtime, job: Callable[[Runtime], Coroutine[Any, Any, T]]) -> Job[T]:

@@ -1,4 +1,4 @@
-"""A method of a service: the roles of its parameters, and its conversion to a request."""
+"""A method of a service: the uses of its parameters, and its conversion to a request."""
 
 import inspect
 import typing
@@ -27,10 +27,10 @@ from chatclient.services.markers import Texts
 from chatclient.services.results import Sender, sender_for
 from chatclient.tools.function.parameters import is_memory_id, members_of, unannotated
 
-Role = Literal["variable", "user", "memory_id", "media", "options", "tool_context"]
+ParameterUse = Literal["variable", "user", "memory_id", "media", "options", "tool_context"]
 """The use of a parameter in the request."""
 
-_ROLE_OF_MARK: Mapping[Any, Role] = {
+_USE_OF_MARK: Mapping[Any, ParameterUse] = {
     UserMessage: "user",
     ToolContext: "tool_context",
 }
@@ -42,7 +42,7 @@ class Method:
 
     Attributes:
         signature: The signature, including `self`.
-        roles: The roles of the parameters, by name.
+        uses: The uses of the parameters, by name.
         system: The template of the system text, or None for the client's.
         user: The template of the user text, or None.
         fills_system: Whether the variables are used in the client's system text.
@@ -50,7 +50,7 @@ class Method:
     """
 
     signature: inspect.Signature
-    roles: Mapping[str, Role]
+    uses: Mapping[str, ParameterUse]
     system: str | None
     user: str | None
     fills_system: bool
@@ -65,20 +65,22 @@ class Method:
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
-        params = {name: given[name] for name, role in self.roles.items() if role == "variable"}
+        params = {name: given[name] for name, use in self.uses.items() if use == "variable"}
         if self.system is not None or self.fills_system:
             request = request.system(self.system, params=params)
         if self.user is not None:
             request = request.user(self.user, params=params)
-        for name, role in self.roles.items():
+        for name, use in self.uses.items():
             if given[name] is not None:
-                request = _with_argument(request, role, given[name])
+                request = _with_argument(request, use, given[name])
         return self.send(request)
 
 
-def _with_argument(request: ChatClientRequestSpec, role: Role, value: Any) -> ChatClientRequestSpec:
-    """Return *request* with the argument of a parameter with *role*."""
-    match role:
+def _with_argument(
+    request: ChatClientRequestSpec, use: ParameterUse, value: Any
+) -> ChatClientRequestSpec:
+    """Return *request* with the argument of a parameter with *use*."""
+    match use:
         case "variable":
             return request
         case "user" if isinstance(value, UserMessage):
@@ -94,7 +96,7 @@ def _with_argument(request: ChatClientRequestSpec, role: Role, value: Any) -> Ch
         case "tool_context":
             return request.tool_context(value)
         case _:
-            typing.assert_never(role)
+            typing.assert_never(use)
 
 
 def _with_message(settings: RequestSettings, message: UserMessage) -> RequestSettings:
@@ -130,20 +132,20 @@ def method_of(
     given = type_arguments(owner, defining_class(owner, function))
     hints = {name: _with_types(hint, given) for name, hint in hints.items()}
     signature = inspect.signature(function)
-    roles = dict(_roles(signature, hints))
+    uses = dict(_uses(signature, hints))
     fills_system = texts.system is None and bool(defaults.system.params)
     system = _text(texts.system) if texts.system is not None else None
     user = _text(texts.user) if texts.user is not None else None
-    templates = _Templates(defaults.renderer, [n for n, r in roles.items() if r == "variable"])
+    templates = _Templates(defaults.renderer, [n for n, r in uses.items() if r == "variable"])
     if system is not None:
         templates.check(system, defaults.system.params)
     elif fills_system:
         templates.check(defaults.system.text, defaults.system.params)
     if user is not None:
         templates.check(user, defaults.user.params)
-    _assign_user_role(roles, user, templates, defaults)
+    _assign_user_parameter(uses, user, templates, defaults)
     send = sender_for(hints["return"], is_async=inspect.iscoroutinefunction(function))
-    return Method(signature, roles, system, user, fills_system, send)
+    return Method(signature, uses, system, user, fills_system, send)
 
 
 def _with_types(hint: Any, given: TypeArguments) -> Any:
@@ -166,11 +168,13 @@ def _text(source: str | Path) -> str:
     return text
 
 
-# --- roles of parameters --------------------------------------------------------------------
+# --- uses of parameters --------------------------------------------------------------------
 
 
-def _roles(signature: inspect.Signature, hints: Mapping[str, Any]) -> Iterator[tuple[str, Role]]:
-    seen: set[Role] = set()
+def _uses(
+    signature: inspect.Signature, hints: Mapping[str, Any]
+) -> Iterator[tuple[str, ParameterUse]]:
+    seen: set[ParameterUse] = set()
     for name, parameter in list(signature.parameters.items())[1:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             msg = f"takes {parameter}; every parameter needs a name"
@@ -178,17 +182,17 @@ def _roles(signature: inspect.Signature, hints: Mapping[str, Any]) -> Iterator[t
         if is_memory_id(parameter.default):
             msg = f"has MemoryId as the default of {name}; write {name}: Annotated[str, MemoryId]"
             raise UsageError(msg)
-        role = _role(hints.get(name))
-        if role in seen and role not in ("variable", "media"):
-            msg = f"has several parameters for the {role.replace('_', ' ')}; only one is allowed"
+        use = _use(hints.get(name))
+        if use in seen and use not in ("variable", "media"):
+            msg = f"has several parameters for the {use.replace('_', ' ')}; only one is allowed"
             raise UsageError(msg)
-        seen.add(role)
-        yield name, role
+        seen.add(use)
+        yield name, use
 
 
-def _role(annotation: Any) -> Role:
+def _use(annotation: Any) -> ParameterUse:
     plain, marks = unannotated(annotation)
-    marked: list[Role] = [role for role in map(_role_of_mark, marks) if role is not None]
+    marked: list[ParameterUse] = [use for use in map(_use_of_mark, marks) if use is not None]
     if marked:
         return marked[0]
     kinds = [kind for kind in members_of(plain) if kind is not type(None)]
@@ -196,9 +200,9 @@ def _role(annotation: Any) -> Role:
         msg = "has a parameter of type MemoryId, which marks a type: write Annotated[str, MemoryId]"
         raise UsageError(msg)
     if kinds != [plain]:  # as in `Annotated[...] | None`
-        roles: set[Role] = {_role(kind) for kind in kinds}
-        if len(roles) == 1:
-            return roles.pop()
+        uses: set[ParameterUse] = {_use(kind) for kind in kinds}
+        if len(uses) == 1:
+            return uses.pop()
     if any(map(_holds_memory_id, get_args(plain))):
         msg = "has a MemoryId inside a type; write it beside the whole: Annotated[str, MemoryId]"
         raise UsageError(msg)
@@ -212,10 +216,10 @@ def _role(annotation: Any) -> Role:
     return "media" if kinds and all(is_media) else "variable"
 
 
-def _role_of_mark(mark: Any) -> Role | None:
+def _use_of_mark(mark: Any) -> ParameterUse | None:
     if is_memory_id(mark):
         return "memory_id"
-    return _ROLE_OF_MARK.get(mark if isinstance(mark, type) else type(mark))
+    return _USE_OF_MARK.get(mark if isinstance(mark, type) else type(mark))
 
 
 def _holds_memory_id(kind: Any) -> bool:
@@ -223,18 +227,21 @@ def _holds_memory_id(kind: Any) -> bool:
     return any(map(is_memory_id, marks)) or any(map(_holds_memory_id, get_args(plain)))
 
 
-def _assign_user_role(
-    roles: dict[str, Role], user: str | None, templates: "_Templates", defaults: RequestSettings
+def _assign_user_parameter(
+    uses: dict[str, ParameterUse],
+    user: str | None,
+    templates: "_Templates",
+    defaults: RequestSettings,
 ) -> None:
     """Make the only unused parameter the user message, unless there is one, and check the rest."""
     unused = templates.unused
-    if "user" in roles.values():
+    if "user" in uses.values():
         if user is not None:
             msg = "has a @user_message and a parameter for the user message; only one is allowed"
             raise UsageError(msg)
     elif user is None and len(unused) == 1:
-        roles[unused.pop()] = "user"
-    elif user is None and not unused and not _has_content(roles, defaults):
+        uses[unused.pop()] = "user"
+    elif user is None and not unused and not _has_content(uses, defaults):
         msg = "has no user message; add a @user_message, or a parameter for one"
         raise UsageError(msg)
     if unused:
@@ -245,8 +252,8 @@ def _assign_user_role(
         raise UsageError(msg)
 
 
-def _has_content(roles: Mapping[str, Role], defaults: RequestSettings) -> bool:
-    return "media" in roles.values() or bool(defaults.user.text or defaults.messages)
+def _has_content(uses: Mapping[str, ParameterUse], defaults: RequestSettings) -> bool:
+    return "media" in uses.values() or bool(defaults.user.text or defaults.messages)
 
 
 # --- templates ------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Values of unfinished JSON.
 
 Complete parts are validated by pydantic. Incomplete ones are built from their complete parts: a
-model without the missing fields, a list of the items so far. Invalid parts are omitted.
+list of the items so far, or a model, whose missing fields have default, empty or None values.
+Invalid parts are omitted.
 """
 
 import dataclasses

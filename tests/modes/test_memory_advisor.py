@@ -33,13 +33,8 @@ from chatclient.chain.chain import (
     AdvisorChain,
     Next,
 )
-from chatclient.chat.messages import (
-    Media,
-    Reasoning,
-    ToolResponse,
-    ToolResponseMessage,
-    begins_turn,
-)
+from chatclient.chat.message_merging import begins_turn
+from chatclient.chat.messages import Media, Reasoning, ToolResponse, ToolResponseMessage
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse, Generation
 from chatclient.chat.tool import CONVERSATION_ID

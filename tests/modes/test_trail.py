@@ -151,8 +151,31 @@ def test_tools_that_appear_are_discovered(ask: Ask) -> None:
     assert "discovered get_time" in str(trail)
 
 
-def test_the_text_tells_the_story(ask: Ask) -> None:
-    """One line for each thing that happened, long texts cut."""
+def test_running_calls(ask: Ask) -> None:
+    """Model and tool calls that have not ended are shown as running."""
+    trails: list[Trail] = []
+    texts: list[str] = []
+
+    async def capture(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        trails.append(Trail(request.runtime.steps))
+        with request.runtime.observe(ModelCall(ScriptedModel(), request.prompt, streaming=False)):
+            texts.append(str(trails[0]))
+        return await call_next(request)
+
+    @tool
+    def look() -> None:
+        """Look at the trail."""
+        texts.append(str(trails[0]))
+
+    model = ScriptedModel(call("look"), "Fine.")
+    ask(ChatClient.builder(model).default_tools(look).default_advisors(capture).build().prompt("?"))
+    assert "    running" in texts[0].splitlines()
+    assert "    look({}) running" in texts[1].splitlines()
+    assert "failed" not in texts[0]
+
+
+def test_text(ask: Ask) -> None:
+    """There is one line for each operation; long texts are truncated."""
     model = ScriptedModel(
         [call("get_weather", '{"city": "Rome"}'), call("get_time")], "A long answer. " * 20
     )

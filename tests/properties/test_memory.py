@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from chatclient import AssistantMessage, ChatClient, Message, SystemMessage, UserMessage
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
+from chatclient.chat.message_merging import begins_turn
 from chatclient.chat.messages import (
     Media,
     ProviderPart,
@@ -20,7 +21,6 @@ from chatclient.chat.messages import (
     ToolCall,
     ToolResponse,
     ToolResponseMessage,
-    begins_turn,
     without_system,
 )
 from chatclient.chat.prompt import Prompt

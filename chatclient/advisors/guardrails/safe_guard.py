@@ -22,14 +22,8 @@ from chatclient.chain.chain import (
     ChatClientResponse,
     Next,
 )
-from chatclient.chat.message_merging import CORRECTION
-from chatclient.chat.messages import (
-    AssistantMessage,
-    Message,
-    ToolResponseMessage,
-    UserMessage,
-    ends_turn,
-)
+from chatclient.chat.message_merging import CORRECTION, ends_turn
+from chatclient.chat.messages import AssistantMessage, Message, ToolResponseMessage, UserMessage
 from chatclient.chat.response import ChatResponse, Generation
 
 SAFE_GUARD_ORDER = MEMORY_ORDER + 50

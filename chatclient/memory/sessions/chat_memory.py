@@ -5,13 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from chatclient._internal.checks import check_type
-from chatclient.chat.messages import (
-    AssistantMessage,
-    Message,
-    SystemMessage,
-    UserMessage,
-    ends_turn,
-)
+from chatclient.chat.message_merging import ends_turn
+from chatclient.chat.messages import AssistantMessage, Message, SystemMessage, UserMessage
 from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory, run_maintenance
 from chatclient.memory.conversation import conversation_problems

@@ -9,7 +9,8 @@ from uuid import uuid4
 
 from chatclient._internal.checks import check_moment
 from chatclient._internal.frozen import EMPTY, frozen
-from chatclient.chat.messages import Message, begins_turn
+from chatclient.chat.message_merging import begins_turn
+from chatclient.chat.messages import Message
 from chatclient.errors import UsageError
 from chatclient.memory.repository import checked_id
 

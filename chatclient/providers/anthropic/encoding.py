@@ -79,7 +79,7 @@ class EncodedConversation:
         results, content = [self.results], [self.content]
         ids = _CallIds(self.calls, self.renamed)
         for message in messages:
-            form = cached_json(ids.with_unique_ids(message), dialect, encode_message)
+            form = cached_json(ids.with_unique_ids(message), dialect, encode_blocks)
             if not form:
                 continue
             if isinstance(message, SystemMessage):
@@ -186,7 +186,7 @@ def _turn(role: str, results: bytes, content: bytes) -> bytes:
     return b'{"role":"%b","content":[%b]}' % (role.encode(), elements)
 
 
-def encode_message(message: Message, dialect: Dialect) -> list[Block]:
+def encode_blocks(message: Message, dialect: Dialect) -> list[Block]:
     """Return *message* as content blocks; there are none for blank text."""
     blocks = _blocks(message, dialect)
     cache_control = message.metadata.get("cache_control")

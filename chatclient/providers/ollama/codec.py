@@ -93,7 +93,7 @@ def _tool(definition: ToolDefinition) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def encode_message(message: Message, _form: str = PROVIDER) -> list[dict[str, Any]]:
+def encode_message(message: Message) -> list[dict[str, Any]]:
     """Return *message* as JSON objects; each tool response becomes a message."""
     match message:
         case SystemMessage():

@@ -115,7 +115,9 @@ class OllamaChatModel(HttpModel, ChatModel):
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         head = self._head_cache.get(prompt.options, _head, streaming=streaming)
-        messages = self._message_cache.join(prompt.messages, PROVIDER, encode_message)
+        messages = self._message_cache.join(
+            prompt.messages, PROVIDER, lambda message, _: encode_message(message)
+        )
         return b'%b,"messages":[%b]}' % (head[:-1], messages)
 
 

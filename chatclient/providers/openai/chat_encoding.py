@@ -37,7 +37,7 @@ from chatclient.providers.wire.fields import (
 from chatclient.providers.wire.media import encode_tool_media
 from chatclient.providers.wire.sendable_tools import sendable_definitions
 
-_NAMES = {
+_OPTION_FIELDS = {
     name: name
     for name in (
         *("model", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty"),
@@ -51,7 +51,7 @@ _NAMES = {
 
 def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -> dict[str, Any]:
     """Return the request body without messages."""
-    body = option_fields(options, _NAMES, dialect.unsupported)
+    body = option_fields(options, _OPTION_FIELDS, dialect.unsupported)
     renamed = (
         (dialect.max_tokens, options.max_tokens),
         (dialect.seed, options.seed),
@@ -253,7 +253,7 @@ def _returned_fields(part: ProviderPart, dialect: Dialect) -> dict[str, Any]:
     """Return the fields of a part that the server expects back."""
     if part.provider != dialect.provider or "type" in part.data:  # a content part has a type
         return {}
-    return {name: value for name, value in part.data.items() if name in dialect.replayed}
+    return {name: value for name, value in part.data.items() if name in dialect.resent_fields}
 
 
 def _merge_fragments(old: Any, new: Any) -> Any:
@@ -309,7 +309,7 @@ def _tool_call(call: ToolCall, dialect: Dialect) -> dict[str, Any]:
         "arguments": _arguments(call.arguments, dialect),
     }
     body = {"id": id, "type": "function", "function": function}
-    if "extra_content" in dialect.replayed and "extra_content" in call.metadata:
+    if "extra_content" in dialect.resent_fields and "extra_content" in call.metadata:
         body["extra_content"] = call.metadata["extra_content"]
     return body
 

@@ -30,7 +30,7 @@ from chatclient.providers.wire.fields import MALFORMED, int_field, other_fields
 
 
 class _Streamed:
-    """The content streamed so far, to detect repetitions in a complete message at the end.
+    """The content streamed so far, to detect repetitions in a full message at the end.
 
     Attributes:
         texts: The pieces of the text.
@@ -51,36 +51,36 @@ class _Streamed:
         """Whether a tool was called."""
         return ToolCallChunk in self._types
 
-    def add(self, parts: list[Any], *, complete: bool) -> None:
-        """Add the next parts, of a delta or a complete message."""
+    def add(self, parts: list[Any], *, is_full_message: bool) -> None:
+        """Add the next parts, of a delta or a full message."""
         for part in parts:
             if type(part) is str:
                 self.texts.append(part)
-                self._has_text_deltas = self._has_text_deltas or not complete
+                self._has_text_deltas = self._has_text_deltas or not is_full_message
             else:
                 self._types.add(type(part))
 
-    def missing_from(self, message: list[Any], names: CallNames) -> list[Any]:
-        """Return the parts of a complete *message* that were not streamed before.
+    def not_yet_streamed(self, message: list[Any], names: CallNames) -> list[Any]:
+        """Return the parts of a full *message* that were not streamed before.
 
         A call counts as streamed even if its id in the message differs, so that it never runs
         twice. Its arguments are returned if only its name was streamed.
         """
         if not self.texts and not self._types:
             return message
-        text = self._missing_text("".join(part for part in message if type(part) is str))
-        missing: list[Any] = []
+        text = self._not_yet_streamed_text("".join(part for part in message if type(part) is str))
+        new: list[Any] = []
         for part in message:
             if type(part) is str:
-                missing += [text] if text else []
+                new += [text] if text else []
                 text = ""
             elif type(part) not in self._types or (
                 type(part) is ToolCallChunk and names.awaits_arguments(part.id)
             ):
-                missing.append(part)
-        return missing
+                new.append(part)
+        return new
 
-    def _missing_text(self, text: str) -> str:
+    def _not_yet_streamed_text(self, text: str) -> str:
         self._length += sum(map(len, self.texts[self._joined :]))
         self._joined = len(self.texts)
         if len(text) >= self._length:
@@ -96,9 +96,9 @@ class _Streamed:
 class _Choice:
     """State of one answer of a stream."""
 
-    calls: bool = False
-    refused: bool = False
-    finished: bool = False
+    has_calls: bool = False
+    has_refusal: bool = False
+    is_finished: bool = False
     details: dict[str, FieldReasoning] = field(default_factory=dict)
     reasoning: ContentReasoning = field(default_factory=ContentReasoning)
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
@@ -107,13 +107,13 @@ class _Choice:
     streamed: _Streamed = field(default_factory=_Streamed)
     tags: ThinkTags | None = None
 
-    def take_details(self, delta: Mapping[str, Any], *, complete: bool) -> Mapping[str, Any]:
-        """Return *delta* without reasoning details, which are collected to be emitted complete."""
+    def take_details(self, delta: Mapping[str, Any], *, is_full_message: bool) -> Mapping[str, Any]:
+        """Collect the reasoning details of *delta*, to emit them at the end; return the rest."""
         if delta.keys().isdisjoint(FIELDS):
             return delta
         for name in FIELDS:
             pieces = delta.get(name) or ()
-            if complete and name in self.streamed.fields:
+            if is_full_message and name in self.streamed.fields:
                 continue
             for piece in pieces:
                 self.details.setdefault(name, FieldReasoning()).add(piece)
@@ -128,9 +128,9 @@ class _Choice:
                 self.audio_id = part
         return new
 
-    def add_logprobs(self, logprobs: Mapping[str, Any], *, complete: bool) -> None:
-        """Add the log probabilities of the next tokens; a complete message may repeat them."""
-        if complete and self.logprobs:
+    def add_logprobs(self, logprobs: Mapping[str, Any], *, is_full_message: bool) -> None:
+        """Add the log probabilities of the next tokens; a full message may repeat them."""
+        if is_full_message and self.logprobs:
             return
         for name, tokens in logprobs.items():
             if isinstance(tokens, list):
@@ -198,14 +198,14 @@ class StreamDecoder:
         if not self.is_finished:
             raise stream_ended_early(self._dialect.provider)
         if unfinished := self._unfinished():  # a server without finish reasons
-            yield ChatResponse(tuple(self._closing(at, {}, "") for at in unfinished))
-        for at, choice in self._choices.items():
+            yield ChatResponse(tuple(self._closing(index, {}, "") for index in unfinished))
+        for index, choice in self._choices.items():
             if choice.names:  # a call after the finish reason
-                yield ChatResponse((Generation(AssistantMessage(choice.names.end()), index=at),))
+                yield ChatResponse((Generation(AssistantMessage(choice.names.end()), index=index),))
 
     def _unfinished(self) -> list[int]:
         """Return the indexes of answers without a finish reason."""
-        return [at for at, choice in self._choices.items() if not choice.finished]
+        return [index for index, choice in self._choices.items() if not choice.is_finished]
 
     def _plain_text(self, chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
         """Return the text of a chunk with nothing else: a fast path for nearly all chunks."""
@@ -213,59 +213,60 @@ class StreamDecoder:
         if not delta or len(delta) != 1 or chunk.get("id") != self._id or not self._choices:
             return None
         text = delta.get("content")
-        more = choice.get("index") or choice.get("finish_reason") or choice.get("logprobs")
-        more = more or choice.get("content_filter_results") or chunk.get("usage")
+        other = choice.get("index") or choice.get("finish_reason") or choice.get("logprobs")
+        other = other or choice.get("content_filter_results") or chunk.get("usage")
         if (
-            more
+            other
             or type(text) is not str
             or "error" in chunk
             or (state := self._choices.get(0)) is None
             or (state.tags is not None and state.tags.at != "answer")
         ):
             return None
-        state.streamed.add([text], complete=False)
+        state.streamed.add([text], is_full_message=False)
         return text
 
     def _delta(self, choice: Mapping[str, Any]) -> Generation | None:
-        # Some servers send a complete message instead of deltas, or after them.
+        # Some servers send a full message instead of deltas, or after them.
         delta = choice.get("delta")
         message = None if delta else choice.get("message")
-        complete, delta = bool(message), message or delta or {}
-        at = int_field(choice.get("index")) or 0
-        state = self._choices.get(at)
+        is_full_message, delta = bool(message), message or delta or {}
+        index = int_field(choice.get("index")) or 0
+        state = self._choices.get(index)
         if state is None:
             tags = ThinkTags(self._dialect.provider) if self._dialect.think_tags else None
-            state = self._choices[at] = _Choice(tags=tags)
-        provider, delta = self._dialect.provider, state.take_details(delta, complete=complete)
+            state = self._choices[index] = _Choice(tags=tags)
+        provider = self._dialect.provider
+        delta = state.take_details(delta, is_full_message=is_full_message)
         if logprobs := choice.get("logprobs"):
-            state.add_logprobs(logprobs, complete=complete)
+            state.add_logprobs(logprobs, is_full_message=is_full_message)
         parts = decode_parts(delta, provider, call_chunk)
-        if complete:
-            parts = state.streamed.missing_from(parts, state.names)
-        state.streamed.add(parts, complete=complete)
+        if is_full_message:
+            parts = state.streamed.not_yet_streamed(parts, state.names)
+        state.streamed.add(parts, is_full_message=is_full_message)
         parts = state.reasoning.join(parts, provider)
         if state.tags is not None:
             parts = state.tags.split(parts)
         if "audio" in delta:
             parts = state.without_repeated_audio_id(parts)
         parts = state.names.join(parts)
-        state.calls = state.calls or state.streamed.has_calls
-        state.refused = state.refused or bool(delta.get("refusal"))
+        state.has_calls = state.has_calls or state.streamed.has_calls
+        state.has_refusal = state.has_refusal or bool(delta.get("refusal"))
         native = choice.get("finish_reason")
-        metadata, more = other_fields(choice, CHOICE_FIELDS), message_metadata(delta)
+        metadata, of_message = other_fields(choice, CHOICE_FIELDS), message_metadata(delta)
         if native:  # some servers have an empty reason in every chunk
-            closing = self._closing(at, metadata, native)
-            message = AssistantMessage((*parts, *closing.output.parts), metadata=more)
-            return Generation(message, closing.finish_reason, native, at, closing.metadata)
-        if not parts and not metadata and not more:
+            closing = self._closing(index, metadata, native)
+            message = AssistantMessage((*parts, *closing.output.parts), metadata=of_message)
+            return Generation(message, closing.finish_reason, native, index, closing.metadata)
+        if not parts and not metadata and not of_message:
             return None
-        message = AssistantMessage(parts, metadata=more)
-        return Generation(message, index=at, metadata=metadata)
+        message = AssistantMessage(parts, metadata=of_message)
+        return Generation(message, index=index, metadata=metadata)
 
-    def _closing(self, at: int, metadata: Mapping[str, Any], native: str) -> Generation:
+    def _closing(self, index: int, metadata: Mapping[str, Any], native: str) -> Generation:
         """Return the end of an answer: its finish reason, and the parts that were withheld."""
-        state = self._choices[at]
-        state.finished = True
+        state = self._choices[index]
+        state.is_finished = True
         provider = self._dialect.provider
         parts: list[Any] = state.tags.end() if state.tags is not None else []
         parts += [*state.names.end(), *state.reasoning.end(provider)]
@@ -274,8 +275,8 @@ class StreamDecoder:
         state.details = {}
         if state.logprobs:
             metadata = FrozenDict({**metadata, "logprobs": state.logprobs})
-        reason = finish_reason(native, calls=state.calls, refused=state.refused)
-        return Generation(AssistantMessage(parts), reason, native, at, metadata)
+        reason = finish_reason(native, calls=state.has_calls, refused=state.has_refusal)
+        return Generation(AssistantMessage(parts), reason, native, index, metadata)
 
     def _metadata(self, chunk: Mapping[str, Any]) -> ChatResponseMetadata:
         """Return the metadata of a chunk, empty if it only repeats that of earlier chunks."""

@@ -31,7 +31,7 @@ class Dialect:
             which it was received, `content` for content parts.
         needs_reasoning: Whether the reasoning field is required in each assistant message, empty
             if there was no reasoning.
-        replayed: Other fields of an answer to send back.
+        resent_fields: Other fields of an answer to send back.
         document_field: Type of document parts: `file`, or Mistral's `document_url`.
         documents_by_url: Whether documents may be sent as URLs.
         video_field: Type of video parts; None to send videos like documents.
@@ -56,7 +56,7 @@ class Dialect:
     usage_in_stream: bool = True
     reasoning_field: str | None = None
     needs_reasoning: bool = False
-    replayed: frozenset[str] = frozenset({"refusal", "audio", "name"})
+    resent_fields: frozenset[str] = frozenset({"refusal", "audio", "name"})
     document_field: str = "file"
     documents_by_url: bool = False
     video_field: str | None = None
@@ -78,7 +78,7 @@ COMPATIBLE = Dialect(
     provider="openai-compatible",
     max_tokens="max_tokens",
     reasoning_field="received",
-    replayed=frozenset({"reasoning_details", "thinking_blocks", "extra_content", "name"}),
+    resent_fields=frozenset({"reasoning_details", "thinking_blocks", "extra_content", "name"}),
     documents_by_url=True,
     video_field="video_url",
     takes_cache_control=True,

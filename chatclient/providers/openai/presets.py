@@ -82,7 +82,7 @@ PRESETS: Mapping[str, Preset] = {
         # openrouter.ai/docs: reasoning_details and annotations are sent back unchanged.
         _compatible(
             *("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-            replayed=COMPATIBLE.replayed | {"annotations"},
+            resent_fields=COMPATIBLE.resent_fields | {"annotations"},
         ),
         # console.groq.com/docs/api-reference: max_tokens is deprecated, unknown fields rejected.
         # console.groq.com/docs/structured-outputs: no schema together with tools.
@@ -99,7 +99,7 @@ PRESETS: Mapping[str, Preset] = {
             *("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
             reasoning_field="reasoning_content",
             needs_reasoning=True,
-            replayed=COMPATIBLE.replayed | {"prefix"},
+            resent_fields=COMPATIBLE.resent_fields | {"prefix"},
             # api-docs.deepseek.com/guides/json_mode: JSON, but no schema.
             output_schema="never",
             # Its models reason by default, and then reject `tool_choice`:
@@ -113,7 +113,7 @@ PRESETS: Mapping[str, Preset] = {
             unsupported=frozenset({"top_k"}),
             usage_in_stream=False,
             reasoning_field="content",
-            replayed=frozenset({"prefix"}),
+            resent_fields=frozenset({"prefix"}),
             document_field="document_url",
             call_id_length=9,
             # "Unexpected role 'user' after role 'tool'"
@@ -129,7 +129,7 @@ PRESETS: Mapping[str, Preset] = {
         _compatible(
             *("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY"),
             reasoning_field="reasoning_content",
-            replayed=COMPATIBLE.replayed | {"partial"},
+            resent_fields=COMPATIBLE.resent_fields | {"partial"},
             output_schema="never",
             forces_calls=False,
         ),

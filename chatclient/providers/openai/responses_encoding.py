@@ -92,14 +92,14 @@ _MAX_ID_LENGTH = 64  # of a call; ids of other servers may be longer
 _CHAT_TYPES = (None, "text", "image_url", "file")
 
 
-def _is_item(part: ProviderPart) -> bool:
+def _is_responses_item(part: ProviderPart) -> bool:
     """Return whether *part* is JSON of this API."""
     return part.provider == PROVIDER and part.data.get("type") not in _CHAT_TYPES
 
 
 def _is_content(part: ProviderPart) -> bool:
     """Return whether *part* is message content instead of an item."""
-    return not _is_item(part) or part.data["type"].startswith("input_")
+    return not _is_responses_item(part) or part.data["type"].startswith("input_")
 
 
 def _user(message: UserMessage) -> list[dict[str, Any]]:
@@ -126,7 +126,11 @@ def _content_part(part: str | Media | ProviderPart) -> dict[str, Any]:
     if isinstance(part, str):
         return {"type": "input_text", "text": part}
     if isinstance(part, ProviderPart):
-        return dict(part.data) if _is_item(part) else {"type": "input_text", "text": part.text}
+        return (
+            dict(part.data)
+            if _is_responses_item(part)
+            else {"type": "input_text", "text": part.text}
+        )
     if part.mime_type.startswith("image/"):
         image = {"image_url": part.url()} if part.id is None else {"file_id": part.id}
         return {"type": "input_image", "detail": part.metadata.get("detail", "auto"), **image}
@@ -159,7 +163,9 @@ def _assistant(message: AssistantMessage, form: Form) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     content: list[str | ProviderPart] = []  # of an unfinished message
     for part in _without_unreadable_reasoning(message, form):
-        if isinstance(part, str) or (isinstance(part, ProviderPart) and not _is_item(part)):
+        if isinstance(part, str) or (
+            isinstance(part, ProviderPart) and not _is_responses_item(part)
+        ):
             content.append(part)
             continue
         if isinstance(part, ProviderPart) and part.data["type"] == "message":
@@ -205,7 +211,7 @@ def _is_readable(part: Reasoning, item: Item, form: Form) -> bool:
 def _is_server_call(part: Part) -> bool:
     """Return whether *part* is a call of a server-side tool."""
     match part:
-        case ProviderPart(data={"type": str(kind)} as data) if _is_item(part):
+        case ProviderPart(data={"type": str(kind)} as data) if _is_responses_item(part):
             return kind.endswith("_call") and "call_id" not in data
         case Media(metadata=metadata):
             return PROVIDER in metadata
@@ -232,7 +238,11 @@ def _plain_message(content: list[str | ProviderPart], **more: Any) -> list[dict[
 
 
 def _message(end: Item, parts: list[str | ProviderPart]) -> list[dict[str, Any]]:
-    """Return the message with the text of *parts*, and the other fields in *end*."""
+    """Return the message with the text of *parts*, and the other fields in *end*.
+
+    The decoder replaces each text in the content of *end* by its `length` in characters, so that
+    the text is stored once; here the texts are cut from that of *parts*.
+    """
     text = "".join(part for part in parts if isinstance(part, str))
     content: list[dict[str, Any]] = []
     at = 0

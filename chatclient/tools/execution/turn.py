@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chatclient._internal.frozen import EMPTY
+from chatclient.chat.message_merging import last_turn_start
 from chatclient.chat.messages import (
     AssistantMessage,
     Message,
@@ -15,7 +16,6 @@ from chatclient.chat.messages import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
-    last_turn_start,
 )
 from chatclient.chat.parts import call_key
 from chatclient.chat.prompt import Prompt
@@ -220,7 +220,7 @@ class ToolTurn:
         """Cancel calls that were started early and turned out not to be needed."""
         while self.early_calls:
             _, job = self.early_calls.popitem()
-            await job.end()
+            await job.stop()
 
 
 def streamed_call(call: ToolCall) -> StreamedCall:

@@ -12,7 +12,7 @@ from chatclient.tools.search.index import (
     ToolSearchResponse,
     as_response,
 )
-from chatclient.tools.search.inverted_index import Postings
+from chatclient.tools.search.inverted_index import InvertedIndex
 from chatclient.tools.search.ranking import Ranking, Scored
 from chatclient.tools.search.segments import Catalog, Catalogs, Segment
 from chatclient.tools.search.tokenizer import Words
@@ -35,7 +35,7 @@ class KeywordToolIndex(ToolIndex):
 
     def __init__(self, *, max_results: int = DEFAULT_MAX_RESULTS) -> None:
         self._max_results = max_results
-        self._catalogs: Catalogs[Postings] = Catalogs()
+        self._catalogs: Catalogs[InvertedIndex] = Catalogs()
         # Only for queries: words of tools are not needed after indexing.
         self._words = Words(_REMEMBERED)
 
@@ -67,24 +67,24 @@ class KeywordToolIndex(ToolIndex):
         """Remove the tools of a session."""
         self._catalogs.remove(session_id)
 
-    async def _build(self, catalog: Catalog[Postings], runtime: Runtime) -> None:
-        for part in catalog.parts:
-            if part.segment.payload is None:
-                if len(part) > _AT_ONCE:
-                    await runtime.invoke(_built, part.segment)
+    async def _build(self, catalog: Catalog[InvertedIndex], runtime: Runtime) -> None:
+        for view in catalog.views:
+            if view.segment.payload is None:
+                if len(view) > _AT_ONCE:
+                    await runtime.invoke(_built, view.segment)
                 else:
-                    part.segment.payload = Postings(part.segment.references, Words())
+                    view.segment.payload = InvertedIndex(view.segment.references, Words())
 
     def _search(
-        self, catalog: Catalog[Postings], request: ToolSearchRequest, limit: int
+        self, catalog: Catalog[InvertedIndex], request: ToolSearchRequest, limit: int
     ) -> tuple[list[Scored], int]:
-        admitted, unwanted = catalog.admitted(request), request.exclude
+        admitted, excluded = catalog.admitted(request), request.exclude
         ranking = Ranking(catalog, self._words, request.query)
-        found, total = ranking.best(limit, admitted, unwanted)
+        found, total = ranking.best(limit, admitted, excluded)
         if total < limit and ranking.correct():  # too few results: try corrected words
-            found, total = ranking.best(limit, admitted, unwanted)
+            found, total = ranking.best(limit, admitted, excluded)
         return found, total
 
 
-def _built(segment: Segment[Postings]) -> Postings:
-    return segment.built(lambda references: Postings(references, Words()))
+def _built(segment: Segment[InvertedIndex]) -> InvertedIndex:
+    return segment.built(lambda references: InvertedIndex(references, Words()))

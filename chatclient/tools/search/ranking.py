@@ -1,26 +1,28 @@
 """Ranks tools by the terms that they share with a query.
 
-BM25F scores each tool with the sum of its terms' impacts, where rare terms count more. In addition:
+A document is a tool, and a candidate a document that is scored in detail. A term contributes its
+weight in the query (the inverse document frequency, reduced for concepts and corrections) times its
+impact in the document; the sum is the BM25F score. In addition:
 
 * A query often contains several requests. Each clause is scored separately, so that a tool that
   matches one clause well can compete with one that matches all of them a little. Terms that a
-  chosen tool matches count less for the tools after it.
+  result covers count less for the results after it, which makes these more diverse.
 * A concept represents words of similar meaning and counts a third of a word; it counts as a word
   if no tool has the word.
 * A tool's score rises with the share of the query that it covers, the share of the tool and of its
   name that the query mentions, and if the query contains a value that a parameter allows or the
   exact name. It falls with the number of required arguments.
 
-Each term nominates the tools that it has the greatest impact on, and only the best of them are
-scored in detail: the duration of a search grows far more slowly than the catalog.
+The first stage retrieves the postings with the greatest impact of each term, and only the best of
+their documents become candidates: the duration of a search grows far more slowly than the catalog.
 """
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, islice
 
-from chatclient.tools.search.inverted_index import IN_NAME, IN_VALUES, Postings, letter_of
-from chatclient.tools.search.segments import Catalog, Part
+from chatclient.tools.search.inverted_index import IN_NAME, IN_VALUES, InvertedIndex, term_character
+from chatclient.tools.search.segments import Catalog, SegmentView
 from chatclient.tools.search.tokenizer import Words, concepts, hinted, is_concept, tidied
 from chatclient.tools.search.typos import neighbours
 
@@ -34,40 +36,40 @@ _MOST_NEIGHBOURS = (
     10_000  # words that are looked up for that: the corrections of about twenty words
 )
 _CLAUSE = 0.6  # weight of the best clause, compared to the complete query
-_SERVED = 0.7  # share of a term that the tool with the greatest impact satisfies
-_FRESH = 0.2  # share of a score that depends on terms that are not satisfied
-_IN_TURN = 12  # tools that are chosen one after another; models rarely read more
-# Other components of a score, where 1 is the best sum of impacts.
+_COVERAGE = 0.7  # share of a term that is covered by the result with its highest term score
+_NOVELTY = 0.2  # share of a score that depends on terms that earlier results do not cover
+_DIVERSIFIED = 12  # results that are chosen one after another; models rarely read more
+# Bonuses of a score, where 1 is the best BM25F score.
 _COVERED = 1.2  # if it covers the complete query, by the weight of the words
 _ALLOWED = 1.5  # if the query consists of values that its parameters allow
 _MENTIONED = 1.2  # if the query contains all of its terms, by their impact
 _NAMED = 0.15  # if the query contains all words of its name
 _NAMED_EXACTLY = 3.0  # if the query contains its name of several words literally
-_REQUIRED = tuple(
+_REQUIRED_ARGUMENTS = tuple(
     0.35 * math.log1p(count) for count in range(256)
 )  # deduction for that many arguments
 _LEAST = 0.01  # scores are positive, so that those of several indexes can be added
 _RARITY = 1.1  # exponent of the inverse document frequency
-_CANDIDATES = 14  # minimum number of tools that are scored in detail, ...
+_CANDIDATES = 14  # minimum number of candidates, ...
 _PER_CANDIDATE = 300  # ... one more for each of so many tools, ...
 _MOST_CANDIDATES = 60  # ... up to this number
-_NOMINATED = 40  # minimum number of tools that a term nominates, ...
-_PER_NOMINATED = 100  # ... one more for each of so many tools, ...
-_MOST_NOMINATED = 200  # ... up to this number
-_STRONG = 0.9  # share of all weights whose terms always nominate
+_POSTINGS = 40  # minimum number of postings that are retrieved for a term, ...
+_PER_POSTING = 100  # ... one more for each of so many tools, ...
+_MOST_POSTINGS = 200  # ... up to this number
+_STRONG = 0.9  # share of all weights whose terms are always looked up
 
 
-_Term = tuple[str, float, bool, Sequence[list[float]]]
-"""A term of the query in one part: its text, its weight, whether it is in the query itself, and the
-rows of scores of its clauses."""
+_QueryTerm = tuple[str, float, bool, Sequence[list[float]]]
+"""A term of the query: its text, its weight, whether it is in the query itself, and for each clause
+with this term the scores of the candidates, to which its term scores are added."""
 
 
 class Ranking:
     """A search in a catalog."""
 
-    def __init__(self, catalog: Catalog[Postings], words: Words, query: str) -> None:
-        self._parts = [
-            (part, part.segment.payload) for part in catalog.parts if part.segment.payload
+    def __init__(self, catalog: Catalog[InvertedIndex], words: Words, query: str) -> None:
+        self._indexes = [
+            (view, view.segment.payload) for view in catalog.views if view.segment.payload
         ]
         self._size = catalog.size
         self._reference = catalog.reference
@@ -75,11 +77,10 @@ class Ranking:
         clauses = words.clauses(query)
         terms = dict.fromkeys(chain.from_iterable(clauses))
         self._hints = hinted(query, terms)
-        known = concepts()
-        related = chain.from_iterable(known[term] for term in terms if term in known)
-        # The numbers of the terms in each part.
-        wanted = [*terms, *related, *self._hints]
-        self._numbers = [postings.numbers(wanted) for _, postings in self._parts]
+        concepts_of = concepts()
+        related = chain.from_iterable(concepts_of.get(term, ()) for term in terms)
+        all_terms = [*terms, *related, *self._hints]
+        self._term_ids = [index.term_ids(all_terms) for _, index in self._indexes]
         self._clauses = [self._with_concepts(clause) for clause in clauses]
         self._weigh()
 
@@ -89,16 +90,16 @@ class Ranking:
         If no tool has a word, its concepts replace it.
         """
         shares = {term: _NUMBER if term.isdigit() else 1.0 for term in clause}
-        known = concepts()
-        for term in [term for term in shares if term in known]:
-            share = _CONCEPT if self._is_known(term) else 1.0
-            for concept in known[term]:
+        concepts_of = concepts()
+        for term in [term for term in shares if term in concepts_of]:
+            share = _CONCEPT if self._has_postings(term) else 1.0
+            for concept in concepts_of[term]:
                 shares[concept] = max(share, shares.get(concept, 0.0))
         return shares
 
-    def _is_known(self, term: str) -> bool:
+    def _has_postings(self, term: str) -> bool:
         """Return whether a tool has *term* of the query."""
-        return any(term in numbers for numbers in self._numbers)
+        return any(term in term_ids for term_ids in self._term_ids)
 
     def _weigh(self) -> None:
         """Compute the weights of the terms: the fewer tools have one, the more it counts."""
@@ -107,14 +108,14 @@ class Ranking:
             shares.update(clause)
         for term in self._hints:
             shares.setdefault(term, _HINT)
-        having: dict[str, int] = {}
-        for (_, postings), numbers in zip(self._parts, self._numbers, strict=True):
-            for term, count in postings.frequencies(numbers).items():
-                having[term] = having.get(term, 0) + count
+        frequencies: dict[str, int] = {}
+        for (_, index), term_ids in zip(self._indexes, self._term_ids, strict=True):
+            for term, count in index.document_frequencies(term_ids).items():
+                frequencies[term] = frequencies.get(term, 0) + count
         size = self._size + 0.5
         self._weights = {
             term: shares[term] * math.log(1 + max(0.5, size - count) / (count + 0.5)) ** _RARITY
-            for term, count in having.items()
+            for term, count in frequencies.items()
         }
         # A concept that replaces an unknown word counts as a word.
         self._query_terms = {t for t, share in shares.items() if share == 1.0 or not is_concept(t)}
@@ -125,14 +126,16 @@ class Ranking:
     def correct(self) -> bool:
         """Add corrections of unknown words to the clauses; return whether there were any."""
         corrected = False
-        left = _MOST_NEIGHBOURS
+        remaining = _MOST_NEIGHBOURS
         for clause in self._clauses:
-            unknown = [t for t, share in clause.items() if share == 1.0 and not self._is_known(t)]
-            near = list(islice(chain.from_iterable(map(neighbours, unknown)), left))
-            left -= len(near)
-            for (_, postings), numbers in zip(self._parts, self._numbers, strict=True):
-                numbers.update(postings.numbers(near))
-            corrections = [word for word in near if word not in clause and self._is_known(word)]
+            unknown = [
+                t for t, share in clause.items() if share == 1.0 and not self._has_postings(t)
+            ]
+            near = list(islice(chain.from_iterable(map(neighbours, unknown)), remaining))
+            remaining -= len(near)
+            for (_, index), term_ids in zip(self._indexes, self._term_ids, strict=True):
+                term_ids.update(index.term_ids(near))
+            corrections = [word for word in near if word not in clause and self._has_postings(word)]
             clause.update(dict.fromkeys(corrections, _MISSPELT))
             corrected = corrected or bool(corrections)
         if corrected:
@@ -140,91 +143,98 @@ class Ranking:
         return corrected
 
     def best(
-        self, limit: int, admitted: Iterable[int] | None, unwanted: Collection[str] = ()
+        self, limit: int, admitted: Iterable[int] | None, excluded: Collection[str] = ()
     ) -> tuple[list[Scored], int]:
         """Return the *limit* best tools with their scores, and the number of matching tools.
 
         Args:
             limit: The number of tools to return.
-            admitted: The numbers of the tools that may be found, or None for all.
-            unwanted: The names of tools to leave out, usually a few.
+            admitted: The documents that may be found, or None for all.
+            excluded: The names of tools to leave out, usually a few.
         """
-        wanted = min(_CANDIDATES + self._size // _PER_CANDIDATE, _MOST_CANDIDATES)
-        wanted = max(wanted, 2 * limit)
-        sums = self._nominate(self._size if admitted is not None else wanted + len(unwanted))
+        count = min(_CANDIDATES + self._size // _PER_CANDIDATE, _MOST_CANDIDATES)
+        count = max(count, 2 * limit)
+        scores = self._retrieve(self._size if admitted is not None else count + len(excluded))
         if admitted is not None:
-            sums = {number: sums[number] for number in sums.keys() & admitted}
-        if unwanted:  # checked only for matching tools: the catalog may be far larger
-            sums = {n: s for n, s in sums.items() if self._reference(n).tool_name not in unwanted}
-        if not sums:
+            scores = {document: scores[document] for document in scores.keys() & admitted}
+        if excluded:  # checked only for matching tools: the catalog may be far larger
+            scores = {
+                document: score
+                for document, score in scores.items()
+                if self._reference(document).tool_name not in excluded
+            }
+        if not scores:
             return [], 0
-        return self._scored(_top(sums, wanted), limit), len(sums)
+        return self._rerank(_top(scores, count), limit), len(scores)
 
-    def _nominate(self, most: int) -> dict[int, float]:
-        """Return the tools that the terms have the greatest impact on, *most* or more of each term.
+    def _retrieve(self, most: int) -> dict[int, float]:
+        """Return documents with partial scores, from the first *most* or more postings of terms.
 
-        Each has the sum of the impacts of the terms that nominated it. Terms of little weight
-        nominate none if the others have nominated enough.
+        A partial score is the sum of the term scores of the retrieved postings. Terms of little
+        weight are not looked up if the others have found enough documents.
         """
-        sums: dict[int, float] = {}
+        scores: dict[int, float] = {}
         enough = 2 * most
         strong = _STRONG * sum(self._weights.values())
-        most = max(most, min(_NOMINATED + self._size // _PER_NOMINATED, _MOST_NOMINATED))
-        for (part, postings), numbers in zip(self._parts, self._numbers, strict=True):
-            own: dict[int, float] = {}
-            get = own.get
+        most = max(most, min(_POSTINGS + self._size // _PER_POSTING, _MOST_POSTINGS))
+        for (view, index), term_ids in zip(self._indexes, self._term_ids, strict=True):
+            of_view: dict[int, float] = {}
+            get = of_view.get
             used = 0.0
-            for term in sorted(numbers, key=self._weights.__getitem__, reverse=True):
-                if used >= strong and len(own) >= enough + len(part.removed):
+            for term in sorted(term_ids, key=self._weights.__getitem__, reverse=True):
+                if used >= strong and len(of_view) >= enough + len(view.removed):
                     break
                 weight = self._weights[term]
                 used += weight
-                tools, impacts = postings.having(numbers[term], most + len(part.removed))
-                for tool, impact in zip(tools, impacts, strict=True):
-                    own[tool] = get(tool, 0.0) + weight * impact
-            for tool in part.removed:
-                own.pop(tool, None)
-            offset = part.offset
-            sums.update({tool + offset: value for tool, value in own.items()} if offset else own)
-        return sums
+                postings = index.top_postings(term_ids[term], most + len(view.removed))
+                for document, impact in zip(*postings, strict=True):
+                    of_view[document] = get(document, 0.0) + weight * impact
+            for document in view.removed:
+                of_view.pop(document, None)
+            offset = view.offset
+            scores.update({d + offset: s for d, s in of_view.items()} if offset else of_view)
+        return scores
 
-    def _scored(self, chosen: Sequence[int], limit: int) -> list[Scored]:
-        """Return the best of *chosen*, which are sorted by number."""
+    def _rerank(self, candidates: Sequence[int], limit: int) -> list[Scored]:
+        """Return the best of *candidates*, which are sorted."""
         # A query of one clause has no separate scores.
         several = len(self._clauses) if len(self._clauses) > 1 else 0
-        rows = [[0.0] * len(chosen) for _ in range(several)]
-        gains: list[dict[str, float]] = []
-        merits: list[float] = []
-        for (part, postings), numbers in zip(self._parts, self._numbers, strict=True):
-            wanted = self._wanted(numbers, rows)
-            for number in part.among(chosen):
-                gained, merit = self._fit(part, postings, number - part.offset, wanted, len(gains))
-                gains.append(gained)
-                merits.append(merit)
-        sums = _relative([sum(gained.values()) for gained in gains])
-        scores = _with_clauses(sums, [row for row in rows if any(row)])
-        fair = [max(s + merit, _LEAST) for s, merit in zip(scores, merits, strict=True)]
-        return [(score, chosen[place]) for score, place in _in_turn(fair, gains, limit)]
+        clause_scores = [[0.0] * len(candidates) for _ in range(several)]
+        term_scores: list[dict[str, float]] = []
+        bonuses: list[float] = []
+        for (view, index), term_ids in zip(self._indexes, self._term_ids, strict=True):
+            query = self._query_terms_of(term_ids, clause_scores)
+            for document in view.among(candidates):
+                by_term, bonus = self._score(
+                    view, index, document - view.offset, query, len(term_scores)
+                )
+                term_scores.append(by_term)
+                bonuses.append(bonus)
+        sums = _relative([sum(by_term.values()) for by_term in term_scores])
+        scores = _with_clauses(sums, [row for row in clause_scores if any(row)])
+        scores = [max(s + bonus, _LEAST) for s, bonus in zip(scores, bonuses, strict=True)]
+        return [(score, candidates[i]) for score, i in _diversified(scores, term_scores, limit)]
 
-    def _fit(
+    def _score(
         self,
-        part: Part[Postings],
-        postings: Postings,
-        tool: int,
-        wanted: Sequence[tuple[str, _Term]],
-        place: int,
+        view: SegmentView[InvertedIndex],
+        index: InvertedIndex,
+        document: int,
+        query: Sequence[tuple[str, _QueryTerm]],
+        candidate: int,
     ) -> tuple[dict[str, float], float]:
-        """Return the gain of a tool for each term, and the other components of its score.
+        """Return the term scores of a document and its bonus.
 
-        The gains are added to the rows of the terms at *place*.
+        The term scores are added to the clauses' scores of *candidate*, the document's position
+        among the candidates.
         """
-        gained: dict[str, float] = {}
+        term_scores: dict[str, float] = {}
         covered = allowed = 0.0
         named = mentioned = 0
-        for (text, weight, in_query, rows), impact in postings.matches(tool, wanted):
-            gained[text] = gain = weight * impact
-            for row in rows:
-                row[place] += gain
+        for (text, weight, in_query, clause_scores), impact in index.matches(document, query):
+            term_scores[text] = score = weight * impact
+            for row in clause_scores:
+                row[candidate] += score
             if in_query:
                 covered += weight
                 mentioned += impact
@@ -232,102 +242,103 @@ class Ranking:
                     named += 1
                 if impact & IN_VALUES:
                     allowed += weight
-        merit = (
+        bonus = (
             (_COVERED * covered + _ALLOWED * allowed) / (self._total_weight or 1.0)
-            + _MENTIONED * mentioned / postings.totals[tool]
-            - _REQUIRED[postings.required[tool]]
+            + _MENTIONED * mentioned / index.total_impacts[document]
+            - _REQUIRED_ARGUMENTS[index.required[document]]
         )
         if named:
-            words = postings.name_lengths[tool]
-            merit += _NAMED * named / words
-            if words > 1 and part.segment.references[tool].tool_name in self._query:
-                merit += _NAMED_EXACTLY
-        return gained, merit
+            words = index.name_lengths[document]
+            bonus += _NAMED * named / words
+            if words > 1 and view.segment.references[document].tool_name in self._query:
+                bonus += _NAMED_EXACTLY
+        return term_scores, bonus
 
-    def _wanted(
-        self, numbers: Mapping[str, int], rows: Sequence[list[float]]
-    ) -> list[tuple[str, _Term]]:
-        """Return the terms of the query with their letters in one part."""
-        found: list[tuple[str, _Term]] = []
-        clauses = list(zip(rows, self._clauses, strict=False))  # no rows for a single clause
-        for text, number in numbers.items():
-            own = [row for row, clause in clauses if text in clause]
-            term = text, self._weights[text], text in self._query_terms, own
-            found.append((letter_of(number), term))
-        return found
+    def _query_terms_of(
+        self, term_ids: Mapping[str, int], clause_scores: Sequence[list[float]]
+    ) -> list[tuple[str, _QueryTerm]]:
+        """Return the terms of the query that an index has, each after its character there."""
+        query: list[tuple[str, _QueryTerm]] = []
+        clauses = list(zip(clause_scores, self._clauses, strict=False))  # none for a single clause
+        for text, term_id in term_ids.items():
+            rows = [row for row, clause in clauses if text in clause]
+            term = text, self._weights[text], text in self._query_terms, rows
+            query.append((term_character(term_id), term))
+        return query
 
 
-def _top(sums: dict[int, float], wanted: int) -> list[int]:
-    """Return the *wanted* tools with the greatest sums, sorted by number.
+def _top(scores: dict[int, float], count: int) -> list[int]:
+    """Return the *count* documents with the greatest scores, sorted by document.
 
-    Of tools with equal sums those with the smallest numbers are taken.
+    Of documents with equal scores those with the smallest numbers are taken.
     """
-    if len(sums) <= wanted:
-        return sorted(sums)
-    least = sorted(sums.values())[-wanted]
-    top = [number for number, value in sums.items() if value >= least]
-    if len(top) > wanted:
-        better = [number for number in top if sums[number] > least]
-        equal = sorted(number for number in top if sums[number] == least)
-        top = better + equal[: wanted - len(better)]
+    if len(scores) <= count:
+        return sorted(scores)
+    least = sorted(scores.values())[-count]
+    top = [document for document, score in scores.items() if score >= least]
+    if len(top) > count:
+        better = [document for document in top if scores[document] > least]
+        equal = sorted(document for document in top if scores[document] == least)
+        top = better + equal[: count - len(better)]
     return sorted(top)
 
 
-def _relative(row: Sequence[float]) -> list[float]:
-    """Return *row* divided by its greatest value."""
-    top = max(row)
-    return [value / top for value in row] if top else list(row)
+def _relative(scores: Sequence[float]) -> list[float]:
+    """Return *scores* divided by the greatest."""
+    top = max(scores)
+    return [score / top for score in scores] if top else list(scores)
 
 
 def _with_clauses(scores: Sequence[float], clauses: Sequence[Sequence[float]]) -> list[float]:
     """Return the scores for the complete query plus those for the best clause."""
     if len(clauses) < 2:  # noqa: PLR2004
-        return [(1 + _CLAUSE) * value for value in scores]
+        return [(1 + _CLAUSE) * score for score in scores]
     best = map(max, zip(*map(_relative, clauses), strict=True))
-    return [value + _CLAUSE * clause for value, clause in zip(scores, best, strict=True)]
+    return [score + _CLAUSE * clause for score, clause in zip(scores, best, strict=True)]
 
 
-def _in_turn(
-    scores: Sequence[float], gains: Sequence[dict[str, float]], limit: int
+def _diversified(
+    scores: Sequence[float], term_scores: Sequence[dict[str, float]], limit: int
 ) -> list[tuple[float, int]]:
-    """Return the best candidates one after another, by the terms that the previous ones leave.
+    """Return the best candidates with their scores, preferring terms not covered by earlier ones.
 
     Args:
         scores: The score of each candidate.
-        gains: The gains of each candidate by term.
+        term_scores: The term scores of each candidate.
         limit: The number of candidates to return.
     """
-    peaks: dict[str, float] = {}
-    for each in gains:
-        for term, gain in each.items():
-            if gain > peaks.get(term, 0.0):
-                peaks[term] = gain
-    wanted = dict.fromkeys(peaks, 1.0)
-    left = sorted(range(len(scores)), key=lambda place: (-scores[place], place))
-    found: list[tuple[float, int]] = []
-    while left and len(found) < min(limit, _IN_TURN):
-        best, score = left[0], -1.0
-        for place in left:
-            if scores[place] <= score:
+    highest: dict[str, float] = {}
+    for by_term in term_scores:
+        for term, score in by_term.items():
+            if score > highest.get(term, 0.0):
+                highest[term] = score
+    uncovered = dict.fromkeys(highest, 1.0)  # the share of each term
+    remaining = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
+    results: list[tuple[float, int]] = []
+    while remaining and len(results) < min(limit, _DIVERSIFIED):
+        best, best_score = remaining[0], -1.0
+        for candidate in remaining:
+            if scores[candidate] <= best_score:
                 break  # no later one can be better
-            # For the first candidate, no term is satisfied.
-            value = scores[place] * (_openness(gains[place], wanted) if found else 1.0)
-            if value > score:
-                best, score = place, value
-        left.remove(best)
+            # Before the first result, no term is covered.
+            novelty = _novelty(term_scores[candidate], uncovered) if results else 1.0
+            score = scores[candidate] * novelty
+            if score > best_score:
+                best, best_score = candidate, score
+        remaining.remove(best)
         # Scores never rise, so that they match the order of the results.
-        found.append((min(score, found[-1][0]) if found else score, best))
-        for term, gain in gains[best].items():
-            wanted[term] = min(wanted[term], 1 - _SERVED * gain / peaks[term])
-    least = found[-1][0]
-    found += [(min(scores[place], least), place) for place in left[: limit - len(found)]]
-    return found
+        results.append((min(best_score, results[-1][0]) if results else best_score, best))
+        for term, score in term_scores[best].items():
+            uncovered[term] = min(uncovered[term], 1 - _COVERAGE * score / highest[term])
+    least = results[-1][0]
+    results += [(min(scores[i], least), i) for i in remaining[: limit - len(results)]]
+    return results
 
 
-def _openness(gains: Mapping[str, float], wanted: Mapping[str, float]) -> float:
-    """Return the factor for a score after others were chosen: the share of unsatisfied terms."""
-    total = still = 0.0
-    for term, gain in gains.items():
-        total += gain
-        still += gain * wanted[term]
-    return 1 - _FRESH + _FRESH * still / total
+def _novelty(term_scores: Mapping[str, float], uncovered: Mapping[str, float]) -> float:
+    """Return the factor for a candidate's score by the share of its terms that is uncovered."""
+    total = new = 0.0
+    for term, score in term_scores.items():
+        total += score
+        new += score * uncovered[term]
+    return 1 - _NOVELTY + _NOVELTY * new / total

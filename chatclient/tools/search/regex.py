@@ -98,8 +98,8 @@ def _search(
     pattern = pattern_of(request.query)
     found = [
         (score, reference)
-        for part in catalog.parts
-        for _, reference in part.live()
+        for view in catalog.views
+        for _, reference in view.live()
         if request.admits(reference) and (score := _score(pattern, reference)) > 0
     ]
     return sorted(found, key=lambda pair: (-pair[0], pair[1].tool_name))

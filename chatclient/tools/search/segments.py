@@ -22,8 +22,8 @@ from chatclient.tools.search.index import ToolReference, ToolSearchRequest
 P = TypeVar("P")
 
 _KEPT = 8  # unused catalogs that are kept, because sessions of single requests recur
-_MOST_PARTS = 5  # maximum number of segments of a catalog; a search visits each
-_SMALL_CHANGE = 16  # changed tools that never cause a complete rebuild
+_MOST_SEGMENTS = 5  # maximum number of segments of a catalog; a search visits each
+_SMALL_CHANGE = 16  # fewer changed tools than this never cause a complete rebuild
 _FILTERS = 16  # cached filter results of a catalog
 
 
@@ -59,8 +59,8 @@ class Segment(Generic[P]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part(Generic[P]):
-    """A segment as part of a catalog.
+class SegmentView(Generic[P]):
+    """The tools of a segment that a catalog contains.
 
     Attributes:
         segment: The segment.
@@ -79,7 +79,7 @@ class Part(Generic[P]):
                 yield number, reference
 
     def among(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return the numbers of this part among *numbers*, which are sorted."""
+        """Return the numbers of this view among *numbers*, which are sorted."""
         end = self.offset + len(self.segment.references)
         return numbers[bisect_left(numbers, self.offset) : bisect_left(numbers, end)]
 
@@ -92,26 +92,26 @@ class Catalog(Generic[P]):
 
     Attributes:
         key: A digest of the content.
-        parts: The segments with its tools.
+        views: The segments with its tools.
         size: The number of tools.
         sessions: The number of sessions with this catalog.
     """
 
-    def __init__(self, key: bytes, parts: Iterable[Part[P]]) -> None:
+    def __init__(self, key: bytes, views: Iterable[SegmentView[P]]) -> None:
         self.key = key
-        self.parts: tuple[Part[P], ...] = tuple(parts)
-        self.size = sum(map(len, self.parts))
+        self.views: tuple[SegmentView[P], ...] = tuple(views)
+        self.size = sum(map(len, self.views))
         self.sessions = 0
-        self._restricted = any(r.roles for part in self.parts for _, r in part.live())
+        self._restricted = any(r.roles for view in self.views for _, r in view.live())
         self._admitted: OrderedDict[tuple[frozenset[str], frozenset[str]], frozenset[int]]
         self._admitted = OrderedDict()
 
     def reference(self, number: int) -> ToolReference:
         """Return the tool with *number* in the catalog."""
-        for part in self.parts:
-            within = number - part.offset
-            if within < len(part.segment.references):
-                return part.segment.references[within]
+        for view in self.views:
+            within = number - view.offset
+            if within < len(view.segment.references):
+                return view.segment.references[within]
         raise IndexError(number)
 
     def admitted(self, request: ToolSearchRequest) -> frozenset[int] | None:
@@ -123,20 +123,20 @@ class Catalog(Generic[P]):
         roles = frozenset(request.roles) if self._restricted else frozenset()
         if not categories and not self._restricted:
             return None
-        known = self._admitted.get((categories, roles))
-        if known is None:
+        numbers = self._admitted.get((categories, roles))
+        if numbers is None:
             bare = ToolSearchRequest("", "", category_filter=categories, roles=roles)
-            known = frozenset(
-                part.offset + number
-                for part in self.parts
-                for number, reference in part.live()
+            numbers = frozenset(
+                view.offset + number
+                for view in self.views
+                for number, reference in view.live()
                 if bare.admits(reference)
             )
             # Concurrent threads compute the same result, and dicts are thread-safe.
-            self._admitted[categories, roles] = known
+            self._admitted[categories, roles] = numbers
             while len(self._admitted) > _FILTERS:
                 self._admitted.popitem(last=False)
-        return known
+        return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,18 +170,18 @@ class Catalogs(Generic[P]):
         """Replace the tools of a session by *references*."""
         with self._lock:
             before = self._sessions.get(session_id)
-            same = self._made_of(references, before)
-        given = tuple(references)
-        unique = () if same else _by_name(given)
+            same = self._assigned_as(references, before)
+        assigned = tuple(references)
+        unique = () if same else _by_name(assigned)
         key = same.key if same else _key(unique)
         with self._lock:
             before = self._sessions.get(session_id)
             catalog = self._catalogs.get(key)
             if catalog is None:
                 # It may have been dropped since the first lookup.
-                unique = unique or _by_name(given)
-                catalog = self._add(Catalog(key, self._parts(unique, before)))
-            self._recent[key] = given
+                unique = unique or _by_name(assigned)
+                catalog = self._add(Catalog(key, self._views(unique, before)))
+            self._recent[key] = assigned
             self._recent.move_to_end(key)
             if catalog is before:
                 return Change(catalog, self._release(None) if len(self._recent) > _KEPT else ())
@@ -198,9 +198,9 @@ class Catalogs(Generic[P]):
         """Remove all sessions and return all segments."""
         with self._lock:
             segments = {
-                id(part.segment): part.segment
+                id(view.segment): view.segment
                 for catalog in self._catalogs.values()
-                for part in catalog.parts
+                for view in catalog.views
             }
             self._sessions.clear()
             self._catalogs.clear()
@@ -209,19 +209,19 @@ class Catalogs(Generic[P]):
                 segment.users = 0
             return tuple(segments.values())
 
-    def _made_of(
+    def _assigned_as(
         self, references: Sequence[ToolReference], before: Catalog[P] | None
     ) -> Catalog[P] | None:
         """Return the catalog that was made from the same tuple object."""
         if before is not None and self._recent.get(before.key) is references:
             return before
-        key = next((key for key, given in self._recent.items() if given is references), None)
+        key = next((key for key, assigned in self._recent.items() if assigned is references), None)
         return None if key is None else self._catalogs[key]
 
     def _add(self, catalog: Catalog[P]) -> Catalog[P]:
         self._catalogs[catalog.key] = catalog
-        for part in catalog.parts:
-            part.segment.users += 1
+        for view in catalog.views:
+            view.segment.users += 1
         return catalog
 
     def _release(self, catalog: Catalog[P] | None) -> tuple[Segment[P], ...]:
@@ -232,64 +232,66 @@ class Catalogs(Generic[P]):
         for key in over:
             del self._recent[key]
         # The released catalog may be among them.
-        unwanted = {key: self._catalogs[key] for key in over}
+        unused = {key: self._catalogs[key] for key in over}
         if catalog is not None and catalog.key not in self._recent:
-            unwanted[catalog.key] = catalog
-        dropped = (self._drop(each) for each in unwanted.values() if not each.sessions)
+            unused[catalog.key] = catalog
+        dropped = (self._drop(each) for each in unused.values() if not each.sessions)
         return tuple(itertools.chain.from_iterable(dropped))
 
     def _drop(self, catalog: Catalog[P]) -> Iterator[Segment[P]]:
         del self._catalogs[catalog.key]
-        for part in catalog.parts:
-            part.segment.users -= 1
-            if not part.segment.users:
-                yield part.segment
+        for view in catalog.views:
+            view.segment.users -= 1
+            if not view.segment.users:
+                yield view.segment
 
-    def _parts(
+    def _views(
         self, references: Sequence[ToolReference], before: Catalog[P] | None
-    ) -> list[Part[P]]:
-        """Return the parts of a new catalog, reusing those of the most similar one if possible."""
-        wanted = {reference.fingerprint: reference for reference in references}
-        known = [self._catalogs[key] for key in self._recent]
-        best: list[Part[P]] | None = None
+    ) -> list[SegmentView[P]]:
+        """Return the views of a new catalog, reusing those of the most similar one if possible."""
+        new = {reference.fingerprint: reference for reference in references}
+        recent = [self._catalogs[key] for key in self._recent]
+        best: list[SegmentView[P]] | None = None
         least = max(_SMALL_CHANGE, len(references) // 4)
-        for base in [*([before] if before is not None else ()), *reversed(known)]:
+        for base in [*([before] if before is not None else ()), *reversed(recent)]:
             if abs(base.size - len(references)) > least:
                 continue
-            present = {r.fingerprint for part in base.parts for _, r in part.live()}
-            change = len(present ^ wanted.keys())
+            present = {r.fingerprint for view in base.views for _, r in view.live()}
+            change = len(present ^ new.keys())
             if change < least:
                 least = change
-                best = _derived(base, wanted)
-        return best if best is not None else _laid_out([(Segment(tuple(references)), frozenset())])
+                best = _derived(base, new)
+        return (
+            best if best is not None else _consecutive([(Segment(tuple(references)), frozenset())])
+        )
 
 
-def _derived(base: Catalog[P], wanted: dict[bytes, ToolReference]) -> list[Part[P]] | None:
-    """Return the parts of *base* changed to the *wanted* tools; None if little can be reused."""
-    lacking = dict(wanted)
-    parts: list[Part[P]] = []
-    for part in base.parts:
-        gone = {number for number, r in part.live() if lacking.pop(r.fingerprint, None) is None}
-        parts.append(Part(part.segment, 0, part.removed | gone))
-    if not parts or len(parts[0]) < len(wanted) // 2:
+def _derived(base: Catalog[P], new: dict[bytes, ToolReference]) -> list[SegmentView[P]] | None:
+    """Return the views of *base* changed to the *new* tools; None if most differ."""
+    missing = dict(new)
+    views: list[SegmentView[P]] = []
+    for view in base.views:
+        removed = {number for number, r in view.live() if missing.pop(r.fingerprint, None) is None}
+        views.append(SegmentView(view.segment, 0, view.removed | removed))
+    if not views or len(views[0]) < len(new) // 2:
         return None
-    if len(parts) >= _MOST_PARTS:
-        lacking.update((r.fingerprint, r) for part in parts[1:] for _, r in part.live())
-        del parts[1:]
-    pieces = [(part.segment, part.removed) for part in parts if len(part)]
-    if lacking:
-        pieces.append((Segment(tuple(lacking.values())), frozenset()))
-    return _laid_out(pieces)
+    if len(views) >= _MOST_SEGMENTS:
+        missing.update((r.fingerprint, r) for view in views[1:] for _, r in view.live())
+        del views[1:]
+    segments = [(view.segment, view.removed) for view in views if len(view)]
+    if missing:
+        segments.append((Segment(tuple(missing.values())), frozenset()))
+    return _consecutive(segments)
 
 
-def _laid_out(pieces: Iterable[tuple[Segment[P], frozenset[int]]]) -> list[Part[P]]:
-    """Return parts with consecutive numbers for their tools."""
-    parts: list[Part[P]] = []
+def _consecutive(segments: Iterable[tuple[Segment[P], frozenset[int]]]) -> list[SegmentView[P]]:
+    """Return views with consecutive numbers for their tools."""
+    views: list[SegmentView[P]] = []
     offset = 0
-    for segment, removed in pieces:
-        parts.append(Part(segment, offset, removed))
+    for segment, removed in segments:
+        views.append(SegmentView(segment, offset, removed))
         offset += len(segment.references)
-    return parts
+    return views
 
 
 def _by_name(references: Sequence[ToolReference]) -> tuple[ToolReference, ...]:

@@ -102,12 +102,12 @@ class VectorToolIndex(ToolIndex):
         self, catalog: Catalog[str], request: ToolSearchRequest, limit: int, runtime: Runtime
     ) -> dict[int, float]:
         """Return the scores of tools for the complete query and their best clause."""
-        offsets = {part.segment.payload: part for part in catalog.parts}
+        offsets = {view.segment.payload: view for view in catalog.views}
         admitted = catalog.admitted(request)
         depth = max(_DEPTH, 2 * limit + len(request.exclude))
         # The store does not know the filters: all documents are needed to miss no admitted tool.
         depth = catalog.size if admitted is not None else min(depth, catalog.size)
-        depth += sum(len(part.removed) for part in catalog.parts)
+        depth += sum(len(view.removed) for view in catalog.views)
         where = {"segment": {"in": list(offsets)}}
         searches = [
             SimilaritySearch(text, depth, self._threshold, where)
@@ -117,10 +117,10 @@ class VectorToolIndex(ToolIndex):
         for documents in await self._store.find_all(searches, runtime):
             answer: dict[int, float] = {}
             for document in documents:
-                part = offsets[document.metadata["segment"]]
+                view = offsets[document.metadata["segment"]]
                 within = document.metadata["number"]
-                number = part.offset + within
-                if within not in part.removed and (admitted is None or number in admitted):
+                number = view.offset + within
+                if within not in view.removed and (admitted is None or number in admitted):
                     answer[number] = document.score or 0.0
             answers.append(_relative(answer))
         return _combined(answers[0], answers[1:])
@@ -130,8 +130,8 @@ class VectorToolIndex(ToolIndex):
         return [query, *(clauses[:_MOST_CLAUSES] if len(clauses) > 1 else ())]
 
     async def _build(self, catalog: Catalog[str], runtime: Runtime) -> None:
-        for part in catalog.parts:
-            segment = part.segment
+        for view in catalog.views:
+            segment = view.segment
             while segment.payload is None:
                 # Threads and tasks cannot wait for each other's locks.
                 if segment.building.acquire(blocking=False):

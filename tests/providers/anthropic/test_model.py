@@ -36,7 +36,7 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.providers.anthropic.decoding import decode_response
-from chatclient.providers.anthropic.encoding import ANTHROPIC, PROVIDER, encode_message
+from chatclient.providers.anthropic.encoding import ANTHROPIC, PROVIDER, encode_blocks
 from chatclient.providers.anthropic.model import AnthropicChatModel, AnthropicChatOptions
 from chatclient.providers.anthropic.options import encode_options
 from chatclient.providers.anthropic.schemas import enforceable
@@ -989,7 +989,7 @@ def test_cache_mark_of_a_message() -> None:
     thought = Reasoning("hm", "c2ln", PROVIDER)
 
     def last(message: Message) -> Any:
-        return encode_message(message, ANTHROPIC)[-1].get("cache_control")
+        return encode_blocks(message, ANTHROPIC)[-1].get("cache_control")
 
     assert last(SystemMessage("x", metadata)) == mark
     assert last(UserMessage(["x", Media("image/png", b"1")], metadata=metadata)) == mark
@@ -997,7 +997,7 @@ def test_cache_mark_of_a_message() -> None:
     assert last(ToolResponseMessage([ToolResponse("c", "f", "x")], metadata)) == mark
     assert last(AssistantMessage("x", reasoning=[thought], metadata=metadata)) == mark
     assert last(AssistantMessage(None, reasoning=[thought], metadata=metadata)) is None
-    assert encode_message(UserMessage(" ", metadata=metadata), ANTHROPIC) == []
+    assert encode_blocks(UserMessage(" ", metadata=metadata), ANTHROPIC) == []
 
 
 def test_cache_mark_of_a_prefill() -> None:

@@ -174,7 +174,7 @@ def test_child_builds_the_tool_index() -> None:
         signal.alarm(20)
         assert index.search(ToolSearchRequest("s", "tool 77", 1)).tool_names == ("tool_77",)
 
-    with catalog.parts[0].segment.building:
+    with catalog.views[0].segment.building:
         assert status_of(fork(child)) == 0
 
 

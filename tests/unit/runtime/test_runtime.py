@@ -1286,7 +1286,7 @@ async def test_ended_background_error_is_not_reported() -> None:
 
     started = ON_LOOP.begin(job, contextvars.copy_context())
     await asyncio.sleep(0.01)
-    await started.end()
+    await started.stop()
     del started
     gc.collect()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from chatclient.tools import KeywordToolIndex, ToolReference, ToolSearchRequest
-from chatclient.tools.search.inverted_index import letter_of
+from chatclient.tools.search.inverted_index import term_character
 from chatclient.tools.search.tokenizer import Words, hinted, parameter_texts
 from tests.support.paths import ROOT
 
@@ -389,7 +389,7 @@ def test_more_than_65536_words() -> None:
     ):  # including boundaries of character classes
         found = index.search(ToolSearchRequest("s", words[at]))
         assert found.tool_names == (f"tool_{at - at % 100}",)
-    assert letter_of(sys.maxunicode + 6) == letter_of(5)  # a million words raise no error
+    assert term_character(sys.maxunicode + 6) == term_character(5)  # a million words raise no error
 
 
 def test_clauses_beyond_the_limit() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from chatclient.tools import KeywordToolIndex, ToolReference, ToolSearchRequest
-from chatclient.tools.search.inverted_index import Postings
+from chatclient.tools.search.inverted_index import InvertedIndex
 from chatclient.tools.search.segments import Catalogs, Segment
 
 
@@ -23,13 +23,13 @@ def tools(count: int, start: int = 0) -> tuple[ToolReference, ...]:
 def indexed_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the number of tools of each indexing."""
     counts: list[int] = []
-    build = Postings.__init__
+    build = InvertedIndex.__init__
 
-    def counting(self: Postings, references: tuple[ToolReference, ...], *rest: object) -> None:
+    def counting(self: InvertedIndex, references: tuple[ToolReference, ...], *rest: object) -> None:
         counts.append(len(references))
         build(self, references, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Postings, "__init__", counting)
+    monkeypatch.setattr(InvertedIndex, "__init__", counting)
     return counts
 
 
@@ -109,7 +109,7 @@ def test_unused_catalogs_are_dropped() -> None:
 
     assert 30 <= len(dropped) <= 39
     assert catalogs.of("keeper") is kept
-    assert not any(part.segment in dropped for part in kept.parts) if kept else False
+    assert not any(view.segment in dropped for view in kept.views) if kept else False
     catalogs.remove("keeper")
     assert catalogs.of("keeper") is None
 
@@ -122,7 +122,7 @@ def test_used_catalog_is_kept() -> None:
         catalogs.assign(f"other{number}", tools(30, 100 * number))
 
     assert mine is not None
-    assert catalogs.remove("mine").dropped == tuple(part.segment for part in mine.parts)
+    assert catalogs.remove("mine").dropped == tuple(view.segment for view in mine.views)
 
 
 def test_a_segment_is_dropped_with_its_last_catalog() -> None:
@@ -132,14 +132,14 @@ def test_a_segment_is_dropped_with_its_last_catalog() -> None:
     two = catalogs.assign("two", tools(101)).catalog
     assert one is not None
     assert two is not None
-    assert one.parts[0].segment is two.parts[0].segment
+    assert one.views[0].segment is two.views[0].segment
     catalogs.remove("one")
     dropped: list[Segment[None]] = []
     for number in range(1, 20):
         dropped += catalogs.assign("busy", tools(30, 1000 * number)).dropped
 
-    assert one.parts[0].segment not in dropped
-    assert set(catalogs.clear()) >= {part.segment for part in two.parts}
+    assert one.views[0].segment not in dropped
+    assert set(catalogs.clear()) >= {view.segment for view in two.views}
 
 
 def test_catalog_is_released_once() -> None:
@@ -155,7 +155,7 @@ def test_catalog_is_released_once() -> None:
 
     assert change.catalog is catalogs.of("s")
     assert change.dropped == ()
-    assert [part.segment.users for part in shared.parts] == [1, 1]
+    assert [view.segment.users for view in shared.views] == [1, 1]
 
 
 def test_recent_catalogs_are_limited() -> None:
