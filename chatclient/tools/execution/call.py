@@ -173,9 +173,9 @@ class ToolCallRunner:
                 with caller_deadline(runtime.deadline):
                     result = await self.chain(invocation)
         except Exception as raised:  # noqa: BLE001 - the failure policy decides
-            problem = single_error(raised)
-            if (suspended := _suspension(context, problem)) is not None:
+            if (suspended := _suspension(context, raised)) is not None:
                 return suspended
+            problem = single_error(raised)
             if isinstance(problem, (ToolUsageError, MemoryError)):
                 raise problem from problem.__cause__  # no model can correct it
             log_programming_error(call.name, problem)

@@ -12,7 +12,7 @@ import typing_extensions  # pydantic's own; its TypedDict is the one that pydant
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, SchemaError, to_json
+from pydantic_core import CoreSchema, SchemaError, SchemaValidator, to_json
 
 from chatclient._internal.json import loads
 from chatclient._internal.json_schema import JsonSchema
@@ -201,10 +201,24 @@ def validator_of(adapter: TypeAdapter[T]) -> Callable[[str], T]:
     pydantic validates the items of an `Iterable` when they are used, which would be inside of the
     tool. The function validates them at once, and returns lists.
     """
-    validate: Callable[[str], T] = adapter.validator.validate_json
     if not _has_lazy_items(adapter.core_schema):
+        validate: Callable[[str], T] = adapter.validator.validate_json
         return validate
-    return lambda text: _with_lists(validate(text))
+    schema = _with_list_schemas(adapter.core_schema)
+    if _CAN_REBUILD_MODELS:
+        return SchemaValidator(schema, _use_prebuilt=False).validate_json
+    validator = SchemaValidator(schema)
+    return lambda text: _with_lists(validator.validate_json(text))
+
+
+_CAN_REBUILD_MODELS = "_use_prebuilt" in (
+    getattr(SchemaValidator, "__text_signature__", None) or ""
+)
+"""Whether pydantic can be told to read the fields of a model by the schema that it is given.
+Its versions 2.11 and 2.12 take the validator that the class of an inner model already has."""
+
+_NO_SCHEMAS = frozenset({"config", "default", "expected", "metadata", "serialization"})
+"""The keys of a core schema whose values are not schemas for validation."""
 
 
 def _has_lazy_items(schema: Any) -> bool:
@@ -214,8 +228,23 @@ def _has_lazy_items(schema: Any) -> bool:
     return isinstance(schema, list | tuple) and any(map(_has_lazy_items, schema))
 
 
+def _with_list_schemas(schema: Any) -> Any:
+    """Return a core schema of pydantic with a list for each `Iterable` in it."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_with_list_schemas, schema))
+    if not isinstance(schema, Mapping):
+        return schema
+    kind = schema.get("type")
+    # Fields and choices are mappings by name, and a name may be one of these keys.
+    kept = _NO_SCHEMAS if isinstance(kind, str) else ()
+    copy = {
+        key: value if key in kept else _with_list_schemas(value) for key, value in schema.items()
+    }
+    return {**copy, "type": "list"} if kind == "generator" else copy
+
+
 def _with_lists(value: Any) -> Any:
-    """Return *value* with a list for each lazily validated `Iterable` in it.
+    """Return *value* with a list for each `Iterable` of an inner model in it.
 
     Raises:
         ValidationError: An item is invalid.

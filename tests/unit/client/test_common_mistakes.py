@@ -45,7 +45,7 @@ MODEL = ScriptedModel(lambda prompt: "Hello!")
         (lambda it: it.create(MODEL).default_tools, "client.mutate().default_tools(...).build()"),
         (lambda it: it.create(MODEL).run, "no 'run'; ask it: client.prompt(...).call().content()"),
         (lambda it: it.create(MODEL).entity, "ask it: client.prompt(...).call().entity()"),
-        (lambda it: it.create(MODEL).batch, "a ChatClient has no 'batch'"),
+        (lambda it: it.create(MODEL).generate, "a ChatClient has no 'generate'"),
         (lambda it: it.create(MODEL).prompt("x").events, "stream it: .stream().events()"),
         (lambda it: it.create(MODEL).prompt("x").content, "send it first: .call().content()"),
         (lambda it: it.create(MODEL).prompt("x").default_tools, "of one request it is .tools(...)"),

@@ -5,20 +5,23 @@ import enum
 import functools
 import inspect
 import math
+import re
 import typing
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import date
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypeVar
 
 import jsonschema
+import pydantic
 import pytest
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 from typing_extensions import TypeAliasType, TypedDict
 
 from chatclient.chat.messages import UserMessage
 from chatclient.chat.tool import CONVERSATION_ID, ToolContext
 from chatclient.errors import ToolArgumentError, ToolDefinitionError
 from chatclient.services import MemoryId
+from chatclient.tools.function import argument_types
 from chatclient.tools.function.schema import (
     ToolMemoryId,
     ToolParam,
@@ -738,6 +741,26 @@ def add_batch(batch: Batch) -> None: ...
 def add_rows(rows: Rows) -> None: ...
 
 
+@dataclasses.dataclass(slots=True, frozen=True)
+class Slots:
+    default: Iterable[int]
+
+
+class Checked(BaseModel):
+    kind: dict[str, str] = {"type": "generator"}
+    numbers: Iterable[int]
+
+    @model_validator(mode="after")
+    def _uses_them(self) -> "Checked":
+        assert sum(self.numbers) > 0
+        return self
+
+
+def add_slots(slots: Slots) -> None: ...
+def add_checked(checked: dict[str, Checked]) -> None: ...
+def add_batches(batches: list[Batch], named: dict[str, Batch]) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
@@ -754,5 +777,54 @@ def test_items_of_iterables_are_validated_before_the_call(
 
     [value] = signature.read(arguments % "2").values()
     assert value in ([1, 2], Batch.model_construct(numbers=[1, 2]), Rows([[1], [2]]))
+    with pytest.raises(ToolArgumentError, match="integer"):
+        signature.read(arguments % '"two"')
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "place"),
+    [
+        (add_all, '{"numbers": [1, %s]}', "numbers[1]"),
+        pytest.param(
+            add_batch,
+            '{"batch": {"numbers": [1, %s]}}',
+            "batch.numbers[1]",
+            marks=pytest.mark.skipif(
+                pydantic.VERSION.startswith(("2.11", "2.12")),
+                reason="keeps the validators of inner models, which are lazy",
+            ),
+        ),
+        (add_slots, '{"slots": {"default": [1, %s]}}', "slots.default[1]"),
+        (add_checked, '{"checked": {"a": {"numbers": [1, %s]}}}', "checked.a.numbers[1]"),
+    ],
+)
+def test_invalid_items_of_iterables_are_named(
+    function: Callable[..., None], arguments: str, place: str
+) -> None:
+    """The model is told where the item is."""
+    signature = signature_of(function)
+
+    signature.read(arguments % "2")
+    with pytest.raises(ToolArgumentError, match=re.escape(f"{place}: ")):
+        signature.read(arguments % '"two"')
+
+
+def test_a_default_that_looks_like_a_schema_is_kept() -> None:
+    """Only the schemas of iterables change."""
+    [value] = signature_of(add_checked).read('{"checked": {"a": {"numbers": [1]}}}').values()
+
+    assert value["a"].kind == {"type": "generator"}
+
+
+def test_items_of_inner_models_in_older_versions_of_pydantic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Versions that use the validator of an inner model validate its items up front, too."""
+    monkeypatch.setattr(argument_types, "_CAN_REBUILD_MODELS", False)
+    signature = signature_of(add_batches)
+    arguments = '{"batches": [{"numbers": [1]}], "named": {"a": {"numbers": [%s]}}}'
+
+    values = signature.read(arguments % "2")
+    assert [values["batches"][0].numbers, values["named"]["a"].numbers] == [[1], [2]]
     with pytest.raises(ToolArgumentError, match="integer"):
         signature.read(arguments % '"two"')
