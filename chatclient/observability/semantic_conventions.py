@@ -22,6 +22,7 @@ from chatclient.chat.tool import ToolDefinition
 # Provider names of the conventions that differ from ours.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
     "gemini": "gcp.gemini",
     "mistral": "mistral_ai",
     "xai": "x_ai",

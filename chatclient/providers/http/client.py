@@ -18,7 +18,7 @@ from chatclient._internal.checks import check_type
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import DeadlineExceededError, ProviderError, RequestTimeoutError, UsageError
-from chatclient.providers.http.auth import Headers, HeaderSource, SecretHeaders
+from chatclient.providers.http.auth import Headers, HeaderSource, SecretHeaders, Signer
 from chatclient.providers.http.body import BodyReader, received_headers
 from chatclient.providers.http.connections import Connections, Pools, Shard, library_of
 from chatclient.providers.http.errors import error_from_body
@@ -89,6 +89,7 @@ class HttpClient:
             `total`.
         idempotent: Whether requests contain an idempotency key, the same for all attempts.
         limits: What the server may send.
+        sign: Returns headers that depend on URL and body, such as a signature.
 
     Raises:
         UsageError: *base_url* is not an HTTP URL, or a time-out or number of retries is invalid.
@@ -105,6 +106,7 @@ class HttpClient:
         *,
         idempotent: bool = False,
         limits: ResponseLimits = LIMITS,
+        sign: Signer | None = None,
     ) -> None:
         check_type("limits", limits, ResponseLimits)
         parsed = parse_base_url(base_url)
@@ -116,6 +118,7 @@ class HttpClient:
         self.timeouts = as_timeouts(timeouts)
         self.retry = as_retry_policy(retry)
         self.idempotent = idempotent
+        self._sign = sign
         settings = http_client if isinstance(http_client, Connections) else None
         self._own = http_client if settings is None else None
         self._pools = Pools(self.base_url, settings or Connections())
@@ -264,6 +267,10 @@ class HttpClient:
         try:
             source = self.headers
             headers = await source(runtime) if callable(source) else source
+            if self._sign is not None:
+                url = self._requests.url_of(body.path)
+                signed = await self._sign(runtime, url, body.content)
+                headers = SecretHeaders({**headers, **signed})
             self._check_deadline(runtime)  # again, because the key function may be slow
             request = self._requests.build(client, body, headers, runtime)
             if self._own is not None:

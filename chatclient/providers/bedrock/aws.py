@@ -1,0 +1,108 @@
+"""Region, credentials and signatures, through botocore (extra `bedrock`)."""
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from chatclient.errors import AuthenticationError, UsageError
+from chatclient.providers.bedrock.encoding import PROVIDER
+from chatclient.providers.http.auth import Headers, SecretHeaders, Signer
+from chatclient.providers.http.credentials import ExpiringCredentials
+from chatclient.runtime.runtime import Runtime
+
+if TYPE_CHECKING:
+    from botocore.credentials import ReadOnlyCredentials
+    from botocore.session import Session
+
+_SERVICE = "bedrock-runtime"
+_SIGNING_NAME = "bedrock"
+# botocore renews credentials itself, which can take seconds; it is asked this often.
+_CHECK_SECONDS = 60.0
+
+
+def new_session() -> "Session":
+    """Return a botocore session with the settings of the environment.
+
+    Raises:
+        UsageError: botocore is not installed.
+    """
+    try:
+        from botocore.session import Session  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        msg = "Bedrock needs botocore; pip install 'chatclient[bedrock]'"
+        raise UsageError(msg) from error
+    return Session()
+
+
+def region_of(session: "Session", region: str | None) -> str:
+    """Return *region*, or that of the environment or the AWS profile.
+
+    Raises:
+        UsageError: There is none.
+    """
+    found = region or os.environ.get("AWS_REGION") or session.get_config_variable("region")
+    if not found:
+        msg = "Bedrock needs a region: set AWS_REGION or pass region="
+        raise UsageError(msg)
+    return str(found)
+
+
+def endpoint_of(session: "Session", region: str) -> str:
+    """Return the URL of Bedrock in *region*, or the one that the environment or profile sets.
+
+    Raises:
+        UsageError: *region* is not the name of a region.
+    """
+    from botocore import UNSIGNED  # noqa: PLC0415 - an extra
+    from botocore.config import Config  # noqa: PLC0415
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415
+
+    # Unsigned, because otherwise botocore would look for credentials now.
+    config = Config(signature_version=UNSIGNED)
+    try:
+        client = session.create_client(_SERVICE, region_name=region, config=config)
+    except (BotoCoreError, ValueError) as error:
+        msg = f"botocore knows no address of Bedrock in {region!r}: {error}"
+        raise UsageError(msg) from error
+    return str(client.meta.endpoint_url)
+
+
+def signer(session: "Session", region: str) -> Signer:
+    """Return a function that signs requests with the credentials of *session*."""
+    from botocore.auth import SigV4Auth  # noqa: PLC0415 - an extra
+    from botocore.awsrequest import AWSRequest  # noqa: PLC0415
+
+    credentials = ExpiringCredentials(lambda: _fetch(session))
+
+    async def sign(runtime: Runtime, url: str, body: bytes) -> Headers:
+        current: Any = await credentials.current(runtime)
+        request = AWSRequest("POST", url, {"content-type": "application/json"}, body)
+        SigV4Auth(current, _SIGNING_NAME, region).add_auth(request)
+        return SecretHeaders({name.lower(): value for name, value in request.headers.items()})
+
+    return sign
+
+
+def _fetch(session: "Session") -> "tuple[ReadOnlyCredentials, float | None]":
+    """Return the credentials of *session*, and when to ask for them again.
+
+    Raises:
+        AuthenticationError: There are no credentials, or they cannot be renewed.
+    """
+    from botocore.credentials import RefreshableCredentials  # noqa: PLC0415 - an extra
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+    try:
+        credentials = session.get_credentials()
+        if credentials is None:
+            msg = (
+                "there are no AWS credentials; set AWS_ACCESS_KEY_ID, AWS_PROFILE or "
+                "AWS_BEARER_TOKEN_BEDROCK, or pass api_key="
+            )
+            raise AuthenticationError(msg, provider=PROVIDER)
+        frozen = credentials.get_frozen_credentials()
+    except (BotoCoreError, ClientError, RuntimeError) as error:
+        msg = f"the AWS credentials cannot be loaded: {error}"
+        raise AuthenticationError(msg, provider=PROVIDER) from error
+    renewable = isinstance(credentials, RefreshableCredentials)
+    return frozen, time.time() + _CHECK_SECONDS if renewable else None
