@@ -16,7 +16,7 @@ from chatclient.chat.response import (
 from chatclient.providers.bedrock.encoding import PROVIDER, Block, decode_media
 from chatclient.providers.http.auth import Headers
 from chatclient.providers.http.error_details import request_id
-from chatclient.providers.http.errors import invalid_response
+from chatclient.providers.http.errors import invalid_response, raise_for_error
 from chatclient.providers.wire.fields import (
     MALFORMED,
     dump_arguments,
@@ -42,7 +42,8 @@ _FINISH_REASONS: dict[str, FinishReason] = {
 
 
 def decode_response(data: Any, headers: Headers = EMPTY) -> ChatResponse:
-    """Return the response in *data*."""
+    """Return the response in *data*, or raise the error that it reports."""
+    raise_for_error(PROVIDER, data, headers)
     try:
         blocks = data["output"]["message"]["content"]
         parts = [part for block in blocks if (part := decode_block(block)) is not None]

@@ -13,10 +13,15 @@ from chatclient.providers.http.limits import LIMITS
 from chatclient.providers.http.sse import ServerSentEvent
 
 _PRELUDE = 12  # bytes: lengths of message and headers, and their checksum
-_LONGEST = 32 * 2**20  # botocore accepts 24 MB of content
+_TEXT = b"\t"  # Text begins with this byte or a later one; lengths of 144 MiB and more do, too.
 
 ERROR = "error:"
 """The start of the name of an event that reports an error."""
+
+
+def is_text(data: bytes | bytearray) -> bool:
+    """Return whether *data* is text, such as JSON, and not the beginning of a message."""
+    return data[:1] >= _TEXT
 
 
 class MessageSplitter:
@@ -41,8 +46,8 @@ class MessageSplitter:
         at = 0
         while len(self._rest) - at >= _PRELUDE:
             size = int.from_bytes(self._rest[at : at + 4])
-            if size > _LONGEST and not self.is_event_stream:
-                break  # no stream: such a length begins with a character
+            if is_text(self._rest) and not self.is_event_stream:
+                break  # the server has answered with something else
             if size > self.limit:
                 msg = f"a message of the stream is larger than {self.limit:,} bytes"
                 raise ResponseLimitError(

@@ -1,6 +1,6 @@
 """Decodes streams of the Converse API; no I/O."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,13 +16,14 @@ from chatclient.providers.bedrock.decoding import (
     generation_of,
 )
 from chatclient.providers.bedrock.encoding import PROVIDER, Block
-from chatclient.providers.bedrock.frames import ERROR
+from chatclient.providers.bedrock.frames import ERROR, is_text
 from chatclient.providers.http.auth import Headers
 from chatclient.providers.http.error_details import message_in, request_id
 from chatclient.providers.http.errors import error_from_data, invalid_response, stream_ended_early
 from chatclient.providers.wire.fields import (
     MALFORMED,
     arguments_object,
+    dump_arguments,
     int_field,
     other_fields,
     text_field,
@@ -67,13 +68,13 @@ class StreamDecoder:
             raise invalid_response(PROVIDER, data, error) from error
 
     def finish(self, rest: bytes) -> tuple[ChatResponse | str, ...]:
-        """Check that the answer is complete; *rest* is an unfinished message.
+        """Check that the answer is complete; *rest* is an unfinished message or something else.
 
         Raises:
-            InvalidResponseError: *rest* is the beginning of something else.
+            InvalidResponseError: *rest* is no message.
             StreamInterruptedError: The answer is incomplete.
         """
-        if rest[:1] > b"\1":  # a message has less than 32 MB
+        if is_text(rest):
             raise invalid_response(PROVIDER, rest)
         if not self.is_finished:
             raise stream_ended_early(PROVIDER)
@@ -126,7 +127,7 @@ class StreamDecoder:
             case {"text": text} if block is None:
                 return text_field(text)
             case {"toolUse": {"input": text}} if block is None:
-                return _chunk(ToolCallChunk(index, arguments=text_field(text)))
+                return _chunk(ToolCallChunk(index, arguments=_arguments(text)))
             case {"reasoningContent": {"text": text}}:
                 return _chunk(Reasoning(text_field(text), provider=PROVIDER))
             case {"reasoningContent": {"signature": signature}}:
@@ -147,6 +148,11 @@ class StreamDecoder:
 
 def _index_of(event: Block) -> int:
     return int_field(event.get("contentBlockIndex")) or 0
+
+
+def _arguments(value: Any) -> str:
+    # Gateways may send an object.
+    return dump_arguments(value) if value and isinstance(value, Mapping) else text_field(value)
 
 
 def _chunk(part: Part | None) -> ChatResponse | str | None:
