@@ -149,6 +149,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "chatclient.providers": {
         "chatclient.providers.anthropic.model": "AnthropicChatModel AnthropicChatOptions",
+        "chatclient.providers.azure": "azure_model",
+        "chatclient.providers.bedrock.model": "BedrockChatModel BedrockChatOptions",
         "chatclient.providers.compatible": "compatible_model",
         "chatclient.providers.composite": "FallbackChatModel RoutingChatModel",
         "chatclient.providers.embeddings": (
@@ -157,6 +159,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.providers.gemini.model": "GeminiChatModel GeminiChatOptions",
         "chatclient.providers.http.auth": "Headers",
         "chatclient.providers.http.client": "HttpAnswer HttpClient",
+        "chatclient.providers.http.credentials": "ExpiringCredentials",
         "chatclient.providers.http.stream_listener": "with_listener",
         "chatclient.providers.http.model": "HttpModel",
         "chatclient.providers.http.reader": "EventReader",
@@ -177,6 +180,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "OpenAIResponsesChatModel OpenAIResponsesChatOptions"
         ),
         "chatclient.providers.registry": "chat_model",
+        "chatclient.providers.vertex": "vertex_model",
     },
     "chatclient.memory": {
         "chatclient.memory.chat_memory": (

@@ -11,14 +11,16 @@ from chatclient.errors import UsageError
 # Modules are imported on first use.
 _PROVIDERS = {
     "anthropic": ("chatclient.providers.anthropic.model", "AnthropicChatModel"),
+    "azure": ("chatclient.providers.azure", "azure_model"),
+    "bedrock": ("chatclient.providers.bedrock.model", "BedrockChatModel"),
     "gemini": ("chatclient.providers.gemini.model", "GeminiChatModel"),
     "local": ("chatclient.providers.local.model", "LocalChatModel"),
     "ollama": ("chatclient.providers.ollama.model", "OllamaChatModel"),
     "openai": ("chatclient.providers.openai.chat", "OpenAIChatModel"),
     "openai-responses": ("chatclient.providers.openai.responses", "OpenAIResponsesChatModel"),
+    "vertex": ("chatclient.providers.vertex", "vertex_model"),
 }
 COMPATIBLE = (
-    "azure",
     "deepseek",
     "groq",
     "llamacpp",
@@ -32,6 +34,7 @@ COMPATIBLE = (
     "xai",
     "zhipu",
 )
+_WITHOUT_DEFAULT = (*COMPATIBLE, "azure", "bedrock", "vertex")
 
 
 def chat_model(name: str, **settings: Any) -> ChatModel:
@@ -46,10 +49,10 @@ def chat_model(name: str, **settings: Any) -> ChatModel:
     """
     check_type("the name of a model", name, str)
     provider, _, model = name.partition(":")
+    if provider in _WITHOUT_DEFAULT and not model:
+        msg = f"{name!r} names no model; write {provider}:model"
+        raise UsageError(msg)
     if provider in COMPATIBLE:
-        if not model:
-            msg = f"{name!r} names no model; write {provider}:model"
-            raise UsageError(msg)
         compatible = _load("chatclient.providers.compatible", "compatible_model")
         return compatible(provider, model, **settings)
     if provider not in _PROVIDERS:

@@ -1,10 +1,17 @@
-"""Responses and streams of Bedrock's Converse API."""
+"""A server of Bedrock's Converse API, which verifies signatures; its responses and streams."""
 
+import hashlib
+import hmac
 import json
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
+from urllib.parse import quote
 from zlib import crc32
+
+from tests.support.loopback import LoopbackServer, as_json
+from tests.support.servers import Reply
 
 Json = dict[str, Any]
 
@@ -90,3 +97,79 @@ def _parts(block: Json) -> tuple[Json, Iterable[Json]]:
 
 def as_stream(whole: Json) -> bytes:
     return b"".join(event(kind, payload) for kind, payload in events_of(whole))
+
+
+# --- the server -----------------------------------------------------------------------------
+
+_AUTHORIZATION = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=(\S+?)/(\S+), SignedHeaders=(\S+), Signature=(\S+)"
+)
+
+
+def signature_problem(path: str, headers: dict[str, str], body: bytes, secret: str) -> str | None:
+    """Return why AWS would refuse the signature of a request, or None.
+
+    Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
+    """
+    match = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
+    if match is None:
+        return "not signed"
+    scope, names, signature = match[2], match[3].split(";"), match[4]
+    if not {"host", "x-amz-date"}.issubset(names) or not scope.endswith("/bedrock/aws4_request"):
+        return f"wrong scope or headers: {scope}, {names}"
+    lines = [f"{name}:{headers[name]}" for name in names]
+    canonical = "\n".join(
+        ["POST", quote(path), "", *lines, "", match[3], hashlib.sha256(body).hexdigest()]
+    )
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    to_sign = f"AWS4-HMAC-SHA256\n{headers['x-amz-date']}\n{scope}\n{digest}"
+    key = f"AWS4{secret}".encode()
+    for step in scope.split("/"):
+        key = hmac.digest(key, step.encode(), "sha256")
+    expected = hmac.digest(key, to_sign.encode(), "sha256").hex()
+    return None if hmac.compare_digest(expected, signature) else "wrong signature"
+
+
+class ConverseServer:
+    """Returns its answers in order, repeating the last, to requests with a valid signature.
+
+    Attributes:
+        requests: The bodies of the accepted requests.
+        headers: The headers of all requests.
+        paths: The paths of all requests.
+        valid_tokens: The session tokens that have not expired; an empty one is no token.
+    """
+
+    def __init__(self, *answers: Json | Reply, secret: str) -> None:
+        self._answers = list(answers)
+        self._secret = secret
+        self.requests: list[Json] = []
+        self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.valid_tokens = {""}
+        self._server = LoopbackServer(self._reply, raw=True)
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    def _reply(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        self.headers.append(headers)
+        self.paths.append(path)
+        if not headers.get("authorization", "").startswith("Bearer "):
+            if problem := signature_problem(path, headers, body, self._secret):
+                return as_json({"message": problem}, 403)
+            if headers.get("x-amz-security-token", "") not in self.valid_tokens:
+                kind = {"x-amzn-errortype": "ExpiredTokenException:http://internal"}
+                text = "The security token included in the request is expired"
+                return as_json({"message": text}, 403, **kind)
+        self.requests.append(json.loads(body))
+        reply = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(reply, Reply):
+            return reply
+        if path.endswith("/converse-stream"):
+            return Reply(as_stream(reply), content_type="application/vnd.amazon.eventstream")
+        return as_json(reply)
+
+    def close(self) -> None:
+        self._server.close()

@@ -76,9 +76,21 @@ def signer(session: "Session", region: str) -> Signer:
 
     async def sign(runtime: Runtime, url: str, body: bytes) -> Headers:
         current: Any = await credentials.current(runtime)
-        request = AWSRequest("POST", url, {"content-type": "application/json"}, body)
-        SigV4Auth(current, _SIGNING_NAME, region).add_auth(request)
-        return SecretHeaders({name.lower(): value for name, value in request.headers.items()})
+        timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        headers = {"x-amz-date": timestamp}
+        if current.token:
+            headers["x-amz-security-token"] = current.token
+        request = AWSRequest("POST", url, headers, body)
+        request.context["timestamp"] = timestamp
+        # Not with `add_auth`, which writes the token to the log of botocore.
+        auth = SigV4Auth(current, _SIGNING_NAME, region)
+        to_sign = auth.string_to_sign(request, auth.canonical_request(request))
+        headers["authorization"] = (
+            f"AWS4-HMAC-SHA256 Credential={auth.scope(request)}, "
+            f"SignedHeaders={auth.signed_headers(auth.headers_to_sign(request))}, "
+            f"Signature={auth.signature(to_sign, request)}"
+        )
+        return SecretHeaders(headers)
 
     return sign
 
