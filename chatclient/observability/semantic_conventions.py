@@ -25,6 +25,7 @@ _PROVIDERS = {
     "bedrock": "aws.bedrock",
     "gemini": "gcp.gemini",
     "mistral": "mistral_ai",
+    "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
 

@@ -1,0 +1,1 @@
+"""OpenAI's models on Azure, with API keys or Entra ID (extra `azure`)."""
