@@ -21,6 +21,7 @@ _PROVIDERS = {
     "vertex": ("chatclient.providers.vertex", "vertex_model"),
 }
 COMPATIBLE = (
+    "azure",
     "deepseek",
     "groq",
     "llamacpp",
@@ -34,7 +35,7 @@ COMPATIBLE = (
     "xai",
     "zhipu",
 )
-_WITHOUT_DEFAULT = (*COMPATIBLE, "azure", "bedrock", "vertex")
+_WITHOUT_DEFAULT = (*COMPATIBLE, "bedrock", "vertex")
 
 
 def chat_model(name: str, **settings: Any) -> ChatModel:
@@ -52,18 +53,18 @@ def chat_model(name: str, **settings: Any) -> ChatModel:
     if provider in _WITHOUT_DEFAULT and not model:
         msg = f"{name!r} names no model; write {provider}:model"
         raise UsageError(msg)
+    if provider in _PROVIDERS:
+        kind: Callable[..., ChatModel] = _load(*_PROVIDERS[provider])
+        return kind(model=model, **settings) if model else kind(**settings)
     if provider in COMPATIBLE:
         compatible = _load("chatclient.providers.compatible", "compatible_model")
         return compatible(provider, model, **settings)
-    if provider not in _PROVIDERS:
-        known = ", ".join(sorted((*_PROVIDERS, *COMPATIBLE)))
-        msg = (
-            f"{name!r} names no provider; write provider:model, such as openai:gpt-5-mini, with one"
-            f" of {known}"
-        )
-        raise UsageError(msg)
-    kind: Callable[..., ChatModel] = _load(*_PROVIDERS[provider])
-    return kind(model=model, **settings) if model else kind(**settings)
+    known = ", ".join(sorted({*_PROVIDERS, *COMPATIBLE}))
+    msg = (
+        f"{name!r} names no provider; write provider:model, such as openai:gpt-5-mini, with one"
+        f" of {known}"
+    )
+    raise UsageError(msg)
 
 
 def _load(module: str, name: str) -> Callable[..., ChatModel]:

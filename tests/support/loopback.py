@@ -19,7 +19,7 @@ def as_json(value: Any, status: int = 200, **headers: str) -> Reply:
 
 
 class LoopbackServer:
-    """Answers POST requests until it is closed; bodies are JSON, or if *raw* bytes."""
+    """Answers GET and POST requests until it is closed; bodies are JSON, or if *raw* bytes."""
 
     def __init__(self, answer: Answer, *, raw: bool = False) -> None:
         self._server = _Server(("127.0.0.1", 0), _handler(answer, raw=raw))
@@ -56,7 +56,7 @@ def _handler(answer: Answer, *, raw: bool) -> Callable[..., BaseHTTPRequestHandl
         disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
-            content = self.rfile.read(int(self.headers["content-length"]))
+            content = self.rfile.read(int(self.headers["content-length"] or 0))
             body = content if raw else json.loads(content)
             headers = {name.lower(): value for name, value in self.headers.items()}
             reply = answer(self.path, headers, body)
@@ -73,6 +73,8 @@ def _handler(answer: Answer, *, raw: bool) -> Callable[..., BaseHTTPRequestHandl
                 self.wfile.flush()
                 time.sleep(reply.delay)
             self.close_connection = reply.truncate
+
+        do_GET = do_POST
 
         def log_message(self, format: str, *args: Any) -> None:
             """Print nothing."""

@@ -20,7 +20,7 @@ class ExpiringCredentials(Generic[T]):
     """Credentials that are fetched when they are first needed, and again before they expire.
 
     Safe to share between threads and event loops: one request fetches for all that need it at the
-    same time. While the present credentials are valid, the others do not wait for it, and an error
+    same time, and fails for all. While the present credentials are valid, the others do not wait for it, and an error
     of *fetch* is only logged.
 
     Args:
@@ -34,6 +34,8 @@ class ExpiringCredentials(Generic[T]):
         self._value: T | None = None
         self._expires = 0.0
         self._renewal = 0.0  # from when on to fetch again
+        self._error: Exception | None = None  # of the last fetch
+        self._fetches = 0  # completed ones
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -50,18 +52,25 @@ class ExpiringCredentials(Generic[T]):
         return await runtime.invoke(self._renewed)
 
     def _renewed(self) -> T:
+        fetches = self._fetches
         with self._lock:
             now = time.time()
             if self._value is not None and now < self._renewal:
                 return self._value  # another request has renewed them
+            if self._error is not None and fetches != self._fetches:
+                raise self._error  # another request has tried
             # Until then, other requests use the present credentials, unless these have expired.
             self._renewal = min(now + _RETRY, self._expires)
             try:
                 self._value, self._expires, self._renewal = self._fetched()
+                self._error = None
             except Exception as error:
                 if self._value is None or now >= self._expires:
+                    self._error = error
                     raise
                 log.warning("credentials could not be renewed", error=type(error).__name__)
+            finally:
+                self._fetches += 1
             return self._value
 
     def _fetched(self) -> tuple[T, float, float]:

@@ -45,6 +45,7 @@ class Dialect:
         one_system_message: Whether leading system messages have to be merged.
         names_tools: Whether tool results need the name of their tool.
         tool_schemas: The server's rules for tool schemas.
+        key_header: Header of the key; `Bearer` precedes it in `authorization` only.
     """
 
     provider: str = "openai"
@@ -69,6 +70,7 @@ class Dialect:
     one_system_message: bool = False
     names_tools: bool = False
     tool_schemas: SchemaRules = OPENAI_RULES
+    key_header: str = "authorization"
 
 
 OPENAI = Dialect(max_call_id_length=40, unsupported=frozenset({"top_k"}))

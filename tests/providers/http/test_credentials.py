@@ -5,6 +5,7 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import anyio.to_thread
 import pytest
 
 from chatclient import Runtime
@@ -37,7 +38,7 @@ class Issuer:
     def __init__(self, clock: Clock, lifetime: float | None) -> None:
         self._clock = clock
         self.lifetime = lifetime
-        self.issued = 0
+        self.issued = self.calls = 0
         self.error: Exception | None = None
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -45,6 +46,7 @@ class Issuer:
 
     def __call__(self) -> tuple[str, float | None]:
         self.asked.set()
+        self.calls += 1
         assert self.may_answer.wait(10)
         if self.error is not None:
             raise self.error
@@ -106,6 +108,33 @@ def test_one_renewal_for_concurrent_requests(clock: Clock, *, blocking: bool) ->
 
     assert found == ["token 1"] * 8
     assert issuer.issued == 1
+
+
+def test_one_failure_for_concurrent_requests(clock: Clock) -> None:
+    """Requests that wait for a renewal share its error, and the next one tries again."""
+    issuer = Issuer(clock, 3600)
+    credentials = ExpiringCredentials(issuer)
+    issuer.error = ValueError("no")
+    issuer.may_answer.clear()
+
+    async def answer_when_all_wait() -> None:
+        threads = anyio.to_thread.current_default_thread_limiter()
+        while threads.borrowed_tokens < 8:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        issuer.may_answer.set()
+
+    async def get_all() -> list[str | BaseException]:
+        answering = asyncio.create_task(answer_when_all_wait())
+        jobs = [credentials.current(ON_LOOP) for _ in range(8)]
+        found = await asyncio.gather(*jobs, return_exceptions=True)
+        await answering
+        return found
+
+    assert asyncio.run(get_all()) == [issuer.error] * 8
+    assert issuer.calls == 1
+    issuer.error = None
+    assert get(credentials) == "token 1"
 
 
 def test_valid_credentials_during_renewal(clock: Clock) -> None:
