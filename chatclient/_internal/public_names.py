@@ -150,7 +150,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     "chatclient.providers": {
         "chatclient.providers.anthropic.model": "AnthropicChatModel AnthropicChatOptions",
         "chatclient.providers.azure": "azure_model",
-        "chatclient.providers.bedrock.model": "BedrockChatModel BedrockChatOptions",
+        "chatclient.providers.bedrock.model": "BedrockChatModel",
+        "chatclient.providers.bedrock.options": "BedrockChatOptions",
         "chatclient.providers.compatible": "compatible_model",
         "chatclient.providers.composite": "FallbackChatModel RoutingChatModel",
         "chatclient.providers.embeddings": (

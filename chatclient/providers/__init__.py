@@ -10,10 +10,8 @@ if TYPE_CHECKING:
         AnthropicChatOptions as AnthropicChatOptions,
     )
     from chatclient.providers.azure import azure_model as azure_model
-    from chatclient.providers.bedrock.model import (
-        BedrockChatModel as BedrockChatModel,
-        BedrockChatOptions as BedrockChatOptions,
-    )
+    from chatclient.providers.bedrock.model import BedrockChatModel as BedrockChatModel
+    from chatclient.providers.bedrock.options import BedrockChatOptions as BedrockChatOptions
     from chatclient.providers.compatible import (
         compatible_model as compatible_model,
     )

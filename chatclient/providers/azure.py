@@ -8,9 +8,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Unpack
 from urllib.parse import quote
 
-from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
-from chatclient.chat.options import ChatOptions
 from chatclient._internal.checks import check_model_name
+from chatclient.chat.options import ChatOptions
+from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
 from chatclient.providers.http.auth import Key, KeySource
 from chatclient.providers.http.credentials import ExpiringCredentials
 from chatclient.providers.http.settings import HttpOptions

@@ -193,7 +193,10 @@ def test_keys_and_other_urls(azure: Azure) -> None:
 def test_refused_token(ask: Ask, azure: Azure) -> None:
     """A refusal of the identity service is an `AuthenticationError`."""
     azure.refusal = as_json({"message": "no identity"}, 400)
-    with azure_model("my-gpt") as model, pytest.raises(AuthenticationError, match="no token of Entra"):
+    with (
+        azure_model("my-gpt") as model,
+        pytest.raises(AuthenticationError, match="no token of Entra"),
+    ):
         ask(ChatClient.create(model).prompt("Hi"))
     assert azure.requests == []
 

@@ -478,9 +478,13 @@ def test_error_event_is_raised_after_retries(service: Service, mode: str, play: 
 def test_error_event_after_content_is_raised(service: Service, mode: str, play: Play) -> None:
     """A stream that has delivered content is not retried; the error is raised."""
     beginning = service.stream(TEXT).partition(b"three")[0]
-    beginning = beginning[
-        : max(beginning.rfind(b"\n\n"), beginning.rfind(b"\r\n\r\n"), beginning.rfind(b"\n")) + 1
-    ] + b"\n"
+    beginning = (
+        beginning[
+            : max(beginning.rfind(b"\n\n"), beginning.rfind(b"\r\n\r\n"), beginning.rfind(b"\n"))
+            + 1
+        ]
+        + b"\n"
+    )
     if service.name == "bedrock":
         events = converse_server.events_of(converse_server.response(TEXT))
         beginning = b"".join(converse_server.event(*each) for each in events[:3])

@@ -97,7 +97,9 @@ def ask_bedrock(url: str, streaming: bool) -> str:
         return str(client.converse(**asked)["output"]["message"]["content"][0]["text"])
     events = list(client.converse_stream(**asked)["stream"])
     assert "metadata" in events[-1]
-    deltas = [event["contentBlockDelta"]["delta"] for event in events if "contentBlockDelta" in event]
+    deltas = [
+        event["contentBlockDelta"]["delta"] for event in events if "contentBlockDelta" in event
+    ]
     return "".join(delta["text"] for delta in deltas)
 
 

@@ -74,7 +74,8 @@ def _handler(answer: Answer, *, raw: bool) -> Callable[..., BaseHTTPRequestHandl
                 time.sleep(reply.delay)
             self.close_connection = reply.truncate
 
-        do_GET = do_POST
+        def do_GET(self) -> None:
+            self.do_POST()
 
         def log_message(self, format: str, *args: Any) -> None:
             """Print nothing."""

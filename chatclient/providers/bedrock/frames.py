@@ -76,7 +76,7 @@ def _decoded(message: bytes) -> ServerSentEvent:
     """
     from botocore.eventstream import EventStreamBuffer, ParserError  # noqa: PLC0415 - an extra
 
-    buffer = EventStreamBuffer()
+    buffer: Any = EventStreamBuffer()
     try:
         buffer.add_data(message)
         found = next(buffer, None)

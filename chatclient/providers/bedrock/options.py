@@ -139,7 +139,7 @@ def encode_tools(options: ChatOptions, messages: Iterable[Message]) -> dict[str,
         offered.append(CACHE_POINT)
     config: dict[str, Any] = {"tools": offered}
     if choice is not None:
-        choices = {"auto": {"auto": {}}, "required": {"any": {}}}
+        choices: dict[str, Any] = {"auto": {"auto": {}}, "required": {"any": {}}}
         config["toolChoice"] = choices.get(choice, {"tool": {"name": choice}})
     return config
 

@@ -205,5 +205,3 @@ class _Block:
 
 def _own(block: Block) -> ProviderPart:
     return ProviderPart(PROVIDER, FrozenDict(block))
-
-

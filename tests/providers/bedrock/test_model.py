@@ -180,10 +180,13 @@ def test_content_of_messages(converse: Start) -> None:
     notes = Media("text/x-notes", b"notes", metadata={"context": "old"})
     calls = [ToolCall("c:1", "look", "{}"), ToolCall("c2", "look", '{"at": 1}')]
     results = [
-        ToolResponse("c:1", "look", "seen", media=[image, Media("font/woff", b"f", name="f")]),
+        ToolResponse("c:1", "look", "seen", media=(image, Media("font/woff", b"f", name="f"))),
         ToolResponse("c2", "look", " ", is_error=True),
     ]
-    foreign = [Reasoning("Hm.", "sig", "anthropic"), ProviderPart("gemini", {"x": 1}, "Cited.")]
+    foreign: list[Any] = [
+        Reasoning("Hm.", "sig", "anthropic"),
+        ProviderPart("gemini", {"x": 1}, "Cited."),
+    ]
     body = sent(
         converse(response("ok")),
         SystemMessage("Be brief.", {"cache_control": {"type": "ephemeral"}}),

@@ -17,7 +17,14 @@ from chatclient.providers.bedrock.model import BedrockChatModel
 from chatclient.providers.bedrock.stream import StreamDecoder
 from chatclient.providers.http.reader import EventReader
 from tests.support.converse_server import Json, as_stream
-from tests.support.replay import PATIENT, Exchange, ReplayServer, exchanges, needs_recordings, pieces
+from tests.support.replay import (
+    PATIENT,
+    Exchange,
+    ReplayServer,
+    exchanges,
+    needs_recordings,
+    pieces,
+)
 
 pytestmark = needs_recordings
 pytest.importorskip("botocore")
@@ -59,7 +66,9 @@ def problems_of(exchange: Exchange, outcome: ChatResponse | Exception) -> list[s
         "cached": (outcome.usage.cache_read_tokens, usage.get("cacheReadInputTokens")),
         "reason": (outcome.finish_reason, "tool_call" if calls else "stop"),
     }
-    return [f"{k}: {found!r}, not {wanted!r}" for k, (found, wanted) in pairs.items() if found != wanted]
+    return [
+        f"{k}: {found!r}, not {wanted!r}" for k, (found, wanted) in pairs.items() if found != wanted
+    ]
 
 
 @pytest.mark.parametrize("blocking", [True, False])
