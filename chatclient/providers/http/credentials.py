@@ -20,7 +20,7 @@ class ExpiringCredentials(Generic[T]):
     """Credentials that are fetched when they are first needed, and again before they expire.
 
     Safe to share between threads and event loops: one request fetches for all that need it at the
-    same time, and fails for all. While the present credentials are valid, the others do not wait for
+    same time, and fails for all. While the present credentials are valid, others do not wait for
     it, and an error of *fetch* is only logged.
 
     Args:
