@@ -133,6 +133,8 @@ def signature_problem(path: str, headers: dict[str, str], body: bytes, secret: s
 class ConverseServer:
     """Returns its answers in order, repeating the last, to requests with a valid signature.
 
+    An answer may be a function of the request's headers.
+
     Attributes:
         requests: The bodies of the accepted requests.
         headers: The headers of all requests.
@@ -140,7 +142,7 @@ class ConverseServer:
         valid_tokens: The session tokens that have not expired; an empty one is no token.
     """
 
-    def __init__(self, *answers: Json | Reply, secret: str) -> None:
+    def __init__(self, *answers: Any, secret: str) -> None:
         self._answers = list(answers)
         self._secret = secret
         self.requests: list[Json] = []
@@ -165,6 +167,8 @@ class ConverseServer:
                 return as_json({"message": text}, 403, **kind)
         self.requests.append(json.loads(body))
         reply = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if callable(reply):
+            reply = reply(headers)
         if isinstance(reply, Reply):
             return reply
         if path.endswith("/converse-stream"):

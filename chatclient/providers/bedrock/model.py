@@ -116,7 +116,8 @@ class BedrockChatModel(HttpModel, ChatModel):
         return self._renamed.received_stream(chunks, prompt.options)
 
     def _path(self, prompt: Prompt, operation: str) -> str:
-        return f"/model/{quote(prompt.options.model or self.name, safe='')}/{operation}"
+        # Colons are not quoted, because aiohttp would send them unquoted, and not as signed.
+        return f"/model/{quote(prompt.options.model or self.name, safe=':')}/{operation}"
 
     def _body(self, prompt: Prompt) -> bytes:
         messages = with_user_message(self._renamed.sent(prompt.messages, prompt.options))

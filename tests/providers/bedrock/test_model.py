@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -63,7 +64,7 @@ def converse() -> Iterator[Start]:
     """Start servers that are closed after the test."""
     started: list[ConverseServer] = []
 
-    def start(*answers: Json | Reply) -> ConverseServer:
+    def start(*answers: Any) -> ConverseServer:
         started.append(ConverseServer(*answers, secret=SECRET))
         return started[-1]
 
@@ -130,7 +131,7 @@ def test_tool_loop(ask: Ask, converse: Start) -> None:
         },
     ]
     operation = "converse-stream" if ask.streaming else "converse"
-    assert set(server.paths) == {f"/model/{CLAUDE.replace(':', '%3A')}/{operation}"}
+    assert set(server.paths) == {f"/model/{CLAUDE}/{operation}"}
 
 
 def test_usage_and_metadata(ask: Ask, converse: Start) -> None:
@@ -361,6 +362,43 @@ def test_output_modes() -> None:
 
 
 # --- credentials and errors -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", ["httpx", "httpx2", "aiohttp"])
+@pytest.mark.parametrize(
+    "name", [NOVA, "arn:aws:bedrock:us-east-1:1:inference-profile/us.x~y.z-v1:0", "a b/ü%"]
+)
+def test_signed_path(
+    converse: Start, name: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every HTTP library sends the path that was signed."""
+    pytest.importorskip({"aiohttp": "httpx_aiohttp"}.get(library, library))
+    monkeypatch.setenv("CHATCLIENT_HTTP", library)
+    server = converse(response("ok"))
+
+    async def ask_twice() -> None:
+        async with model_of(server, name) as model:
+            assert (await model.acall("Hi")).text == "ok"
+            assert model.call("Hi").text == "ok"
+
+    asyncio.run(ask_twice())
+    assert {unquote(path) for path in server.paths} == {f"/model/{name}/converse"}
+
+
+def test_error_texts(converse: Start) -> None:
+    """What AWS says about a signature is told, without the signature."""
+
+    def refuse(headers: dict[str, str]) -> Reply:
+        signature = headers["authorization"].rpartition("=")[2]
+        text = f"Credential should be scoped to a region; {headers['x-amz-date']}; {signature}"
+        return as_json({"message": text}, 403)
+
+    server = converse(refuse)
+    with model_of(server) as model, pytest.raises(AuthenticationError) as raised:
+        model.call("Hi")
+
+    date = server.headers[0]["x-amz-date"]
+    assert f"Credential should be scoped to a region; {date}; ***" in str(raised.value)
 
 
 def test_expired_credentials(
