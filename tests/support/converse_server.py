@@ -34,6 +34,11 @@ def message(payload: bytes, **headers: str) -> bytes:
     encoded = b"".join(
         _header(f":{name.replace('_', '-')}", value) for name, value in headers.items()
     )
+    return message_with(encoded, payload)
+
+
+def message_with(encoded: bytes, payload: bytes) -> bytes:
+    """Return a message with *encoded* headers."""
     prelude = struct.pack("!II", 16 + len(encoded) + len(payload), len(encoded))
     start = prelude + struct.pack("!I", crc32(prelude)) + encoded + payload
     return start + struct.pack("!I", crc32(start))

@@ -4,6 +4,7 @@ Source: https://docs.aws.amazon.com/transcribe/latest/dg/streaming-setting-up.ht
 encoding". botocore checks and decodes the messages; it would copy a large one with every piece.
 """
 
+import struct
 from typing import Any
 
 from chatclient._internal.json import dumps
@@ -72,20 +73,18 @@ def _decoded(message: bytes) -> ServerSentEvent:
     """Return the event in the bytes of a message.
 
     Raises:
-        InvalidResponseError: A checksum or a length is wrong.
+        InvalidResponseError: A checksum, a length or a header is wrong.
     """
     from botocore.eventstream import EventStreamBuffer, ParserError  # noqa: PLC0415 - an extra
 
     buffer: Any = EventStreamBuffer()
     try:
         buffer.add_data(message)
-        found = next(buffer, None)
-    except ParserError as error:
+        found = next(buffer)
+    # Behind valid checksums, botocore expects valid headers.
+    except (ParserError, struct.error, ValueError, LookupError, StopIteration) as error:
         msg = f"{PROVIDER} sent a damaged stream: {error}"
         raise InvalidResponseError(msg, provider=PROVIDER) from error
-    if found is None:
-        msg = f"{PROVIDER} sent a damaged stream: a message with a wrong length"
-        raise InvalidResponseError(msg, provider=PROVIDER)
     return _event(found.headers, found.payload)
 
 

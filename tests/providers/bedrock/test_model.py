@@ -188,10 +188,11 @@ def test_content_of_messages(converse: Start) -> None:
         Reasoning("Hm.", "sig", "anthropic"),
         ProviderPart("gemini", {"x": 1}, "Cited."),
     ]
+    own = ProviderPart("bedrock", {"guardContent": {"text": {"text": "Mind this."}}})
     body = sent(
         converse(response("ok")),
         SystemMessage("Be brief.", {"cache_control": {"type": "ephemeral"}}),
-        UserMessage(["Look: ", image, page, stored, notes, " "]),
+        UserMessage(["Look: ", image, page, stored, notes, " ", own, *foreign[1:]]),
         AssistantMessage([*foreign, Reasoning("unsigned", provider="bedrock"), *calls, image]),
         ToolResponseMessage(results),
         UserMessage("And?"),
@@ -220,6 +221,8 @@ def test_content_of_messages(converse: Start) -> None:
                 "context": "old",
             }
         },
+        own.data,
+        {"text": "Cited."},
     ]
     assert assistant == [
         {"text": "Cited."},

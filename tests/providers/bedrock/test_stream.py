@@ -31,6 +31,7 @@ from tests.support.converse_server import (
     events_of,
     exception,
     message,
+    message_with,
     response,
 )
 
@@ -128,6 +129,16 @@ def test_citations_after_text() -> None:
     assert found.output.parts == ("It is said.", cited)
 
 
+def test_image_elsewhere() -> None:
+    """An image that is not in the answer is kept as the API describes it."""
+    source = {"s3Location": {"uri": "s3://bucket/cat.png"}}
+    found = decoded(start(image={"format": "png"}), delta(image={"source": source}), END)
+
+    assert found.output is not None
+    part = ProviderPart("bedrock", {"image": {"format": "png", "source": source}})
+    assert found.output.parts == (part,)
+
+
 def test_signature_without_text() -> None:
     """Reasoning that is not shown keeps its signature."""
     found = decoded(delta(reasoningContent={"signature": "sig"}), END)
@@ -188,6 +199,13 @@ def test_damaged_streams() -> None:
     for other in (b'{"message": "no stream"}', b"<html>", short, delta(text=[1])):
         with pytest.raises(InvalidResponseError):
             decoded(other)
+
+
+@pytest.mark.parametrize("headers", [b"\1", b"\1a\x63", b"\1\xff\0", b"\2a\7\0\1"])
+def test_damaged_headers(headers: bytes) -> None:
+    """Headers that cannot be read are an `InvalidResponseError`, although checksums are valid."""
+    with pytest.raises(InvalidResponseError, match="damaged stream"):
+        decoded(message_with(headers, b"{}"))
 
 
 def test_limits() -> None:
