@@ -75,22 +75,25 @@ def signer(session: "Session", region: str) -> Signer:
     credentials = ExpiringCredentials(lambda: _fetch(session))
 
     async def sign(runtime: Runtime, url: str, body: bytes) -> Headers:
-        current: Any = await credentials.current(runtime)
+        # No secret is a local variable, which tracebacks may show. `add_auth` would write the token
+        # to the log of botocore.
+        auth: Any = SigV4Auth(await credentials.current(runtime), _SIGNING_NAME, region)
         timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        headers = {"x-amz-date": timestamp}
-        if current.token:
-            headers["x-amz-security-token"] = current.token
-        request = AWSRequest("POST", url, headers, body)
+        request = AWSRequest("POST", url, {"x-amz-date": timestamp}, body)
         request.context["timestamp"] = timestamp
-        # Not with `add_auth`, which writes the token to the log of botocore.
-        auth = SigV4Auth(current, _SIGNING_NAME, region)
+        if auth.credentials.token:
+            request.headers["x-amz-security-token"] = auth.credentials.token
         to_sign = auth.string_to_sign(request, auth.canonical_request(request))
-        headers["authorization"] = (
+        authorization = (
             f"AWS4-HMAC-SHA256 Credential={auth.scope(request)}, "
-            f"SignedHeaders={auth.signed_headers(auth.headers_to_sign(request))}, "
-            f"Signature={auth.signature(to_sign, request)}"
+            f"SignedHeaders={auth.signed_headers(auth.headers_to_sign(request))}, Signature="
         )
-        return SecretHeaders(headers)
+        return SecretHeaders(
+            {
+                **dict(request.headers.items()),
+                "authorization": authorization + auth.signature(to_sign, request),
+            }
+        )
 
     return sign
 

@@ -46,9 +46,9 @@ class ExpiringCredentials(Generic[T]):
         Raises:
             Exception: An error of *fetch*, if there are no valid credentials.
         """
-        value = self._value
-        if value is not None and time.time() < self._renewal:
-            return value
+        # No local variable holds the value, because tracebacks may show it.
+        if self._value is not None and time.time() < self._renewal:
+            return self._value
         return await runtime.invoke(self._renewed)
 
     def _renewed(self) -> T:

@@ -26,12 +26,13 @@ from chatclient.chat.messages import ProviderPart, Reasoning
 from chatclient.errors import (
     AuthenticationError,
     InvalidRequestError,
+    ProviderError,
     RateLimitedError,
     ResponseLimitError,
     UsageError,
 )
 from chatclient.providers import BedrockChatModel, BedrockChatOptions, ResponseLimits, chat_model
-from chatclient.tools import tool, tool_callbacks
+from chatclient.tools import ExternalTool, ToolDefinition, tool, tool_callbacks
 from tests.support.ask import Ask
 from tests.support.converse_server import ConverseServer, Json, response
 from tests.support.loopback import as_json
@@ -351,6 +352,23 @@ def test_tools_of_earlier_calls(converse: Start) -> None:
     assert offered(*called, tool_callbacks=tools, tool_choice="none") == ["weather"]
     assert offered(*called) == ["look"]
     assert offered(UserMessage("Hi"), server_tools="nova_grounding") == ["nova_grounding"]
+
+
+def test_tool_without_description(converse: Start) -> None:
+    """Blank descriptions, which the API refuses, are left out; strict tools are marked."""
+    definition = ToolDefinition("look", strict=True)
+    body = sent(converse(response("ok")), tool_callbacks=[ExternalTool(definition)])
+
+    (spec,) = (each["toolSpec"] for each in body["toolConfig"]["tools"])
+    assert spec.keys() == {"name", "inputSchema", "strict"}
+    assert spec["inputSchema"]["json"]["type"] == "object"
+
+
+@pytest.mark.parametrize("answer", [{"output": 1}, [], {"error": {"message": "no"}}])
+def test_malformed_answers(converse: Start, answer: Any) -> None:
+    """What is not a response, or tells an error, is a `ProviderError`."""
+    with model_of(converse(as_json(answer))) as model, pytest.raises(ProviderError):
+        model.call("Hi")
 
 
 def test_output_modes() -> None:
