@@ -16,7 +16,7 @@ from chatclient.providers.anthropic.encoding import EncodedConversation, without
 from chatclient.providers.bedrock.aws import endpoint_of, new_session, region_of, signer
 from chatclient.providers.bedrock.decoding import decode_response
 from chatclient.providers.bedrock.encoding import CACHE_POINT, CONVERSE, PROVIDER, encode_message
-from chatclient.providers.bedrock.frames import MessageSplitter
+from chatclient.providers.bedrock.frames import MessageSplitter, is_text
 from chatclient.providers.bedrock.options import (
     BedrockChatOptions,
     cached_up_to,
@@ -30,7 +30,7 @@ from chatclient.providers.http.auth import Headers, Key, key_source
 from chatclient.providers.http.client import HttpAnswer
 from chatclient.providers.http.errors import parse_json
 from chatclient.providers.http.model import HttpModel
-from chatclient.providers.http.reader import EventReader
+from chatclient.providers.http.reader import EventReader, join_stream
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
 from chatclient.providers.http.url import first_url
 from chatclient.providers.wire.json_cache import EncodedOptions
@@ -145,6 +145,8 @@ def _head(options: ChatOptions, **_: bool) -> bytes:
 
 
 def _decode(answer: HttpAnswer) -> ChatResponse:
+    if answer.body and not is_text(answer.body):  # from a gateway that always streams
+        return join_stream(_reader(answer.headers), answer.body)
     return _decode_json(answer.headers, answer.body)
 
 
