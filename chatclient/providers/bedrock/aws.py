@@ -20,17 +20,23 @@ _SIGNING_NAME = "bedrock"
 _CHECK_SECONDS = 60.0
 
 
-def new_session() -> "Session":
-    """Return a botocore session with the settings of the environment.
+def require_botocore() -> None:
+    """Check that botocore is installed.
 
     Raises:
-        UsageError: botocore is not installed.
+        UsageError: It is not.
     """
     try:
-        from botocore.session import Session  # noqa: PLC0415 - an extra
+        import botocore.session  # noqa: F401, PLC0415 - an extra
     except ImportError as error:
         msg = "Bedrock needs botocore; pip install 'chatclient[bedrock]'"
         raise UsageError(msg) from error
+
+
+def new_session() -> "Session":
+    """Return a botocore session with the settings of the environment."""
+    from botocore.session import Session  # noqa: PLC0415 - an extra
+
     return Session()
 
 

@@ -13,7 +13,13 @@ from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.providers.anthropic.encoding import EncodedConversation, without_trailing_space
-from chatclient.providers.bedrock.aws import endpoint_of, new_session, region_of, signer
+from chatclient.providers.bedrock.aws import (
+    endpoint_of,
+    new_session,
+    region_of,
+    require_botocore,
+    signer,
+)
 from chatclient.providers.bedrock.decoding import decode_response
 from chatclient.providers.bedrock.encoding import CACHE_POINT, CONVERSE, PROVIDER, encode_message
 from chatclient.providers.bedrock.frames import MessageSplitter, is_text
@@ -78,13 +84,14 @@ class BedrockChatModel(HttpModel, ChatModel):
         **http: Unpack[HttpOptions],
     ) -> None:
         self._options = model_options(BedrockChatOptions, model, options)
-        session = session or new_session()
+        require_botocore()  # also for streams
         key = key_source(api_key, "AWS_BEARER_TOKEN_BEDROCK")
-        url = first_url(base_url)
+        url, sign = first_url(base_url), None
         if not (url and key):
+            session = session or new_session()
             region = region_of(session, region)
             url = url or endpoint_of(session, region)
-        sign = signer(session, region) if region and not key else None
+            sign = None if key else signer(session, region)
         self._http = HttpSettings(**http).connect(PROVIDER, url, key, sign=sign)
         self._head_cache: EncodedOptions[bytes] = EncodedOptions()
         self._renamed = RenamedArguments(ANTHROPIC_RULES)
