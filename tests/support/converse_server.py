@@ -171,7 +171,7 @@ class ConverseServer:
                 text = "The security token included in the request is expired"
                 return as_json({"message": text}, 403, **kind)
         self.requests.append(json.loads(body))
-        reply = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        reply: Any = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if callable(reply):
             reply = reply(headers)
         if isinstance(reply, Reply):

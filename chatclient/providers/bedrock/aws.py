@@ -4,7 +4,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from chatclient.errors import AuthenticationError, UsageError
+from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
 from chatclient.providers.bedrock.encoding import PROVIDER
 from chatclient.providers.http.auth import Headers, SecretHeaders, Signer
 from chatclient.providers.http.credentials import ExpiringCredentials
@@ -109,9 +109,10 @@ def _fetch(session: "Session") -> "tuple[ReadOnlyCredentials, float | None]":
 
     Raises:
         AuthenticationError: There are no credentials, or they cannot be renewed.
+        ConnectionFailedError: The service that issues them cannot be reached.
     """
-    from botocore.credentials import RefreshableCredentials  # noqa: PLC0415 - an extra
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+    from botocore import exceptions  # noqa: PLC0415 - an extra
+    from botocore.credentials import RefreshableCredentials  # noqa: PLC0415
 
     try:
         credentials = session.get_credentials()
@@ -122,7 +123,10 @@ def _fetch(session: "Session") -> "tuple[ReadOnlyCredentials, float | None]":
             )
             raise AuthenticationError(msg, provider=PROVIDER)
         frozen = credentials.get_frozen_credentials()
-    except (BotoCoreError, ClientError, RuntimeError) as error:
+    except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
+        msg = f"the service that issues AWS credentials cannot be reached: {error}"
+        raise ConnectionFailedError(msg, provider=PROVIDER) from error
+    except (exceptions.BotoCoreError, exceptions.ClientError, RuntimeError) as error:
         msg = f"the AWS credentials cannot be loaded: {error}"
         raise AuthenticationError(msg, provider=PROVIDER) from error
     renewable = isinstance(credentials, RefreshableCredentials)

@@ -50,12 +50,12 @@ class StreamDecoder:
         is_finished: Whether the answer is complete; usage may follow.
     """
 
-    __slots__ = ("_blocks", "_calls", "_headers", "_started", "complete", "is_finished")
+    __slots__ = ("_blocks", "_calls", "_headers", "complete", "is_finished")
 
     def __init__(self, headers: Headers = EMPTY) -> None:
         self._headers = headers
         self._blocks: dict[int, _Block] = {}
-        self._calls = self._started = False
+        self._calls = False
         self.complete = self.is_finished = False
 
     def feed(self, data: bytes, event: str) -> ChatResponse | str | None:

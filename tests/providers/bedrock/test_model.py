@@ -25,6 +25,7 @@ from chatclient import (
 from chatclient.chat.messages import ProviderPart, Reasoning
 from chatclient.errors import (
     AuthenticationError,
+    ConnectionFailedError,
     InvalidRequestError,
     ProviderError,
     RateLimitedError,
@@ -506,6 +507,24 @@ def test_no_credentials(converse: Start, monkeypatch: pytest.MonkeyPatch) -> Non
     with (
         model_of(server, region="us-east-1") as model,
         pytest.raises(AuthenticationError, match="cannot be loaded"),
+    ):
+        model.call("Hi")
+
+
+def test_credentials_service_is_away(converse: Start) -> None:
+    """A service of credentials that cannot be reached is a `ConnectionFailedError`."""
+    from botocore.credentials import DeferredRefreshableCredentials
+    from botocore.exceptions import EndpointConnectionError
+    from botocore.session import Session
+
+    def renew() -> dict[str, str]:
+        raise EndpointConnectionError(endpoint_url="http://sts.example")
+
+    session: Any = Session()
+    session._credentials = DeferredRefreshableCredentials(renew, "test")
+    with (
+        model_of(converse(response("ok")), session=session) as model,
+        pytest.raises(ConnectionFailedError, match=r"sts\.example"),
     ):
         model.call("Hi")
 
