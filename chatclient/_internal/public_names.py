@@ -152,6 +152,9 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     "chatclient.providers": {
         "chatclient.chat.batch_api": "BatchAnswers BatchApi BatchItem SendItem",
         "chatclient.providers.anthropic.model": "AnthropicChatModel AnthropicChatOptions",
+        "chatclient.providers.azure": "azure_model",
+        "chatclient.providers.bedrock.model": "BedrockChatModel",
+        "chatclient.providers.bedrock.options": "BedrockChatOptions",
         "chatclient.providers.compatible": "compatible_model",
         "chatclient.providers.composite": "FallbackChatModel RoutingChatModel",
         "chatclient.providers.embeddings": (
@@ -160,6 +163,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.providers.gemini.model": "GeminiChatModel GeminiChatOptions",
         "chatclient.providers.http.auth": "Headers",
         "chatclient.providers.http.client": "HttpAnswer HttpClient",
+        "chatclient.providers.http.credentials": "ExpiringCredentials",
         "chatclient.providers.http.stream_listener": "with_listener",
         "chatclient.providers.http.model": "HttpModel",
         "chatclient.providers.http.reader": "EventReader",
@@ -180,6 +184,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "OpenAIResponsesChatModel OpenAIResponsesChatOptions"
         ),
         "chatclient.providers.registry": "chat_model",
+        "chatclient.providers.vertex": "vertex_model",
     },
     "chatclient.memory": {
         "chatclient.memory.chat_memory": (

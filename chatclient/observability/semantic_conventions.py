@@ -21,8 +21,10 @@ from chatclient.chat.tool import ToolDefinition
 # Provider names of the conventions that differ from ours.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
     "gemini": "gcp.gemini",
     "mistral": "mistral_ai",
+    "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
 

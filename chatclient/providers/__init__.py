@@ -15,6 +15,9 @@ if TYPE_CHECKING:
         AnthropicChatModel as AnthropicChatModel,
         AnthropicChatOptions as AnthropicChatOptions,
     )
+    from chatclient.providers.azure import azure_model as azure_model
+    from chatclient.providers.bedrock.model import BedrockChatModel as BedrockChatModel
+    from chatclient.providers.bedrock.options import BedrockChatOptions as BedrockChatOptions
     from chatclient.providers.compatible import (
         compatible_model as compatible_model,
     )
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from chatclient.providers.http.auth import Headers as Headers
     from chatclient.providers.http.client import HttpAnswer as HttpAnswer, HttpClient as HttpClient
     from chatclient.providers.http.connections import Connections as Connections
+    from chatclient.providers.http.credentials import ExpiringCredentials as ExpiringCredentials
     from chatclient.providers.http.limits import ResponseLimits as ResponseLimits
     from chatclient.providers.http.model import HttpModel as HttpModel
     from chatclient.providers.http.reader import EventReader as EventReader
@@ -67,5 +71,6 @@ if TYPE_CHECKING:
         OpenAIResponsesChatOptions as OpenAIResponsesChatOptions,
     )
     from chatclient.providers.registry import chat_model as chat_model
+    from chatclient.providers.vertex import vertex_model as vertex_model
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

@@ -11,11 +11,14 @@ from chatclient.errors import UsageError
 # Modules are imported on first use.
 _PROVIDERS = {
     "anthropic": ("chatclient.providers.anthropic.model", "AnthropicChatModel"),
+    "azure": ("chatclient.providers.azure", "azure_model"),
+    "bedrock": ("chatclient.providers.bedrock.model", "BedrockChatModel"),
     "gemini": ("chatclient.providers.gemini.model", "GeminiChatModel"),
     "local": ("chatclient.providers.local.model", "LocalChatModel"),
     "ollama": ("chatclient.providers.ollama.model", "OllamaChatModel"),
     "openai": ("chatclient.providers.openai.chat", "OpenAIChatModel"),
     "openai-responses": ("chatclient.providers.openai.responses", "OpenAIResponsesChatModel"),
+    "vertex": ("chatclient.providers.vertex", "vertex_model"),
 }
 COMPATIBLE = (
     "azure",
@@ -32,6 +35,7 @@ COMPATIBLE = (
     "xai",
     "zhipu",
 )
+_WITHOUT_DEFAULT = (*COMPATIBLE, "bedrock", "vertex")
 
 
 def chat_model(name: str, **settings: Any) -> ChatModel:
@@ -46,21 +50,21 @@ def chat_model(name: str, **settings: Any) -> ChatModel:
     """
     check_type("the name of a model", name, str)
     provider, _, model = name.partition(":")
+    if provider in _WITHOUT_DEFAULT and not model:
+        msg = f"{name!r} names no model; write {provider}:model"
+        raise UsageError(msg)
+    if provider in _PROVIDERS:
+        kind: Callable[..., ChatModel] = _load(*_PROVIDERS[provider])
+        return kind(model=model, **settings) if model else kind(**settings)
     if provider in COMPATIBLE:
-        if not model:
-            msg = f"{name!r} names no model; write {provider}:model"
-            raise UsageError(msg)
         compatible = _load("chatclient.providers.compatible", "compatible_model")
         return compatible(provider, model, **settings)
-    if provider not in _PROVIDERS:
-        known = ", ".join(sorted((*_PROVIDERS, *COMPATIBLE)))
-        msg = (
-            f"{name!r} names no provider; write provider:model, such as openai:gpt-5-mini, with one"
-            f" of {known}"
-        )
-        raise UsageError(msg)
-    kind: Callable[..., ChatModel] = _load(*_PROVIDERS[provider])
-    return kind(model=model, **settings) if model else kind(**settings)
+    known = ", ".join(sorted({*_PROVIDERS, *COMPATIBLE}))
+    msg = (
+        f"{name!r} names no provider; write provider:model, such as openai:gpt-5-mini, with one"
+        f" of {known}"
+    )
+    raise UsageError(msg)
 
 
 def _load(module: str, name: str) -> Callable[..., ChatModel]:

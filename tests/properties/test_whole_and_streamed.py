@@ -15,11 +15,13 @@ from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.parts import ToolCall
 from chatclient.providers import (
     AnthropicChatModel,
+    BedrockChatModel,
     GeminiChatModel,
     OllamaChatModel,
     OpenAIChatModel,
     OpenAIResponsesChatModel,
 )
+from tests.support import converse_server
 
 Json = dict[str, Any]
 
@@ -374,6 +376,61 @@ def ollama_stream(answer: Answer, fragments: Fragments) -> bytes:
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
+# --- Bedrock --------------------------------------------------------------------------------
+
+
+def bedrock_answer(answer: Answer) -> Json:
+    blocks: list[Any] = []
+    if answer.reasoning:
+        text = {"text": answer.reasoning, "signature": "c2lnbmVk"}
+        blocks.append({"reasoningContent": {"reasoningText": text}})
+    if answer.text:
+        blocks.append(answer.text)
+    blocks += [
+        {"toolUse": {"toolUseId": f"call_{at}", "name": name, "input": arguments}}
+        for at, (name, arguments) in enumerate(answer.calls)
+    ]
+    stop = "max_tokens" if answer.cut_off else "tool_use" if answer.calls else "end_turn"
+    read, written = answer.tokens
+    usage = {"inputTokens": read, "outputTokens": written, "totalTokens": read + written}
+    return {**converse_server.response(*blocks, stop=stop), "usage": usage}
+
+
+def bedrock_complete(answer: Answer, fragments: Fragments) -> bytes:
+    return json.dumps(bedrock_answer(answer)).encode()
+
+
+def bedrock_stream(answer: Answer, fragments: Fragments) -> bytes:
+    def deltas(delta: Json) -> list[Json]:
+        match delta:
+            case {"text": text}:
+                return [{"text": piece} for piece in fragments.of(text)]
+            case {"toolUse": {"input": text}}:
+                return [{"toolUse": {"input": piece}} for piece in fragments.of(text)]
+            case {"reasoningContent": {"text": text}}:
+                return [{"reasoningContent": {"text": piece}} for piece in fragments.of(text)]
+        return [delta]
+
+    events = [
+        {**event, "delta": delta} if delta else event
+        for _, event in converse_server.events_of(bedrock_answer(answer))
+        for delta in (deltas(event["delta"]) if "delta" in event else [None])
+    ]
+    return b"".join(converse_server.event(kind_of(event), event) for event in events)
+
+
+def kind_of(event: Json) -> str:
+    """Return the kind of an event of Bedrock, which its fields tell."""
+    kinds = {
+        "role": "messageStart",
+        "start": "contentBlockStart",
+        "delta": "contentBlockDelta",
+        "stopReason": "messageStop",
+        "usage": "metadata",
+    }
+    return next((kind for field, kind in kinds.items() if field in event), "contentBlockStop")
+
+
 # --- the property ---------------------------------------------------------------------------
 
 Encode = Callable[[Answer, Fragments], bytes]
@@ -384,6 +441,7 @@ PROVIDERS: dict[str, tuple[Callable[..., ChatModel], Encode, Encode]] = {
     "anthropic": (AnthropicChatModel, anthropic_complete, anthropic_stream),
     "gemini": (GeminiChatModel, gemini_complete, gemini_stream),
     "ollama": (OllamaChatModel, ollama_complete, ollama_stream),
+    "bedrock": (BedrockChatModel, bedrock_complete, bedrock_stream),
 }
 
 values = st.recursive(

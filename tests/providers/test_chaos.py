@@ -29,6 +29,7 @@ from chatclient.errors import (
 from chatclient.providers.http.limits import LIMITS
 from chatclient.providers.http.retry import RetryPolicy
 from chatclient.providers.http.timeouts import Timeouts
+from tests.support import converse_server
 from tests.support.chaos_server import CLOSE, END, RESET, STALL, ChaosServer, Step, chunked, http
 from tests.support.pairwise import pairwise
 from tests.support.services import SERVICES, TEXT, Outcome, Service, outcome_of
@@ -439,6 +440,7 @@ ERRORS = {
     b'data: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n',
     "gemini": b'data: {"error":{"code":503,"message":"busy","status":"UNAVAILABLE"}}\r\n\r\n',
     "ollama": b'{"error":"busy"}\n',
+    "bedrock": converse_server.exception("serviceUnavailableException", "busy"),
 }
 """Error events of each service in a stream with status 200."""
 
@@ -476,10 +478,17 @@ def test_error_event_is_raised_after_retries(service: Service, mode: str, play: 
 def test_error_event_after_content_is_raised(service: Service, mode: str, play: Play) -> None:
     """A stream that has delivered content is not retried; the error is raised."""
     beginning = service.stream(TEXT).partition(b"three")[0]
-    beginning = beginning[
-        : max(beginning.rfind(b"\n\n"), beginning.rfind(b"\r\n\r\n"), beginning.rfind(b"\n")) + 1
-    ]
-    server = play([ok(beginning + b"\n" + ERRORS[service.name], service.stream_type)])
+    beginning = (
+        beginning[
+            : max(beginning.rfind(b"\n\n"), beginning.rfind(b"\r\n\r\n"), beginning.rfind(b"\n"))
+            + 1
+        ]
+        + b"\n"
+    )
+    if service.name == "bedrock":
+        events = converse_server.events_of(converse_server.response(TEXT))
+        beginning = b"".join(converse_server.event(*each) for each in events[:3])
+    server = play([ok(beginning + ERRORS[service.name], service.stream_type)])
     outcome = ask(service, server, mode, FAST_RETRY)
 
     assert isinstance(outcome.error, OverloadedError)
@@ -588,6 +597,8 @@ def test_event_without_end_is_limited(service: Service, mode: str, play: Play) -
     """A stream event beyond the size limit raises `ResponseLimitError`."""
     text = "x" * (LIMITS.event_bytes + 1)
     line = service.stream("one two").partition(b"two")[0] + text.encode()
+    if service.name == "bedrock":  # tells the size of an event before it
+        line = converse_server.event("contentBlockDelta", {"delta": {"text": text}})
     outcome = outcome_of(service.model(play([chunked(line), END]).url), mode)
 
     assert type(outcome.error) is ResponseLimitError

@@ -16,6 +16,7 @@ from chatclient import ChatModel, ChatResponse, Message, UserMessage
 from chatclient.chat.messages import ToolResponse, ToolResponseMessage
 from chatclient.chat.serialization import message_from_dict, message_to_dict
 from chatclient.errors import InvalidRequestError, ProviderError
+from tests.support import converse_server
 from tests.support.replay import collect
 from tests.support.services import SERVICES, Service
 
@@ -49,6 +50,13 @@ USAGE: dict[str, dict[str, Any]] = {
         "toolUsePromptTokenCount": 0,
     },
     "ollama": {"prompt_eval_count": 10, "eval_count": 5},
+    "bedrock": {
+        "inputTokens": 4,
+        "outputTokens": 5,
+        "totalTokens": 15,
+        "cacheReadInputTokens": 4,
+        "cacheWriteInputTokens": 2,
+    },
 }
 USAGE_KEY = {"gemini": "usageMetadata"}
 ARGUMENTS = '{"city": "Rome"}'
@@ -152,6 +160,16 @@ ANSWERS: dict[str, dict[str, Any]] = {
         },
         **USAGE["ollama"],
     },
+    "bedrock": {
+        **converse_server.response(
+            {"reasoningContent": {"reasoningText": {"text": "Rome, then.", "signature": "s"}}},
+            "Let me look.",
+            {"citationsContent": {"content": [{"text": "It is said."}], "citations": [CITATION]}},
+            {"toolUse": {"toolUseId": "c1", "name": "look", "input": {"city": "Rome"}}},
+            stop="tool_use",
+        ),
+        "usage": USAGE["bedrock"],
+    },
 }
 """What each service answers when its model thinks, speaks and calls a tool."""
 
@@ -194,6 +212,7 @@ STREAMS: dict[str, list[dict[str, Any]]] = {
         {**ANSWERS["ollama"], "done": False},
         {"model": "m", "message": {"role": "assistant", "content": ""}, "done": True},
     ],
+    "bedrock": [{kind: event} for kind, event in converse_server.events_of(ANSWERS["bedrock"])],
 }
 
 MISSING = object()
@@ -241,6 +260,9 @@ class Wire:
 
 
 def as_stream(service: Service, events: Sequence[Any]) -> bytes:
+    if "amazon" in service.stream_type:
+        named = [each for each in events if isinstance(each, dict)]
+        return b"".join(converse_server.event(*item) for each in named for item in each.items())
     lines = [json.dumps(event).encode() for event in events]
     if "ndjson" in service.stream_type:
         return b"\n".join(lines) + b"\n"

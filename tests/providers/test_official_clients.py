@@ -84,7 +84,27 @@ def ask_ollama(url: str, streaming: bool) -> str:
     return "".join(line.message.content or "" for line in lines)
 
 
+def ask_bedrock(url: str, streaming: bool) -> str:
+    from botocore import UNSIGNED
+    from botocore.config import Config
+    from botocore.session import Session
+
+    client: Any = Session().create_client(
+        "bedrock-runtime", "eu-west-1", endpoint_url=url, config=Config(signature_version=UNSIGNED)
+    )
+    asked: Any = {"modelId": "m", "messages": [{"role": "user", "content": [{"text": "Hi"}]}]}
+    if not streaming:
+        return str(client.converse(**asked)["output"]["message"]["content"][0]["text"])
+    events = list(client.converse_stream(**asked)["stream"])
+    assert "metadata" in events[-1]
+    deltas = [
+        event["contentBlockDelta"]["delta"] for event in events if "contentBlockDelta" in event
+    ]
+    return "".join(delta["text"] for delta in deltas)
+
+
 ASK: dict[str, Ask] = {
+    "bedrock": ask_bedrock,
     "chat": ask_chat,
     "responses": ask_responses,
     "anthropic": ask_anthropic,

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tests.support.servers import Reply
 
-Answer = Callable[[str, dict[str, str], dict[str, Any]], Reply]
+Answer = Callable[[str, dict[str, str], Any], Reply]
 """Makes the reply to a path, headers (names in lower case) and a body."""
 
 
@@ -19,10 +19,10 @@ def as_json(value: Any, status: int = 200, **headers: str) -> Reply:
 
 
 class LoopbackServer:
-    """Answers POST requests until it is closed."""
+    """Answers GET and POST requests until it is closed; bodies are JSON, or if *raw* bytes."""
 
-    def __init__(self, answer: Answer) -> None:
-        self._server = _Server(("127.0.0.1", 0), _handler(answer))
+    def __init__(self, answer: Answer, *, raw: bool = False) -> None:
+        self._server = _Server(("127.0.0.1", 0), _handler(answer, raw=raw))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
@@ -50,13 +50,14 @@ class _Server(ThreadingHTTPServer):
         """Ignore clients that disconnect early."""
 
 
-def _handler(answer: Answer) -> Callable[..., BaseHTTPRequestHandler]:
+def _handler(answer: Answer, *, raw: bool) -> Callable[..., BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            content = self.rfile.read(int(self.headers["content-length"] or 0))
+            body = content if raw else json.loads(content)
             headers = {name.lower(): value for name, value in self.headers.items()}
             reply = answer(self.path, headers, body)
             chunks = reply.chunks if reply.chunks is not None else [reply.body]
@@ -72,6 +73,9 @@ def _handler(answer: Answer) -> Callable[..., BaseHTTPRequestHandler]:
                 self.wfile.flush()
                 time.sleep(reply.delay)
             self.close_connection = reply.truncate
+
+        def do_GET(self) -> None:
+            self.do_POST()
 
         def log_message(self, format: str, *args: Any) -> None:
             """Print nothing."""

@@ -8,11 +8,12 @@ from typing import Any
 
 from chatclient import ChatModel
 from chatclient.providers.anthropic.model import AnthropicChatModel
+from chatclient.providers.bedrock.model import BedrockChatModel
 from chatclient.providers.gemini.model import GeminiChatModel
 from chatclient.providers.ollama.model import OllamaChatModel
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.providers.openai.responses import OpenAIResponsesChatModel
-from tests.support import messages_server, responses_server, servers
+from tests.support import converse_server, messages_server, responses_server, servers
 
 TEXT = "one two three"
 
@@ -109,6 +110,14 @@ SERVICES = (
         lambda text: _ollama(text, done=True),
         _ollama_stream,
         "application/x-ndjson",
+    ),
+    Service(
+        "bedrock",
+        BedrockChatModel,
+        "",
+        lambda text: json.dumps(converse_server.response(text)).encode(),
+        lambda text: converse_server.as_stream(converse_server.response(text)),
+        "application/vnd.amazon.eventstream",
     ),
 )
 

@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -73,13 +73,26 @@ class EncodedConversation:
     calls: frozenset[str] = frozenset()
     renamed: Mapping[str, str] = EMPTY
 
-    def plus(self, messages: Iterable[Message], dialect: Dialect) -> "EncodedConversation":
-        """Return this conversation with *messages* appended."""
+    def plus(
+        self,
+        messages: Iterable[Message],
+        dialect: Dialect,
+        encode: Callable[[Message, Dialect], Iterable[Block]] | None = None,
+    ) -> "EncodedConversation":
+        """Return this conversation with *messages* appended.
+
+        Args:
+            messages: What to append.
+            dialect: The dialect of the server.
+            encode: Encodes a message as blocks; default: as in Anthropic's API. Bedrock has
+                other blocks, in the same turns.
+        """
         role, system, turns = self.role, [self.system], [self.turns]
         results, content = [self.results], [self.content]
         ids = _CallIds(self.calls, self.renamed)
+        encode = encode or encode_blocks
         for message in messages:
-            form = cached_json(ids.with_unique_ids(message), dialect, encode_blocks)
+            form = cached_json(ids.with_unique_ids(message), dialect, encode)
             if not form:
                 continue
             if isinstance(message, SystemMessage):
@@ -128,7 +141,7 @@ class _CallIds:
     def _rename_calls(self, message: AssistantMessage) -> AssistantMessage:
         renamed: dict[str, str] = {}
         for id in dict.fromkeys(call.id for call in message.tool_calls):
-            allowed = _id(id)
+            allowed = valid_call_id(id)
             if allowed in self.known:
                 renamed[id] = self._unused_id(allowed)
             self.known.add(allowed)
@@ -278,16 +291,16 @@ _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
 def _tool_use(call: ToolCall) -> Block:
     more = {key: call.metadata[key] for key in CALL_KEYS if key in call.metadata}
     name, input = valid_tool_name(call.name), arguments_object(call.arguments)
-    return {"type": "tool_use", "id": _id(call.id), "name": name, "input": input, **more}
+    return {"type": "tool_use", "id": valid_call_id(call.id), "name": name, "input": input, **more}
 
 
-def _id(id: str) -> str:
+def valid_call_id(id: str) -> str:
     """Return *id* with characters that the API does not allow replaced."""
     return _NOT_IN_IDS.sub("_", id)
 
 
 def _tool_result(response: ToolResponse) -> Block:
-    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": _id(response.id)}
+    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": valid_call_id(response.id)}
     if response.is_error:
         return {**result, "content": response.data.strip() or "error", "is_error": True}
     if response.media:

@@ -140,6 +140,9 @@ class AnthropicChatModel(HttpModel, ChatModel):
         UsageError: The key is missing, *base_url* is not an HTTP URL, or *model* is blank.
     """
 
+    _default_headers: Headers = _HEADERS
+    _key_header = ("x-api-key", "")  # with the prefix of the key
+
     def __init__(
         self,
         model: str = "claude-haiku-4-5",
@@ -156,9 +159,10 @@ class AnthropicChatModel(HttpModel, ChatModel):
         required_by = "Anthropic" if self._dialect is ANTHROPIC else ""
         key = key_source(api_key, "ANTHROPIC_API_KEY", required_by=required_by)
         more = lower_case_headers(http.get("headers"))
-        http["headers"] = {**_HEADERS, **more}
+        http["headers"] = {**self._default_headers, **more}
+        header, scheme = self._key_header
         self._http = HttpSettings(**http).connect(
-            PROVIDER, base_url, key, key_header="x-api-key", scheme="", idempotent=True
+            PROVIDER, base_url, key, key_header=header, scheme=scheme, idempotent=True
         )
         # The application's headers may already contain beta features.
         self._betas = tuple(filter(None, [more.get(_BETA)]))
@@ -189,8 +193,8 @@ class AnthropicChatModel(HttpModel, ChatModel):
 
         async def ask(prompt: Prompt) -> ChatResponse:
             body = self._body(prompt, streaming=False)
-            headers = self._headers(prompt.options)
-            return await self._http.post(runtime, _PATH, body, _decode, headers)
+            path, headers = self._path(prompt.options), self._headers(prompt.options)
+            return await self._http.post(runtime, path, body, _decode, headers)
 
         answer = await PAUSED_TURNS.complete(ask, prompt, _max_continuations(prompt.options))
         return self._renamed.received(answer, prompt.options)
@@ -202,13 +206,18 @@ class AnthropicChatModel(HttpModel, ChatModel):
 
         def ask(prompt: Prompt) -> AsyncGenerator[ChatResponse | str, None]:
             body = self._body(prompt, streaming=True)
+            path = self._path(prompt.options, streaming=True)
             headers = self._headers(prompt.options)
-            return self._http.stream(runtime, _PATH, body, _reader, headers)
+            return self._http.stream(runtime, path, body, _reader, headers)
 
         # Without continuations, each chunk passes through one generator less.
         limit = _max_continuations(prompt.options)
         chunks = PAUSED_TURNS.stream(ask, prompt, limit) if limit else ask(prompt)
         return self._renamed.received_stream(chunks, prompt.options)
+
+    def _path(self, options: ChatOptions, *, streaming: bool = False) -> str:  # noqa: ARG002 - for subclasses
+        """Return the path of a request."""
+        return _PATH
 
     def _headers(self, options: ChatOptions) -> Headers:
         """Return the additional headers of a request."""
@@ -234,7 +243,10 @@ class AnthropicChatModel(HttpModel, ChatModel):
         """Return the request body without messages and system text."""
         if self._dialect is ANTHROPIC:
             check_enforceable(options.output_schema)
-        return dumps(encode_options(options, streaming=streaming))
+        return dumps(self._fields(options, streaming=streaming))
+
+    def _fields(self, options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
+        return encode_options(options, streaming=streaming)
 
     def _dialect_for(self, options: ChatOptions) -> Dialect:
         # Gateways forward requests for Claude to Anthropic, which requires signed reasoning.

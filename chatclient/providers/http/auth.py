@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from chatclient._internal.frozen import EMPTY
 from chatclient.errors import UsageError, WrongTypeError
+from chatclient.providers.http.credentials import ExpiringCredentials
 from chatclient.runtime.runtime import Runtime
 
 Headers = Mapping[str, str]
@@ -40,11 +41,14 @@ class SecretHeaders(Mapping[str, str]):
 HeaderSource = Headers | Callable[[Runtime], Awaitable[Headers]]
 """Headers, or a function that is called before each request, for tokens that expire."""
 
-KeySource = str | Callable[[], str | Awaitable[str]]
-"""A key, or a function, plain or asynchronous, that returns the current one."""
+Signer = Callable[[Runtime, str, bytes], Awaitable[Headers]]
+"""Returns headers of a request to a URL with a body, such as its signature; called per attempt."""
+
+KeySource = str | Callable[[], str | Awaitable[str]] | ExpiringCredentials[str]
+"""A key, a function, plain or asynchronous, that returns the current one, or tokens that expire."""
 
 Key = KeySource | None
-"""A key, a function that returns the current one, or None to read the environment."""
+"""A `KeySource`, or None to read the environment."""
 
 
 def key_source(api_key: Key, *variables: str, required_by: str = "") -> KeySource:
@@ -54,7 +58,7 @@ def key_source(api_key: Key, *variables: str, required_by: str = "") -> KeySourc
         UsageError: There is no key, but the service named *required_by* requires one.
         WrongTypeError: *api_key* is neither a string nor a function.
     """
-    if callable(api_key):
+    if callable(api_key) or isinstance(api_key, ExpiringCredentials):
         return api_key
     if api_key is None:
         api_key = next((key for name in variables if (key := os.environ.get(name))), "")
@@ -90,6 +94,8 @@ def auth_headers(
         return with_key(key)
 
     async def headers(runtime: Runtime) -> Headers:
+        if isinstance(key, ExpiringCredentials):
+            return with_key(await key.current(runtime))
         return with_key(await runtime.invoke(key))
 
     return headers

@@ -25,7 +25,7 @@ from chatclient.errors import (
     StreamInterruptedError,
     UsageError,
 )
-from chatclient.providers.http.auth import Headers, HeaderSource, SecretHeaders
+from chatclient.providers.http.auth import Headers, HeaderSource, SecretHeaders, Signer
 from chatclient.providers.http.body import BodyReader, received_headers
 from chatclient.providers.http.connections import Connections, Pools, Shard, library_of
 from chatclient.providers.http.errors import error_from_body
@@ -97,6 +97,7 @@ class HttpClient:
             `total`.
         idempotent: Whether requests contain an idempotency key, the same for all attempts.
         limits: What the server may send.
+        sign: Returns headers that depend on URL and body, such as a signature.
 
     Raises:
         UsageError: *base_url* is not an HTTP URL, or a time-out or number of retries is invalid.
@@ -113,6 +114,7 @@ class HttpClient:
         *,
         idempotent: bool = False,
         limits: ResponseLimits = LIMITS,
+        sign: Signer | None = None,
     ) -> None:
         check_type("limits", limits, ResponseLimits)
         parsed = parse_base_url(base_url)
@@ -124,6 +126,7 @@ class HttpClient:
         self.timeouts = as_timeouts(timeouts)
         self.retry = as_retry_policy(retry)
         self.idempotent = idempotent
+        self._sign = sign
         settings = http_client if isinstance(http_client, Connections) else None
         self._own = http_client if settings is None else None
         self._pools = Pools(self.base_url, settings or Connections())
@@ -294,6 +297,10 @@ class HttpClient:
         try:
             source = self.headers
             headers = await source(runtime) if callable(source) else source
+            if self._sign is not None:
+                url = self._requests.url_of(body.path)
+                signed = await self._sign(runtime, url, body.content)
+                headers = SecretHeaders({**headers, **signed})
             self._check_deadline(runtime)  # again, because the key function may be slow
             request = self._requests.build(client, body, headers, runtime)
             if self._own is not None:

@@ -51,7 +51,9 @@ def error_from_data(
     """Return the error that decoded *data* describes; see `error_from_body`."""
     headers = headers or {}
     details = error_in(data)
-    reason, code = message_in(details)[:_MAX_READ], code_in(data, details)
+    # AWS names the kind of error in a header, before a URL.
+    kind = headers.get("x-amzn-errortype", "").partition(":")[0]
+    reason, code = message_in(details)[:_MAX_READ], code_in(data, details) or kind
     number = status or status_in(details)
     call = _refused_call(details)
     error_type = _error_type(number, code, reason) if call is None else ToolCallRefusedError
@@ -187,6 +189,7 @@ _BAD_KEY = _any_of(
     r"(invalid|incorrect|missing|no|wrong|unknown)_?-? ?(x-)?api.?key",
     r"api.?key (is )?(not valid|not found|invalid|incorrect|missing|expired)|api_key_invalid",
     r"authentication_error|permission_error|unauthenticated|permission_denied",
+    r"expiredtoken|unrecognizedclient|invalidsignature|accessdenied",  # AWS
 )
 _RATE_LIMITED = _any_of(
     r"rate.?limit|too.?many.?requests|resource_exhausted|insufficient_quota|throttl"

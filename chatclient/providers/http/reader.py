@@ -8,7 +8,7 @@ from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import InvalidResponseError, ResponseLimitError
 from chatclient.providers.http.limits import LIMITS, ResponseLimits
-from chatclient.providers.http.sse import ServerSentEventDecoder
+from chatclient.providers.http.sse import ServerSentEvent, ServerSentEventDecoder
 from chatclient.providers.http.stream_listener import with_listener
 
 Chunk = ChatResponse | str
@@ -92,8 +92,29 @@ def decode_body(
     return decode(body)
 
 
+class EventSplitter(Protocol):
+    """Splits the bytes of a stream into events, as `ServerSentEventDecoder` does.
+
+    Attributes:
+        limit: Maximum number of bytes of one event.
+        is_event_stream: Whether an event has begun; else the server may have answered with
+            something else.
+    """
+
+    limit: int
+    is_event_stream: bool
+
+    def feed(self, chunk: bytes, /) -> Iterable[ServerSentEvent]:
+        """Return the events that *chunk* completes."""
+        ...
+
+    def finish(self) -> bytes:
+        """Return what is left: the data of an unfinished event, or what is no event."""
+        ...
+
+
 class EventReader:
-    """Reader of server-sent events.
+    """Reader of events, by default of server-sent ones.
 
     Texts that arrive in one piece become one chunk: they are available at the same time, and every
     chunk passes through all advisors.
@@ -101,6 +122,7 @@ class EventReader:
     Args:
         decoder: Decodes single events.
         decode: Decodes a complete response, which some servers send instead of a stream.
+        splitter: Splits the stream into events; default: one for server-sent events.
     """
 
     __slots__ = (
@@ -109,9 +131,12 @@ class EventReader:
     )
 
     def __init__(
-        self, decoder: EventDecoder, decode: Callable[[bytes], ChatResponse] | None = None
+        self,
+        decoder: EventDecoder,
+        decode: Callable[[bytes], ChatResponse] | None = None,
+        splitter: EventSplitter | None = None,
     ) -> None:
-        self._lines = ServerSentEventDecoder()
+        self._lines: EventSplitter = splitter or ServerSentEventDecoder()
         self._events = with_listener(self._lines)
         self._decoder = decoder
         self._decode = decode

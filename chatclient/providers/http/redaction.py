@@ -17,7 +17,7 @@ _PUBLIC = frozenset(
         *("accept", "accept-encoding", "anthropic-beta", "anthropic-version", "connection"),
         *("content-length", "content-type", "host", "http-referer", "idempotency-key"),
         *("openai-beta", "openai-organization", "openai-project", "transfer-encoding"),
-        *("user-agent", "x-title"),
+        *("user-agent", "x-amz-date", "x-title"),
     }
 )
 _MIN_LENGTH = 8  # characters; shorter values would match ordinary text
@@ -56,6 +56,9 @@ def _secrets_of(request: Any) -> Iterator[str]:
     for name, value in request.headers.items():
         if name.lower() not in _PUBLIC:
             scheme, _, token = value.partition(" ")
+            if scheme.startswith("AWS4-"):  # only the signature is secret
+                yield token.rpartition("=")[2]
+                continue
             yield from (value, token)
             if scheme == "Basic":
                 with suppress(binascii.Error, UnicodeDecodeError):

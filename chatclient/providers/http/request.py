@@ -55,6 +55,10 @@ class RequestBuilder:
         self._own = own
         self._cache: dict[str, _PathCache] = {}
 
+    def url_of(self, path: str) -> str:
+        """Return the URL of requests to *path*."""
+        return self._base_url.join(path)
+
     def build(self, client: Any, body: RequestBody, headers: Headers, runtime: Runtime) -> Any:
         """Return a request with *body* and *headers* for *client*."""
         library = library_of(client)
@@ -64,7 +68,7 @@ class RequestBuilder:
         cached = self._cache.get(body.path)
         is_known = cached is not None and (cached.headers is more or cached.headers == more)
         if cached is None or not is_known or cached.library is not library:
-            url = library.URL(self._base_url.join(body.path))
+            url = library.URL(self.url_of(body.path))
             host = {"host": url.netloc.decode()}
             raw = _encode_headers(
                 SecretHeaders({**host, **_HEADERS, **self._base_url.headers, **more})
@@ -92,7 +96,7 @@ class RequestBuilder:
         key = {} if body.key is None else {_IDEMPOTENCY: body.key}
         credentials = {} if "authorization" in client.headers else self._base_url.headers
         raw = _encode_headers(SecretHeaders({**_HEADERS, **credentials, **key, **more}))
-        url = self._base_url.join(body.path)
+        url = self.url_of(body.path)
         request = client.build_request(body.method, url, content=body.content, headers=raw)
         if self._timeouts_apply(client):
             request.extensions["timeout"] = self._timeouts.within(remaining)

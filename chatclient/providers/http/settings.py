@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from chatclient.providers.http.auth import Headers, KeySource, auth_headers
+from chatclient.providers.http.auth import Headers, KeySource, Signer, auth_headers
 from chatclient.providers.http.client import HttpClient
 from chatclient.providers.http.limits import LIMITS, ResponseLimits
 from chatclient.providers.http.retry import RetryPolicy
@@ -48,6 +48,7 @@ class HttpSettings:
         key_header: str = "authorization",
         scheme: str = "Bearer ",
         idempotent: bool = False,
+        sign: Signer | None = None,
     ) -> HttpClient:
         """Return a client with these settings, which sends *key*; see `auth_headers`."""
         headers = auth_headers(key, self.headers, name=key_header, scheme=scheme)
@@ -55,4 +56,5 @@ class HttpSettings:
             *(provider, base_url, headers, self.timeout, self.max_retries, self.http_client),
             idempotent=idempotent,
             limits=self.limits,
+            sign=sign,
         )

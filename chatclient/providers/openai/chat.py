@@ -137,8 +137,7 @@ class OpenAIChatModel(HttpModel, ChatModel):
             check_type("dialect", dialect, Dialect)
         self._dialect = with_think_tags(dialect or dialect_for(base_url), enabled=think_tags)
         self._options = model_options(OpenAIChatOptions, model, options)
-        provider = self._dialect.provider
-        self._http = connect(base_url, api_key, http, provider=provider, idempotent=True)
+        self._http = connect(base_url, api_key, http, dialect=self._dialect, idempotent=True)
         self._head_cache: EncodedOptions[tuple[bytes, Dialect]] = EncodedOptions()
         self._message_cache = WireCache()
         self._renamed = RenamedArguments(self._dialect.tool_schemas)
@@ -226,10 +225,19 @@ def openai_url(base_url: str | None) -> str:
 
 
 def connect(
-    base_url: str, api_key: Key, http: HttpOptions, *, provider: str = "", idempotent: bool = False
+    base_url: str,
+    api_key: Key,
+    http: HttpOptions,
+    *,
+    dialect: Dialect | None = None,
+    idempotent: bool = False,
 ) -> HttpClient:
     """Return a client of OpenAI or a compatible server; only OpenAI's URL requires a key."""
     required_by = "OpenAI" if is_openai(base_url) else ""
     key = key_source(api_key, "OPENAI_API_KEY", required_by=required_by)
-    provider = provider or dialect_for(base_url).provider
-    return HttpSettings(**http).connect(provider, base_url, key, idempotent=idempotent)
+    dialect = dialect or dialect_for(base_url)
+    header = dialect.key_header
+    scheme = "Bearer " if header == "authorization" else ""
+    return HttpSettings(**http).connect(
+        dialect.provider, base_url, key, key_header=header, scheme=scheme, idempotent=idempotent
+    )

@@ -46,6 +46,7 @@ class Dialect:
         names_tools: Whether tool results need the name of their tool.
         think_tags: Whether text may begin with reasoning in `<think>` or `<mm:think>` tags.
         tool_schemas: The server's rules for tool schemas.
+        key_header: Header of the key; `Bearer` precedes it in `authorization` only.
     """
 
     provider: str = "openai"
@@ -71,6 +72,7 @@ class Dialect:
     names_tools: bool = False
     think_tags: bool = False
     tool_schemas: SchemaRules = OPENAI_RULES
+    key_header: str = "authorization"
 
 
 OPENAI = Dialect(max_call_id_length=40, unsupported=frozenset({"top_k"}))

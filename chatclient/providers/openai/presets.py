@@ -47,6 +47,10 @@ class Preset:
             raise UsageError(f"{msg} or pass base_url=")
         return self.base_url
 
+    def has_key(self) -> bool:
+        """Return whether the environment has a key."""
+        return bool(os.environ.get(self.key_variable))
+
     def key(self, api_key: Key = None) -> KeySource:
         """Return *api_key*, or the key in the environment.
 

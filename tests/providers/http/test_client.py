@@ -148,6 +148,7 @@ TRANSIENT_ERRORS: dict[str, Any] = {
     "anthropic": {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
     "gemini": {"error": {"code": 503, "status": "UNAVAILABLE", "message": "Try again later"}},
     "ollama": {"error": "llama runner is busy"},
+    "bedrock": {"error": {"message": "Model is getting throttled", "code": 503}},
 }
 
 

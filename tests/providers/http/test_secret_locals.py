@@ -11,7 +11,13 @@ from structlog.tracebacks import extract
 
 from chatclient import ChatClient, ToolCall
 from chatclient.errors import McpServerError, ProviderError, ToolExecutionError
-from chatclient.providers import AnthropicChatModel, GeminiChatModel, OpenAIChatModel
+from chatclient.providers import (
+    AnthropicChatModel,
+    BedrockChatModel,
+    ExpiringCredentials,
+    GeminiChatModel,
+    OpenAIChatModel,
+)
 from chatclient.providers.http.auth import SecretHeaders
 from chatclient.testing import ScriptedModel
 from chatclient.tools import (
@@ -140,6 +146,40 @@ async def test_cancelled_request() -> None:
 def test_key_function_and_invalid_key(ask: Ask, key: Any) -> None:
     with LoopbackServer(lambda *_: as_json({"error": {"message": "no"}}, 400)) as server:
         model = OpenAIChatModel("m", api_key=key, base_url=server.url, max_retries=0)
+        error = ask_for_error(ask, ChatClient.create(model).prompt("x"))
+
+    assert leaks(error, use_rich=False) == []
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_expiring_credentials(ask: Ask, *, fails: bool) -> None:
+    """With a token that expires at once, and cannot be renewed or is refused."""
+    tokens = [(KEY, 0.0)]
+
+    def fetch() -> tuple[str, float]:
+        return tokens.pop() if fails else tokens[0]
+
+    with LoopbackServer(lambda *_: as_json({"error": {"message": "no"}}, 400)) as server:
+        key = ExpiringCredentials(fetch)
+        model = OpenAIChatModel("m", api_key=key, base_url=server.url, max_retries=0)
+        request = ChatClient.create(model).prompt("x")
+        ask_for_error(ask, request)
+        error = ask_for_error(ask, request)
+
+    assert isinstance(error, IndexError) is fails
+    assert leaks(error, use_rich=False) == []
+
+
+@pytest.mark.parametrize("status", [403, None])
+def test_signed_request(ask: Ask, status: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the credentials of AWS."""
+    pytest.importorskip("botocore")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", HEADER)
+    with LoopbackServer(lambda *_: as_json({"message": "no"}, status or 500)) as server:
+        url = server.url if status else "http://127.0.0.1:9"
+        model = BedrockChatModel("m", region="eu-west-1", base_url=url, max_retries=0)
         error = ask_for_error(ask, ChatClient.create(model).prompt("x"))
 
     assert leaks(error, use_rich=False) == []

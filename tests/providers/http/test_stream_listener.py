@@ -9,6 +9,7 @@ import pytest
 
 from chatclient import ChatClient
 from chatclient.observability.operations import ModelCall
+from chatclient.providers.bedrock.frames import MessageSplitter
 from chatclient.providers.embeddings import OpenAIEmbeddingModel
 from chatclient.providers.http.retry import RetryPolicy
 from chatclient.providers.http.sse import ServerSentEventDecoder
@@ -80,6 +81,8 @@ def serve() -> Iterator[Serve]:
 
 def events_in(stream: bytes) -> list[Any]:
     """Return the events of a stream, or its lines if it is no event stream."""
+    if stream[:1] == b"\0":
+        return [json.loads(data) for data, _ in MessageSplitter().feed(stream)]
     lines = [line.removeprefix(b"data: ") for line in stream.splitlines()]
     return [json.loads(line) for line in lines if line.startswith(b"{")]
 
@@ -106,6 +109,8 @@ def test_listener_receives_request_and_response(ask: Ask, serve: Serve, service:
 
 def test_unterminated_last_event_is_received(ask: Ask, serve: Serve, service: Service) -> None:
     """A last event without its blank line is received too."""
+    if service.name == "bedrock":
+        pytest.skip("its events begin with their size")
     wire, answer = Wire(), service.answer(streaming=ask.streaming).rstrip()
     builder = ChatClient.builder(service.model(serve(answer)))
     assert ask(builder.observers(wire).build().prompt("x")).text == TEXT

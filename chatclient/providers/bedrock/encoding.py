@@ -1,0 +1,179 @@
+"""Encodes messages for the Converse API; no I/O."""
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    Part,
+    ProviderPart,
+    Reasoning,
+    SystemMessage,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.errors import UsageError
+from chatclient.providers.anthropic.encoding import Dialect, valid_call_id
+from chatclient.providers.wire.fields import arguments_object, unsupported_message, valid_tool_name
+from chatclient.providers.wire.media import base64_of, encode_tool_media
+
+PROVIDER = "bedrock"
+"""The provider's name in errors and parts of messages."""
+
+CONVERSE = Dialect()
+"""The dialect under which messages cache their blocks."""
+
+CACHE_POINT = {"cachePoint": {"type": "default"}}
+"""A block that ends a cached prefix."""
+
+Block = Mapping[str, Any]
+
+
+def encode_blocks(message: Message, _dialect: Dialect = CONVERSE) -> list[Block]:
+    """Return *message* as content blocks; there are none for blank text."""
+    blocks = _blocks(message)
+    return [*blocks, CACHE_POINT] if blocks and message.metadata.get("cache_control") else blocks
+
+
+def _blocks(message: Message) -> list[Block]:
+    match message:
+        case SystemMessage():
+            return _text(message.text)
+        case UserMessage():
+            return [block for part in message.parts for block in _user_blocks(part)]
+        case AssistantMessage():
+            return [block for part in message.parts for block in _assistant_blocks(part)]
+        case ToolResponseMessage():
+            return [_tool_result(response) for response in message.responses]
+        case _:
+            raise unsupported_message(message)
+
+
+def _text(text: str) -> list[Block]:
+    # The API rejects blank text, although its models may write it.
+    return [{"text": text}] if text.strip() else []
+
+
+def _user_blocks(part: str | Media | ProviderPart) -> list[Block]:
+    match part:
+        case str():
+            return _text(part)
+        case Media():
+            return [_media(part)]
+        case _:
+            return _own_block(part)
+
+
+def _assistant_blocks(part: Part) -> list[Block]:
+    match part:
+        case str():
+            return _text(part)
+        case Reasoning():
+            return _reasoning(part)
+        case ToolCall():
+            name, input = valid_tool_name(part.name), arguments_object(part.arguments)
+            return [{"toolUse": {"toolUseId": _id(part.id), "name": name, "input": input}}]
+        case ProviderPart():
+            return _own_block(part)
+        case _:
+            return []  # models accept no media of the assistant
+
+
+def _own_block(part: ProviderPart) -> list[Block]:
+    return [part.data] if part.provider == PROVIDER else _text(part.text)
+
+
+def _reasoning(part: Reasoning) -> list[Block]:
+    if part.provider != PROVIDER:
+        return []
+    if part.data is not None:
+        return [part.data]
+    # Claude rejects reasoning without a signature; models without signatures do not need theirs.
+    if not part.signature:
+        return []
+    text = {"text": part.text, "signature": part.signature}
+    return [{"reasoningContent": {"reasoningText": text}}]
+
+
+_MAX_ID = 64
+
+
+def _id(id: str) -> str:
+    return valid_call_id(id)[-_MAX_ID:]
+
+
+def _tool_result(response: ToolResponse) -> Block:
+    media, errors = encode_tool_media(response.media, _media)
+    texts = [block for text in (response.data, *errors) for block in _text(text)]
+    content = [*texts, *media] or [{"text": "error" if response.is_error else "(empty)"}]
+    result: dict[str, Any] = {"toolUseId": _id(response.id), "content": content}
+    if response.is_error:  # not all models accept a status
+        result["status"] = "error"
+    return {"toolResult": result}
+
+
+_VIDEO = {"quicktime": "mov", "x-matroska": "mkv", "x-flv": "flv", "x-ms-wmv": "wmv"}
+_VIDEO |= {"3gpp": "three_gp"} | {name: name for name in ("mp4", "webm", "mpeg")}
+_AUDIO = {"mpeg": "mp3", "x-wav": "wav", "x-m4a": "m4a", "x-flac": "flac", "x-matroska": "mka"}
+_AUDIO |= {name: name for name in ("mp3", "mp4", "wav", "ogg", "opus", "aac", "flac", "webm")}
+_FORMATS = {
+    "image": {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "gif": "gif", "webp": "webp"},
+    "video": _VIDEO,
+    "audio": _AUDIO,
+}
+_DOCUMENTS = {
+    "application/pdf": "pdf",
+    "application/msword": "doc",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
+    "application/vnd.ms-excel": "xls",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
+    "application/json": "txt",
+    "application/xml": "txt",
+    "application/yaml": "txt",
+    "text/csv": "csv",
+    "text/html": "html",
+    "text/markdown": "md",
+}
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9\s()\[\]-]")
+_MAX_NAME = 200
+
+
+def _media(media: Media) -> Block:
+    kind, _, subtype = media.mime_type.partition("/")
+    format = _FORMATS.get(kind, {}).get(subtype)
+    if format is not None:
+        return {kind: {"format": format, "source": _source(media)}}
+    format = _DOCUMENTS.get(media.mime_type) or ("txt" if kind == "text" else None)
+    if format is None:
+        msg = f"the Converse API takes no {media.mime_type}; convert it"
+        raise UsageError(msg)
+    more = {key: media.metadata[key] for key in ("context", "citations") if key in media.metadata}
+    document = {"format": format, "name": _document_name(media), "source": _source(media), **more}
+    return {"document": document}
+
+
+def _document_name(media: Media) -> str:
+    """Return a name without characters that the API does not allow."""
+    stem = (media.name or "").rpartition(".")[0] or media.name or ""
+    return " ".join(_NOT_IN_NAMES.sub(" ", stem).split())[:_MAX_NAME] or "document"
+
+
+def _source(media: Media) -> Block:
+    if isinstance(media.data, str) and media.data.startswith("s3://"):
+        return {"s3Location": {"uri": media.data}}
+    content = base64_of(media)
+    return {"bytes": media.base64() if content is None else content}
+
+
+def decode_media(kind: str, block: Block) -> Media | None:
+    """Return the medium in *block*, of *kind* `image` for example, or None if it has no content."""
+    source = block.get("source") or {}
+    if "bytes" not in source:
+        return None
+    return Media(f"{kind}/{block['format']}", base64.b64decode(source["bytes"]))

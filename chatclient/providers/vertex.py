@@ -1,0 +1,193 @@
+"""Gemini and Claude on Google Cloud's Vertex AI (extra `vertex`)."""
+
+import os
+from collections.abc import Callable
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, Unpack
+from urllib.parse import quote
+
+from chatclient._internal.checks import check_model_name
+from chatclient._internal.frozen import EMPTY
+from chatclient.chat.model import ChatModel
+from chatclient.chat.options import ChatOptions
+from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
+from chatclient.providers.anthropic.encoding import ANTHROPIC
+from chatclient.providers.anthropic.model import AnthropicChatModel
+from chatclient.providers.gemini.model import GeminiChatModel
+from chatclient.providers.http.credentials import ExpiringCredentials
+from chatclient.providers.http.settings import HttpOptions
+from chatclient.providers.http.url import first_url
+
+if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
+
+_PROVIDER = "vertex"
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_MULTI_REGIONS = ("eu", "us")
+# platform.claude.com/docs/en/api/claude-on-vertex-ai
+_ANTHROPIC_VERSION = "vertex-2023-10-16"
+
+
+class VertexGeminiChatModel(GeminiChatModel):
+    """A Gemini model on Vertex AI; see `vertex_model`."""
+
+    @property
+    def provider(self) -> str:
+        """The provider's name in spans and metrics."""
+        return _PROVIDER
+
+
+class VertexAnthropicChatModel(AnthropicChatModel):
+    """A Claude model on Vertex AI; see `vertex_model`."""
+
+    _default_headers = EMPTY  # the version is in the body
+    _key_header = ("authorization", "Bearer ")
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: ExpiringCredentials[str],
+        base_url: str,
+        options: ChatOptions | None = None,
+        **http: Unpack[HttpOptions],
+    ) -> None:
+        super().__init__(model, api_key=api_key, base_url=base_url, options=options, **http)
+        self._dialect = ANTHROPIC
+
+    @property
+    def provider(self) -> str:
+        """The provider's name in spans and metrics."""
+        return _PROVIDER
+
+    def _path(self, options: ChatOptions, *, streaming: bool = False) -> str:
+        method = "streamRawPredict" if streaming else "rawPredict"
+        return f"/models/{quote(options.model or self.name, safe='@')}:{method}"
+
+    def _fields(self, options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
+        fields = {"anthropic_version": _ANTHROPIC_VERSION}
+        fields |= super()._fields(options, streaming=streaming)
+        fields.pop("model", None)  # part of the path
+        return fields
+
+
+def vertex_model(
+    model: str,
+    *,
+    project: str | None = None,
+    location: str | None = None,
+    credentials: "Credentials | None" = None,
+    base_url: str | None = None,
+    options: ChatOptions | None = None,
+    **http: Unpack[HttpOptions],
+) -> ChatModel:
+    """Return a Gemini or Claude model on Vertex AI, with access tokens of google-auth.
+
+    Args:
+        model: The model's name, such as `gemini-2.5-flash` or `claude-sonnet-4-5@20250929`.
+        project: The project; default: the environment's `GOOGLE_CLOUD_PROJECT`, else that of the
+            default credentials, which are then looked for at once.
+        location: The location, such as `europe-west1`; default: the environment's
+            `GOOGLE_CLOUD_LOCATION`, else `global`.
+        credentials: Credentials of google-auth; default: Application Default Credentials.
+        base_url: URL of the server, without version and project; default: that of *location*.
+        options: Default options.
+        **http: `max_retries`, `timeout`, `headers`, `http_client`, `limits`; see `HttpOptions`.
+
+    Raises:
+        UsageError: google-auth is not installed, there is no project, or *model* is neither a
+            Gemini nor a Claude model.
+    """
+    check_model_name(model)
+    kind, publisher = _kind_of(model)
+    _require_google_auth()
+    project = project or os.environ.get("GOOGLE_CLOUD_PROJECT")
+    if not project:
+        credentials, project = _with_project(credentials)
+    location = location or os.environ.get("GOOGLE_CLOUD_LOCATION") or "global"
+    server = first_url(base_url, _server_of(location)).rstrip("/")
+    place = f"projects/{quote(project, safe=':')}/locations/{quote(location, safe='')}"
+    return kind(
+        model,
+        api_key=ExpiringCredentials(_fetching(credentials)),
+        base_url=f"{server}/v1/{place}/publishers/{publisher}",
+        options=options,
+        **http,
+    )
+
+
+def _kind_of(model: str) -> tuple[Callable[..., ChatModel], str]:
+    """Return the class of *model*, and its publisher."""
+    if model.startswith("claude"):
+        return VertexAnthropicChatModel, "anthropic"
+    if model.startswith("gemini"):
+        return VertexGeminiChatModel, "google"
+    msg = f"{model!r} is neither a Gemini nor a Claude model, such as gemini-2.5-flash"
+    raise UsageError(msg)
+
+
+def _server_of(location: str) -> str:
+    if location == "global":
+        return "https://aiplatform.googleapis.com"
+    if location in _MULTI_REGIONS:
+        return f"https://aiplatform.{location}.rep.googleapis.com"
+    return f"https://{location}-aiplatform.googleapis.com"
+
+
+def _require_google_auth() -> None:
+    try:
+        import google.auth.transport.requests  # noqa: F401, PLC0415 - an extra
+    except ImportError as error:
+        msg = "Vertex AI needs google-auth; pip install 'chatclient[vertex]'"
+        raise UsageError(msg) from error
+
+
+def _with_project(credentials: "Credentials | None") -> "tuple[Credentials | None, str]":
+    """Return *credentials*, or the default ones, and their project.
+
+    Raises:
+        UsageError: There is no project.
+    """
+    import google.auth  # noqa: PLC0415 - an extra
+    from google.auth.exceptions import DefaultCredentialsError  # noqa: PLC0415
+
+    project = getattr(credentials, "project_id", None)
+    if credentials is None:
+        try:
+            credentials, project = google.auth.default(scopes=_SCOPES)
+        except DefaultCredentialsError as error:
+            msg = f"Vertex AI needs credentials and a project: {error}"
+            raise UsageError(msg) from error
+    if not project:
+        msg = "Vertex AI needs a project: set GOOGLE_CLOUD_PROJECT or pass project="
+        raise UsageError(msg)
+    return credentials, str(project)
+
+
+def _fetching(given: "Credentials | None") -> Callable[[], tuple[str, float | None]]:
+    """Return a function for access tokens of *given* or the default credentials."""
+    import google.auth  # noqa: PLC0415 - an extra
+    from google.auth.credentials import with_scopes_if_required  # noqa: PLC0415
+    from google.auth.exceptions import GoogleAuthError, TransportError  # noqa: PLC0415
+    from google.auth.transport.requests import Request  # noqa: PLC0415
+
+    loaded: Any = None
+
+    def fetch() -> tuple[str, float | None]:
+        nonlocal loaded
+        try:
+            if loaded is None:
+                found = google.auth.default()[0] if given is None else given
+                loaded = with_scopes_if_required(found, _SCOPES)  # type: ignore[no-untyped-call]
+            if not loaded.valid:  # also false shortly before the token expires
+                loaded.refresh(Request())
+        except TransportError as error:
+            msg = f"Google's token service cannot be reached: {error}"
+            raise ConnectionFailedError(msg, provider=_PROVIDER) from error
+        except GoogleAuthError as error:
+            msg = f"there is no access token for Vertex AI: {error.args[0] if error.args else ''}"
+            raise AuthenticationError(msg, provider=_PROVIDER) from error
+        expiry = loaded.expiry  # in UTC, without a time zone
+        return loaded.token, None if expiry is None else expiry.replace(tzinfo=UTC).timestamp()
+
+    return fetch
