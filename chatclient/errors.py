@@ -4,6 +4,7 @@
 ChatClientError
 ├── UsageError (also a ValueError)        fix your code; nothing was sent
 │   ├── WrongTypeError (also a TypeError)
+│   ├── UnsupportedOptionError            .option .provider .model
 │   ├── TemplateError                     .missing
 │   ├── ToolDefinitionError               not a valid tool
 │   ├── DuplicateToolError                .tool_names
@@ -75,6 +76,16 @@ class UsageError(ChatClientError, ValueError):
 
 class WrongTypeError(UsageError, TypeError):
     """An argument has the wrong type; the message names the expected one."""
+
+
+class UnsupportedOptionError(UsageError):
+    """A `model` of a `provider` does not take the `option` of a request; nothing was sent."""
+
+    def __init__(self, message: str, *, option: str, provider: str, model: str) -> None:
+        super().__init__(message)
+        self.option = option
+        self.provider = provider
+        self.model = model
 
 
 class TemplateError(UsageError):

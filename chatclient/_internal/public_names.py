@@ -22,7 +22,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
         "chatclient.chat.model": "ChatModel OutputMode PromptLike",
         "chatclient.chat.moderation": "Moderation ModerationModel",
-        "chatclient.chat.options": "ChatOptions OptionValues",
+        "chatclient.chat.options": "ChatOptions OptionValues ReasoningEffort",
         "chatclient.chat.parts": "Media Part ProviderPart Reasoning ToolCall ToolCallChunk",
         "chatclient.chat.prompt": "Prompt",
         "chatclient.chat.response": (
@@ -273,7 +273,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "RequestTimeoutError ResponseLimitError StreamInterruptedError TemplateError "
             "ToolArgumentError ToolCallRefusedError ToolDefinitionError ToolDeniedError "
             "ToolError ToolExecutionError ToolLoopError ToolResultError ToolTimeoutError "
-            "ToolUsageError UnknownToolError UsageError WrongTypeError"
+            "ToolUsageError UnknownToolError UnsupportedOptionError UsageError WrongTypeError"
         ),
     },
 }

@@ -12,7 +12,12 @@ from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt, with_default_options
 from chatclient.chat.response import NO_METADATA, ChatResponse, ChatResponseMetadata
-from chatclient.errors import ProviderError, ToolCallRefusedError, UsageError
+from chatclient.errors import (
+    ProviderError,
+    ToolCallRefusedError,
+    UnsupportedOptionError,
+    UsageError,
+)
 from chatclient.observability.operations import Fallback, note_answering_model
 from chatclient.providers.http.first_chunk import read_until_content
 from chatclient.runtime.fork_safety import ForkSafeLock
@@ -81,6 +86,7 @@ def prompt_for(model: ChatModel, prompt: Prompt) -> Prompt:
 
 log = get_logger(__name__)
 
+_FAILS = (ProviderError, UnsupportedOptionError)
 Fails = type[Exception] | Collection[type[Exception]] | Callable[[Exception], bool]
 """Errors after which to try the next model: one or several types, or a predicate."""
 
@@ -101,7 +107,9 @@ class FallbackChatModel(_CompositeModel):
             neither error types nor a function.
     """
 
-    def __init__(self, *models: ChatModel, on: Fails = (ProviderError,)) -> None:
+    def __init__(
+        self, *models: ChatModel, on: Fails = (ProviderError, UnsupportedOptionError)
+    ) -> None:
         super().__init__(models, " → ")
         self._fails = _error_predicate(on)
 

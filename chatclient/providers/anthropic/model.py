@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, Unpack
 
-from chatclient._internal.checks import check_choice, check_number
+from chatclient._internal.checks import check_number
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
 from chatclient.chat.message_merging import with_user_message
@@ -28,10 +28,10 @@ from chatclient.providers.anthropic.encoding import (
 from chatclient.providers.anthropic.options import (
     check_enforceable,
     encode_options,
-    thinking_in,
     with_cache_control,
 )
 from chatclient.providers.anthropic.paused_turns import PAUSED_TURNS, runs_tools, with_container
+from chatclient.providers.anthropic.reasoning import cannot_force_calls
 from chatclient.providers.anthropic.schemas import is_enforceable
 from chatclient.providers.anthropic.stream import StreamDecoder
 from chatclient.providers.http.auth import (
@@ -60,30 +60,18 @@ _HEADERS = {"anthropic-version": "2023-06-01"}
 _BETA = "anthropic-beta"
 # platform.claude.com/docs/en/build-with-claude/structured-outputs: from Opus 4.1 and the other 4.5.
 _WITHOUT_SCHEMAS = re.compile(r"claude-(?:[23]|instant|(?:opus|sonnet)-4-(?:0|2025))")
-# platform.claude.com/docs/en/models/opus-5-5/whats-new-opus-5-5, and the pages of other models.
-_WITHOUT_FORCED_CALLS = re.compile(
-    r"claude-(?:(?:opus|sonnet)-5[-.]5|(?:fable|mythos)-5[-.][12]\b)"
-)
-
-CachedUpTo = Literal["tools", "system", "conversation"]
-"""The cached prefix of a prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AnthropicChatOptions(ChatOptions):
     """Additional options of Anthropic's Messages API.
 
-    The API requires `max_tokens`; the default is 16,384 plus the thinking budget. The API has no
-    seed and no penalties; those options are not sent.
+    The API requires `max_tokens`; the default is 16,384 plus the thinking budget.
 
     Attributes:
         thinking: A budget in tokens, a mode such as `adaptive` or `disabled`, or the complete
             value of the API's field.
         effort: Effort of the model, such as `low` or `max`.
-        service_tier: The service tier of the request.
-        user_id: The end user, for the provider's abuse detection.
-        cache: Cached prefix of the prompt: the tools, also the system text, or also the
-            conversation.
         cache_ttl: Lifetime of the cache.
         server_tools: Server-side tools, in the API's format.
         max_continuations: Maximum number of requests that continue a turn paused by the provider;
@@ -91,15 +79,12 @@ class AnthropicChatOptions(ChatOptions):
         betas: Names for the `anthropic-beta` header.
 
     Raises:
-        UsageError: *cache* is not a known value, *max_continuations* is not a number or negative,
-            or an option of `ChatOptions` is invalid.
+        UsageError: *max_continuations* is not a number or negative, or an option of `ChatOptions`
+            is invalid.
     """
 
     thinking: int | str | Mapping[str, Any] | None = None
     effort: str | None = None
-    service_tier: str | None = None
-    user_id: str | None = None
-    cache: CachedUpTo | None = None
     cache_ttl: Literal["5m", "1h"] | None = None
     server_tools: Sequence[Mapping[str, Any]] | None = None
     max_continuations: int | None = None
@@ -107,7 +92,6 @@ class AnthropicChatOptions(ChatOptions):
 
     def __post_init__(self) -> None:
         ChatOptions.__post_init__(self)  # slots: there is no `super()` without arguments
-        check_choice("cache", self.cache, None, CachedUpTo)
         if self.max_continuations is not None:
             check_number("max_continuations", self.max_continuations)
 
@@ -173,9 +157,8 @@ class AnthropicChatModel(HttpModel, ChatModel):
         schema, model = options.output_schema, options.model or self.name
         if not _WITHOUT_SCHEMAS.search(model) and (schema is None or is_enforceable(schema)):
             return "schema"
-        # A thinking model cannot be forced to call a tool; some models never can.
-        thinks = thinking_in(options).get("type", "disabled") != "disabled"
-        return "instructions" if thinks or _WITHOUT_FORCED_CALLS.search(model) else "tool"
+        named = options if options.model else options.mutate(model=model)
+        return "instructions" if cannot_force_calls(named) else "tool"
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""

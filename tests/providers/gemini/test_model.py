@@ -47,9 +47,9 @@ from chatclient.providers.gemini.encoding import (
     EncodedConversation,
     dialect_of,
     encode_message,
-    encode_options,
 )
 from chatclient.providers.gemini.model import GeminiChatModel, GeminiChatOptions
+from chatclient.providers.gemini.options import encode_options
 from chatclient.providers.gemini.stream import StreamDecoder, StreamReader
 from chatclient.tools import ToolContext, tool, tool_callbacks
 from tests.support.ask import Ask, Mode

@@ -23,7 +23,8 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.errors import UsageError
 from chatclient.providers.openai.chat import OpenAIChatOptions
-from chatclient.providers.openai.chat_encoding import encode_message, encode_options
+from chatclient.providers.openai.chat_encoding import encode_message
+from chatclient.providers.openai.chat_options import encode_options
 from chatclient.providers.openai.dialect import (
     COMPATIBLE,
     OPENAI,
