@@ -31,7 +31,7 @@ from chatclient.providers.anthropic.options import (
     with_cache_control,
 )
 from chatclient.providers.anthropic.paused_turns import PAUSED_TURNS, runs_tools, with_container
-from chatclient.providers.anthropic.reasoning import cannot_force_calls
+from chatclient.providers.anthropic.reasoning import can_force_calls, thinking_in
 from chatclient.providers.anthropic.schemas import is_enforceable
 from chatclient.providers.anthropic.stream import StreamDecoder
 from chatclient.providers.http.auth import (
@@ -158,7 +158,8 @@ class AnthropicChatModel(HttpModel, ChatModel):
         if not _WITHOUT_SCHEMAS.search(model) and (schema is None or is_enforceable(schema)):
             return "schema"
         named = options if options.model else options.mutate(model=model)
-        return "instructions" if cannot_force_calls(named) else "tool"
+        thinks = thinking_in(named).get("type", "disabled") != "disabled"
+        return "tool" if can_force_calls(named) and not thinks else "instructions"
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""

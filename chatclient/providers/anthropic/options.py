@@ -9,7 +9,7 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
 from chatclient.errors import UsageError
 from chatclient.providers.anthropic.reasoning import (
-    cannot_force_calls,
+    can_force_calls,
     encode_reasoning,
     sampling,
     thinking_in,
@@ -28,8 +28,8 @@ def _tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any] | str:
         return EMPTY
     if choice in ("auto", "none"):
         return {"tool_choice.type": choice}
-    if cannot_force_calls(options):
-        return "models that think cannot be forced to call a tool"
+    if not can_force_calls(options):
+        return "it cannot be forced to call a tool, at least while it thinks"
     if choice == "required":
         return {"tool_choice.type": "any"}
     return {"tool_choice.type": "tool", "tool_choice.name": choice}
@@ -40,7 +40,7 @@ def _parallel_tool_calls(allowed: bool, options: ChatOptions) -> Mapping[str, An
     if allowed or not has_tools or options.tool_choice == "none":
         return EMPTY  # several calls are the default
     sequential: dict[str, Any] = {"tool_choice.disable_parallel_tool_use": True}
-    forced = options.tool_choice not in (None, "auto") and not cannot_force_calls(options)
+    forced = options.tool_choice not in (None, "auto") and can_force_calls(options)
     return sequential if forced else {"tool_choice.type": "auto", **sequential}
 
 

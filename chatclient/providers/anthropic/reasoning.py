@@ -68,11 +68,13 @@ def thinking_in(options: ChatOptions) -> Mapping[str, Any]:
             return thinking
 
 
-def cannot_force_calls(options: ChatOptions) -> bool:
-    """Return whether the model refuses to be forced to call a tool."""
-    # A thinking model cannot be forced to call a tool; some models never can.
-    thinks = thinking_in(options).get("type", "disabled") != "disabled"
-    return thinks or _WITHOUT_FORCED_CALLS.search(options.model or "") is not None
+def can_force_calls(options: ChatOptions) -> bool:
+    """Return whether the model may be forced to call a tool."""
+    # It may not while it thinks with a budget; some models never may.
+    return (
+        thinking_in(options).get("type") != "enabled"
+        and _WITHOUT_FORCED_CALLS.search(options.model or "") is None
+    )
 
 
 # platform.claude.com/docs/en/models: since Opus 4.7, models choose by themselves.

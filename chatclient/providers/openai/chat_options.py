@@ -23,7 +23,7 @@ from chatclient.providers.wire.sendable_tools import sendable_definitions
 
 
 @lru_cache(maxsize=64)
-def _common_options(dialect: Dialect) -> CommonOptions:
+def common_options(dialect: Dialect) -> CommonOptions:
     """Return how the server takes the common options."""
     encoders: dict[str, Encode] = {
         **{name: field(name) for name in COMMON_OPTIONS},
@@ -51,8 +51,9 @@ def _tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any]:
 
 def _unforced_tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any] | str:
     forced = choice not in ("auto", "none") and bool(options.tool_callbacks)
-    # Reasoning models are those that cannot be forced.
-    if forced and not is_off(options.reasoning) and "thinking" not in options.extra:
+    # Models that reason cannot be forced. `deepseek-chat` does not; others are told with `thinking`.
+    told = is_off(options.reasoning) or "thinking" in options.extra
+    if forced and not told and "deepseek-chat" not in (options.model or ""):
         return "its models cannot be forced to call a tool"
     return _tool_choice(choice, options)
 
@@ -74,7 +75,7 @@ _NAMES = {
 
 def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -> dict[str, Any]:
     """Return the request body without messages."""
-    common = _common_options(dialect)
+    common = common_options(dialect)
     options = common.settle(options)
     body = common.encode(options) | option_fields(options, _NAMES)
     renamed = (

@@ -45,7 +45,7 @@ def efforts_of(model: str) -> tuple[str, ...] | None:
 def reasons(options: ChatOptions) -> bool:
     """Return whether OpenAI's model in *options* is known to reason with these options."""
     model = options.model or ""
-    if not efforts_of(model):
+    if not efforts_of(model) or "reasoning" in options.extra or "reasoning_effort" in options.extra:
         return False
     effort = getattr(options, "reasoning_effort", None)
     if effort is None:
