@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from chatclient.chat.options import (
         ChatOptions as ChatOptions,
         OptionValues as OptionValues,
+        ReasoningEffort as ReasoningEffort,
     )
     from chatclient.chat.parts import (
         Media as Media,

@@ -22,7 +22,7 @@ VALUES = ("none", "minimal", "low", "medium", "high", "max", 4000)
 
 def taken(model: ChatModel, field: str, **options: Any) -> list[Any]:
     """Return the value of *field* for each value of the option; None where it is refused."""
-    result = []
+    result: list[Any] = []
     for value in VALUES:
         try:
             fields = added_fields(model, Prompt("x"), reasoning=value, **options)

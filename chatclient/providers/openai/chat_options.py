@@ -51,7 +51,7 @@ def _tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any]:
 
 def _unforced_tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any] | str:
     forced = choice not in ("auto", "none") and bool(options.tool_callbacks)
-    # Models that reason cannot be forced. `deepseek-chat` does not; others are told with `thinking`.
+    # Models that reason cannot be forced. `deepseek-chat` does not; `thinking` tells others.
     told = is_off(options.reasoning) or "thinking" in options.extra
     if forced and not told and "deepseek-chat" not in (options.model or ""):
         return "its models cannot be forced to call a tool"
