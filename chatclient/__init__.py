@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from chatclient.chat.response import (
         ChatResponse as ChatResponse,
         ChatResponseMetadata as ChatResponseMetadata,
+        Cost as Cost,
         FinishReason as FinishReason,
         Generation as Generation,
         RateLimit as RateLimit,

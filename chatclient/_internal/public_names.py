@@ -26,7 +26,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.chat.parts": "Media Part ProviderPart Reasoning ToolCall ToolCallChunk",
         "chatclient.chat.prompt": "Prompt",
         "chatclient.chat.response": (
-            "ChatResponse ChatResponseMetadata FinishReason Generation RateLimit Usage"
+            "ChatResponse ChatResponseMetadata Cost FinishReason Generation RateLimit Usage"
         ),
         "chatclient.chat.serialization": (
             "message_from_dict message_to_dict response_from_dict response_to_dict "
@@ -56,6 +56,10 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "chatclient.advisors": {
         "chatclient.advisors.budget": "SPENT Budget Price Spent",
+        "chatclient.advisors.quota": "Period",
+        "chatclient.advisors.usage_store": (
+            "InMemoryUsageStore SharedUsageStore UsageKey UsageStore"
+        ),
         "chatclient.advisors.context_window": (
             "CONTEXT_WINDOW_ORDER TRIMMED_MESSAGES ContextWindowAdvisor"
         ),
@@ -273,7 +277,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "RequestTimeoutError ResponseLimitError StreamInterruptedError TemplateError "
             "ToolArgumentError ToolCallRefusedError ToolDefinitionError ToolDeniedError "
             "ToolError ToolExecutionError ToolLoopError ToolResultError ToolTimeoutError "
-            "ToolUsageError UnknownToolError UnsupportedOptionError UsageError WrongTypeError"
+            "ToolUsageError UnknownPriceError UnknownToolError UnsupportedOptionError UsageError "
+            "UsageStoreError WrongTypeError"
         ),
     },
 }
