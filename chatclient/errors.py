@@ -5,6 +5,7 @@ ChatClientError
 ├── UsageError (also a ValueError)        fix your code; nothing was sent
 │   ├── WrongTypeError (also a TypeError)
 │   ├── UnsupportedOptionError            .option .provider .model
+│   ├── UnsupportedToolError              .tool .provider .model
 │   ├── TemplateError                     .missing
 │   ├── ToolDefinitionError               not a valid tool
 │   ├── DuplicateToolError                .tool_names
@@ -86,6 +87,16 @@ class UnsupportedOptionError(UsageError):
     def __init__(self, message: str, *, option: str, provider: str, model: str) -> None:
         super().__init__(message)
         self.option = option
+        self.provider = provider
+        self.model = model
+
+
+class UnsupportedToolError(UsageError):
+    """A `provider` does not have the server tool `tool` for its `model`; nothing was sent."""
+
+    def __init__(self, message: str, *, tool: str, provider: str, model: str) -> None:
+        super().__init__(message)
+        self.tool = tool
         self.provider = provider
         self.model = model
 

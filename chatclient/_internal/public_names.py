@@ -119,6 +119,10 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.execution.manager": "ToolCallingManager",
         "chatclient.tools.execution.result": "ToolExecutionResult",
         "chatclient.tools.function.callback": "FunctionToolCallback",
+        "chatclient.chat.server_tools": (
+            "CodeExecution Fallback FileSearch ImageGeneration McpConnector ServerTool WebFetch "
+            "WebSearch"
+        ),
         "chatclient.tools.function.data_tool": "DataToolCallback Executor ExternalTool is_external",
         "chatclient.tools.function.decorator": "tool",
         "chatclient.tools.function.naming": "sanitise_tool_name",
@@ -277,8 +281,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "RequestTimeoutError ResponseLimitError StreamInterruptedError TemplateError "
             "ToolArgumentError ToolCallRefusedError ToolDefinitionError ToolDeniedError "
             "ToolError ToolExecutionError ToolLoopError ToolResultError ToolTimeoutError "
-            "ToolUsageError UnknownPriceError UnknownToolError UnsupportedOptionError UsageError "
-            "UsageStoreError WrongTypeError"
+            "ToolUsageError UnknownPriceError UnknownToolError UnsupportedOptionError "
+            "UnsupportedToolError UsageError UsageStoreError WrongTypeError"
         ),
     },
 }

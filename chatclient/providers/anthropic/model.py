@@ -16,6 +16,7 @@ from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.server_tools import McpConnector
 from chatclient.providers.anthropic.decoding import decode_response
 from chatclient.providers.anthropic.encoding import (
     ANTHROPIC,
@@ -33,6 +34,7 @@ from chatclient.providers.anthropic.options import (
 from chatclient.providers.anthropic.paused_turns import PAUSED_TURNS, runs_tools, with_container
 from chatclient.providers.anthropic.reasoning import can_force_calls, thinking_in
 from chatclient.providers.anthropic.schemas import is_enforceable
+from chatclient.providers.anthropic.server_tools import MCP_BETA
 from chatclient.providers.anthropic.stream import StreamDecoder
 from chatclient.providers.http.auth import (
     Headers,
@@ -51,6 +53,7 @@ from chatclient.providers.wire.cache_control import limit_breakpoints
 from chatclient.providers.wire.json_cache import EncodedOptions
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import RenamedArguments
+from chatclient.providers.wire.server_tools import server_tools_in
 from chatclient.runtime.runtime import Runtime
 
 _BASE_URL = "https://api.anthropic.com"
@@ -189,11 +192,11 @@ class AnthropicChatModel(HttpModel, ChatModel):
 
     def _headers(self, options: ChatOptions) -> Headers:
         """Return the additional headers of a request."""
-        betas = getattr(options, "betas", None)
-        if not betas:
-            return EMPTY
-        named = (betas,) if isinstance(betas, str) else betas
-        return {_BETA: ",".join((*self._betas, *named))}
+        betas = getattr(options, "betas", None) or ()
+        named = (betas,) if isinstance(betas, str) else tuple(betas)
+        if server_tools_in(options, McpConnector):
+            named = (*named, MCP_BETA)
+        return {_BETA: ",".join((*self._betas, *named))} if named else EMPTY
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         options = with_container(prompt)

@@ -15,10 +15,12 @@ from chatclient.providers.anthropic.reasoning import (
     thinking_in,
 )
 from chatclient.providers.anthropic.schemas import enforceable, is_enforceable
+from chatclient.providers.anthropic.server_tools import SERVER_TOOLS, mcp_servers
 from chatclient.providers.wire.common_options import CommonOptions, field, lacking
 from chatclient.providers.wire.fields import merge_extra, option_fields
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
+from chatclient.providers.wire.server_tools import with_server_tools
 
 _MAX_TOKENS = 16_384  # required by the API; supported by all current models
 
@@ -82,6 +84,8 @@ COMMON_OPTIONS = CommonOptions(
 
 def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     """Return the request body without messages and system text."""
+    servers = mcp_servers(options)
+    options = with_server_tools(options, COMMON_OPTIONS.provider, SERVER_TOOLS)
     options = COMMON_OPTIONS.settle(options)
     body = {**option_fields(options, {"model": "model"}), **COMMON_OPTIONS.encode(options)}
     thinking = body.get("thinking") or thinking_in(options)
@@ -95,6 +99,7 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
         "thinking": thinking,
         "output_config": output,
         "tools": _tools(options),
+        "mcp_servers": servers,
         "stream": streaming,
     }
     body.update({name: value for name, value in fields.items() if value})

@@ -7,6 +7,7 @@ from typing import Any
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
+from chatclient.providers.gemini.server_tools import SERVER_TOOLS
 from chatclient.providers.wire.common_options import (
     CommonOptions,
     automatic,
@@ -18,6 +19,7 @@ from chatclient.providers.wire.common_options import (
 from chatclient.providers.wire.fields import merge_extra, option_fields
 from chatclient.providers.wire.sendable_schemas import GEMINI_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
+from chatclient.providers.wire.server_tools import with_server_tools
 
 # ai.google.dev/gemini-api/docs/thinking: levels since Gemini 3, budgets with 2.5.
 _WITHOUT_THINKING = re.compile(r"gemini-(?:1|2\.0)")
@@ -121,6 +123,9 @@ _THINKING = {
 
 def encode_options(options: ChatOptions) -> dict[str, Any]:
     """Return the request body without messages."""
+    offered = options.tool_callbacks
+    options = with_server_tools(options, COMMON_OPTIONS.provider, SERVER_TOOLS)
+    has_both = options.tool_callbacks is not offered and bool(options.tool_callbacks)
     options = COMMON_OPTIONS.settle(options)
     body = COMMON_OPTIONS.encode(options)
     generation = body.pop("generationConfig", {}) | option_fields(options, _GENERATION)
@@ -138,6 +143,11 @@ def encode_options(options: ChatOptions) -> dict[str, Any]:
             for category, threshold in thresholds.items()
         ]
     body.update(_tools(options))
+    if has_both:  # ai.google.dev/gemini-api/docs/tool-combination
+        body["toolConfig"] = {
+            **body.get("toolConfig", {}),
+            "includeServerSideToolInvocations": True,
+        }
     return merge_extra(body, options.extra)
 
 

@@ -54,6 +54,7 @@ from chatclient.providers.wire.fields import (
 from chatclient.providers.wire.media import base64_of, encode_tool_media
 from chatclient.providers.wire.sendable_schemas import OLLAMA_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
+from chatclient.providers.wire.server_tools import with_server_tools
 
 PROVIDER = "ollama"
 
@@ -106,7 +107,7 @@ COMMON_OPTIONS = CommonOptions(
 
 def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     """Return the request body without messages."""
-    options = COMMON_OPTIONS.settle(options)
+    options = COMMON_OPTIONS.settle(with_server_tools(options, COMMON_OPTIONS.provider))
     body = COMMON_OPTIONS.encode(options) | option_fields(options, _SAME_NAME)
     body["stream"] = streaming  # its default is true
     parameters = body.pop("options", {}) | option_fields(options, _MODEL_OPTIONS)

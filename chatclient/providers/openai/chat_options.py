@@ -20,6 +20,7 @@ from chatclient.providers.wire.common_options import (
 )
 from chatclient.providers.wire.fields import merge_extra, option_fields
 from chatclient.providers.wire.sendable_tools import sendable_definitions
+from chatclient.providers.wire.server_tools import with_server_tools
 
 
 @lru_cache(maxsize=64)
@@ -76,7 +77,7 @@ _NAMES = {
 def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -> dict[str, Any]:
     """Return the request body without messages."""
     common = common_options(dialect)
-    options = common.settle(options)
+    options = common.settle(with_server_tools(options, dialect.provider))
     body = common.encode(options) | option_fields(options, _NAMES)
     renamed = (
         ("metadata", getattr(options, "request_metadata", None)),

@@ -11,6 +11,7 @@ from chatclient.chat.tool import ToolDefinition
 from chatclient.providers.openai.efforts import SAMPLING, effort, openai_effort
 from chatclient.providers.openai.responses_encoding import PROVIDER, Form
 from chatclient.providers.openai.schemas import enforceable, json_schema_format
+from chatclient.providers.openai.server_tools import SERVER_TOOLS
 from chatclient.providers.wire.common_options import (
     COMMON_OPTIONS,
     CommonOptions,
@@ -22,6 +23,7 @@ from chatclient.providers.wire.common_options import (
 from chatclient.providers.wire.fields import merge_extra, option_fields
 from chatclient.providers.wire.sendable_schemas import OPENAI_RULES, SchemaRules
 from chatclient.providers.wire.sendable_tools import sendable_definitions
+from chatclient.providers.wire.server_tools import with_server_tools
 
 _NAMES = {
     name: name
@@ -106,7 +108,7 @@ def encode_options(
     rules: SchemaRules = OPENAI_RULES,
 ) -> dict[str, Any]:
     """Return the request body without input."""
-    options = common.settle(options)
+    options = common.settle(with_server_tools(options, common.provider, SERVER_TOOLS))
     given = options.set_values()
     stored = _is_stored(given)
     body = common.encode(options) | option_fields(options, _NAMES)
