@@ -260,9 +260,7 @@ def test_fallback_is_one_tool() -> None:
     """A provider of several tools, or something else, cannot stand in for one."""
     provider: Any = McpToolCallbackProvider(McpServer.http("a", "https://a.org"))
     with pytest.raises(ToolDefinitionError, match="must be one tool"):
-        tool_callbacks(
-            WebSearch(fallback=provider)
-        )
+        tool_callbacks(WebSearch(fallback=provider))
 
 
 def test_arguments_of_a_fallback_are_read() -> None:
