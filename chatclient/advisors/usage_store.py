@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from chatclient._internal.checks import check_callable, check_method, check_number
 from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import ChatClientRequest
-from chatclient.errors import ChatClientError, UsageError, UsageStoreError
+from chatclient.errors import UsageError, UsageStoreError
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
 
@@ -167,8 +167,6 @@ def _failures() -> Generator[None, None, None]:
     """Raise the errors of a store as `UsageStoreError`."""
     try:
         yield
-    except ChatClientError:
-        raise
     except Exception as error:
         msg = f"the store of usage failed ({type(error).__name__}); nothing more was sent"
         raise UsageStoreError(msg) from error

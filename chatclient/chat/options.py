@@ -143,10 +143,9 @@ class ChatOptions:
             if value is not None and not isinstance(value, int | float):
                 msg = f"{name} must be a number, not {value!r}"
                 raise UsageError(msg)
-        if self.reasoning is not None:
+        if self.reasoning is not None or self.cache is not None:
+            check_choice("cache", self.cache, None, CachedUpTo)
             _check_reasoning(self.reasoning)
-        if self.cache is not None:
-            check_choice("cache", self.cache, CachedUpTo)
         kind: Any = type(self)
         for name, form in _forms(kind):
             given = getattr(self, name)
@@ -209,7 +208,7 @@ class ChatOptions:
 
 
 def _check_reasoning(value: object) -> None:
-    if value in get_args(ReasoningEffort):
+    if value is None or value in get_args(ReasoningEffort):
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         efforts = ", ".join(map(repr, get_args(ReasoningEffort)))

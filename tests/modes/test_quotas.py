@@ -110,6 +110,7 @@ def test_quota_begins_anew_with_the_next_period() -> None:
     clock = Clock(86_400 * 20_000 - 10.0)
     quota = Quota("day", None, InMemoryUsageStore(clock=clock), clock)
     drive(quota.add("ada", "calls", 3, BLOCKING))
+    drive(quota.add("bob", "output_tokens", 0, BLOCKING))  # nothing to count
 
     assert drive(quota.spent("ada", "calls", BLOCKING)) == 3
     assert quota.seconds_left() == 10

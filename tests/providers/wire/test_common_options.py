@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, ChatOptions, Prompt
+from chatclient import ChatClient, ChatModel, ChatOptions, Prompt
 from chatclient.errors import UnsupportedOptionError
 from chatclient.providers import (
     AnthropicChatModel,
     AnthropicChatOptions,
     FallbackChatModel,
+    GeminiChatModel,
     OllamaChatModel,
     OpenAIChatModel,
     OpenAIChatOptions,
@@ -26,10 +27,12 @@ from chatclient.providers.openai.presets import PRESETS
 from chatclient.providers.openai.responses_options import COMPATIBLE_OPTIONS, OPENAI_OPTIONS
 from chatclient.providers.wire.common_options import COMMON_OPTIONS, CommonOptions
 from chatclient.testing import ScriptedModel
+from chatclient.tools import tool_callbacks
 from tests.support.ask import Ask
 from tests.support.bodies import added_fields, body_of
 from tests.support.servers import ChatServer
 
+HELLO = Prompt("x")
 DECLARED = [
     *(ANTHROPIC, GEMINI, OLLAMA, OPENAI_OPTIONS, COMPATIBLE_OPTIONS, common_options(OPENAI)),
     *(common_options(preset.dialect) for preset in PRESETS.values()),
@@ -172,14 +175,14 @@ def test_options_of_claude(model: str, options: dict[str, Any], fields: Any) -> 
     check(AnthropicChatModel(model, api_key="k"), options, fields)
 
 
-def check(model: Any, options: dict[str, Any], fields: Any) -> None:
+def check(model: Any, options: dict[str, Any], fields: Any, prompt: Prompt = HELLO) -> None:
     """Check the fields that *options* become, or that the option named *fields* is refused."""
     if isinstance(fields, str):
         with pytest.raises(UnsupportedOptionError) as caught:
-            added_fields(model, Prompt("x"), **options)
+            added_fields(model, prompt, **options)
         assert caught.value.option == fields
         return
-    added = added_fields(model, Prompt("x"), **options)
+    added = added_fields(model, prompt, **options)
     assert {name: added.get(name) for name in fields} == fields
 
 
@@ -193,3 +196,57 @@ def test_user_may_replace_what_a_default_of_anthropic_says() -> None:
         "thinking.type": "disabled",
         "max_tokens": 16_384,
     }
+
+
+def look() -> str:
+    """Look."""
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "fields"),
+    [
+        (
+            compatible_model("moonshot", "m", api_key="k"),
+            {"tool_choice": "required"},
+            "tool_choice",
+        ),
+        (compatible_model("moonshot", "m", api_key="k"), {"tool_choice": "look"}, "tool_choice"),
+        (
+            compatible_model("moonshot", "m", api_key="k"),
+            {"tool_choice": "required", "reasoning": "none"},
+            {"tool_choice": "required"},
+        ),
+        (
+            compatible_model("deepseek", "deepseek-chat", api_key="k"),
+            {"tool_choice": "auto"},
+            {"tool_choice": "auto"},
+        ),
+        (GeminiChatModel(api_key="k"), {"parallel_tool_calls": False}, "parallel_tool_calls"),
+        (GeminiChatModel(api_key="k"), {"parallel_tool_calls": True}, {}),
+        (OllamaChatModel("qwen3"), {"parallel_tool_calls": False}, "parallel_tool_calls"),
+        (OllamaChatModel("qwen3"), {"parallel_tool_calls": True}, {}),
+        (OllamaChatModel("qwen3"), {"tool_choice": "required"}, "tool_choice"),
+        (OllamaChatModel("qwen3"), {"tool_choice": "auto"}, {}),
+        (
+            AnthropicChatModel("claude-opus-5-5", api_key="k"),
+            {"tool_choice": "required"},
+            "tool_choice",
+        ),
+        (
+            AnthropicChatModel("claude-haiku-4-5", api_key="k"),
+            {"tool_choice": "look", "reasoning": "low"},
+            "tool_choice",
+        ),
+    ],
+    ids=lambda value: value.provider if isinstance(value, ChatModel) else "",
+)
+def test_options_of_tools(model: Any, options: dict[str, Any], fields: Any) -> None:
+    """What a server cannot do with tools is refused, unless there are no tools."""
+    prompt = Prompt("x", ChatOptions(tool_callbacks=tool_callbacks(look)))
+    check(model, options, fields, prompt)
+
+    assert (
+        added_fields(model, Prompt("x"), **{next(iter(options)): next(iter(options.values()))})
+        == {}
+    )

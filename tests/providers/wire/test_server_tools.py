@@ -116,6 +116,15 @@ def tools_of(model: ChatModel, *sources: Any, **options: Any) -> Any:
             },
         ),
         (GEMINI, WebSearch(), {"googleSearch": {}}),
+        (
+            GEMINI,
+            McpConnector("docs", "https://a.org/mcp"),
+            {
+                "mcpServers": [
+                    {"name": "docs", "streamableHttpTransport": {"url": "https://a.org/mcp"}}
+                ]
+            },
+        ),
         (GEMINI, WebFetch(), {"urlContext": {}}),
         (GEMINI, CodeExecution(), {"codeExecution": {}}),
         (
