@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, ChatModel, ChatOptions, Prompt
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatModel,
+    ChatOptions,
+    Next,
+    Prompt,
+)
 from chatclient.errors import UnsupportedOptionError
 from chatclient.providers import (
     AnthropicChatModel,
@@ -250,3 +258,16 @@ def test_options_of_tools(model: Any, options: dict[str, Any], fields: Any) -> N
         added_fields(model, Prompt("x"), **{next(iter(options)): next(iter(options.values()))})
         == {}
     )
+
+
+def test_defaults_are_no_change_of_an_advisor(ask: Ask) -> None:
+    """The trail shows the option that an advisor changes, and nothing else."""
+
+    async def warmer(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        prompt = request.prompt.mutate_options(temperature=0.9)
+        return await call_next(request.mutate(prompt=prompt))
+
+    builder = ChatClient.builder(ScriptedModel("ok")).default_options(temperature=0.1)
+    asked = ask(builder.default_advisors(warmer).build().prompt("x"))
+
+    assert asked.answer.trail().rounds[0].changes[0].options == (("temperature", 0.9),)
