@@ -242,4 +242,4 @@ def test_sum_of_costs() -> None:
     """Costs in one currency have a sum."""
     assert Cost(Decimal("0.1")) + Cost(Decimal("0.2")) == Cost(Decimal("0.3"))
     with pytest.raises(UsageError, match="USD and EUR"):
-        assert Cost() + Cost(currency="EUR")
+        _ = Cost() + Cost(currency="EUR")
