@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from chatclient.chat.options import (
         ChatOptions as ChatOptions,
         OptionValues as OptionValues,
+        ReasoningEffort as ReasoningEffort,
     )
     from chatclient.chat.parts import (
         Media as Media,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from chatclient.chat.response import (
         ChatResponse as ChatResponse,
         ChatResponseMetadata as ChatResponseMetadata,
+        Cost as Cost,
         FinishReason as FinishReason,
         Generation as Generation,
         RateLimit as RateLimit,

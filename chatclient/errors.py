@@ -4,6 +4,8 @@
 ChatClientError
 ├── UsageError (also a ValueError)        fix your code; nothing was sent
 │   ├── WrongTypeError (also a TypeError)
+│   ├── UnsupportedOptionError            .option .provider .model
+│   ├── UnsupportedToolError              .tool .provider .model
 │   ├── TemplateError                     .missing
 │   ├── ToolDefinitionError               not a valid tool
 │   ├── DuplicateToolError                .tool_names
@@ -38,7 +40,9 @@ ChatClientError
 ├── EntityError                           .text .errors .response .pending_turn
 ├── GuardrailError                        .guardrail .messages .response
 ├── RateLimitExceededError                your own RateLimitAdvisor; .retry_after
-├── BudgetExceededError                   .spent .limit .unit
+├── BudgetExceededError                   .spent .limit .unit .retry_after
+├── UnknownPriceError                     a limit of cost, and no price; .models
+├── UsageStoreError                       the shared store of a limit failed
 ├── DeadlineExceededError (also a TimeoutError)
 └── BlockingCallError                     a blocking call needs an event loop
 ```
@@ -75,6 +79,26 @@ class UsageError(ChatClientError, ValueError):
 
 class WrongTypeError(UsageError, TypeError):
     """An argument has the wrong type; the message names the expected one."""
+
+
+class UnsupportedOptionError(UsageError):
+    """A `model` of a `provider` does not take the `option` of a request; nothing was sent."""
+
+    def __init__(self, message: str, *, option: str, provider: str, model: str) -> None:
+        super().__init__(message)
+        self.option = option
+        self.provider = provider
+        self.model = model
+
+
+class UnsupportedToolError(UsageError):
+    """A `provider` does not have the server tool `tool` for its `model`; nothing was sent."""
+
+    def __init__(self, message: str, *, tool: str, provider: str, model: str) -> None:
+        super().__init__(message)
+        self.tool = tool
+        self.provider = provider
+        self.model = model
 
 
 class TemplateError(UsageError):
@@ -383,13 +407,38 @@ class RateLimitExceededError(ChatClientError):
 
 
 class BudgetExceededError(ChatClientError):
-    """A turn has `spent` more than the `limit` of its `Budget`; `unit` is a currency or tokens."""
+    """The `limit` of a `Budget` is reached, with `spent`; `unit` is `cost`, `calls` or tokens.
 
-    def __init__(self, message: str, *, spent: float, limit: float, unit: str) -> None:
+    Attributes:
+        retry_after: For a quota, the seconds until its period ends, else None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        spent: float,
+        limit: float,
+        unit: str,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.spent = spent
         self.limit = limit
         self.unit = unit
+        self.retry_after = retry_after
+
+
+class UnknownPriceError(ChatClientError):
+    """A `Budget` limits the cost, and the price of `models` is not known; nothing was sent."""
+
+    def __init__(self, message: str, *, models: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.models = models
+
+
+class UsageStoreError(ChatClientError):
+    """The store of a quota or a rate limit failed; see the error's cause."""
 
 
 class DeadlineExceededError(ChatClientError, TimeoutError):

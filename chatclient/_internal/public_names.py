@@ -22,11 +22,11 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
         "chatclient.chat.model": "ChatModel OutputMode PromptLike",
         "chatclient.chat.moderation": "Moderation ModerationModel",
-        "chatclient.chat.options": "ChatOptions OptionValues",
+        "chatclient.chat.options": "ChatOptions OptionValues ReasoningEffort",
         "chatclient.chat.parts": "Media Part ProviderPart Reasoning ToolCall ToolCallChunk",
         "chatclient.chat.prompt": "Prompt",
         "chatclient.chat.response": (
-            "ChatResponse ChatResponseMetadata FinishReason Generation RateLimit Usage"
+            "ChatResponse ChatResponseMetadata Cost FinishReason Generation RateLimit Usage"
         ),
         "chatclient.chat.serialization": (
             "message_from_dict message_to_dict response_from_dict response_to_dict "
@@ -58,6 +58,10 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "chatclient.advisors": {
         "chatclient.advisors.budget": "SPENT Budget Price Spent",
+        "chatclient.advisors.quota": "Period",
+        "chatclient.advisors.usage_store": (
+            "InMemoryUsageStore SharedUsageStore UsageKey UsageStore"
+        ),
         "chatclient.advisors.context_window": (
             "CONTEXT_WINDOW_ORDER TRIMMED_MESSAGES ContextWindowAdvisor"
         ),
@@ -118,6 +122,10 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.execution.result": "ToolExecutionResult",
         "chatclient.tools.execution.toolset": "ToolCallbackResolver",
         "chatclient.tools.function.callback": "FunctionToolCallback",
+        "chatclient.chat.server_tools": (
+            "CodeExecution Fallback FileSearch ImageGeneration McpConnector ServerTool WebFetch "
+            "WebSearch"
+        ),
         "chatclient.tools.function.data_tool": "DataToolCallback Executor ExternalTool is_external",
         "chatclient.tools.function.decorator": "tool",
         "chatclient.tools.function.naming": "sanitise_tool_name",
@@ -282,7 +290,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "RequestTimeoutError ResponseLimitError StreamInterruptedError TemplateError "
             "ToolArgumentError ToolCallRefusedError ToolDefinitionError ToolDeniedError "
             "ToolError ToolExecutionError ToolLoopError ToolResultError ToolTimeoutError "
-            "ToolUsageError UnknownToolError UsageError WrongTypeError"
+            "ToolUsageError UnknownPriceError UnknownToolError UnsupportedOptionError "
+            "UnsupportedToolError UsageError UsageStoreError WrongTypeError"
         ),
     },
 }

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from chatclient.advisors.memory.vector_store import (
         VectorStoreChatMemoryAdvisor as VectorStoreChatMemoryAdvisor,
     )
+    from chatclient.advisors.quota import (
+        Period as Period,
+    )
     from chatclient.advisors.rate_limit import (
         RATE_LIMIT_ORDER as RATE_LIMIT_ORDER,
         RateLimitAdvisor as RateLimitAdvisor,
@@ -96,6 +99,12 @@ if TYPE_CHECKING:
     from chatclient.advisors.tool_search.advisor import (
         TOOL_SEARCH_ROLES as TOOL_SEARCH_ROLES,
         ToolSearchToolCallingAdvisor as ToolSearchToolCallingAdvisor,
+    )
+    from chatclient.advisors.usage_store import (
+        InMemoryUsageStore as InMemoryUsageStore,
+        SharedUsageStore as SharedUsageStore,
+        UsageKey as UsageKey,
+        UsageStore as UsageStore,
     )
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

@@ -1,4 +1,4 @@
-"""`Budget`: limits the tokens, model calls and cost of a turn."""
+"""`Budget`: limits the tokens, model calls and cost of a turn, or of a user's turns in a day."""
 
 import threading
 from collections.abc import Callable
@@ -6,7 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chatclient._internal.checks import check_callable, check_type
+from chatclient.advisors.quota import Period, Quota
 from chatclient.advisors.tool_loop.pending_notes import load_note, save_note
+from chatclient.advisors.usage_store import (
+    InMemoryUsageStore,
+    UsageKey,
+    UsageStore,
+    checked_key,
+    key_of,
+)
 from chatclient.chain.chain import (
     MEMORY_ORDER,
     ChatClientRequest,
@@ -15,10 +23,13 @@ from chatclient.chain.chain import (
     turn_of,
 )
 from chatclient.chain.model_call import UsageLedger, current_ledger, record_usage
+from chatclient.chain.prices import prices_installed, unpriced_models
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
 from chatclient.chat.serialization import usage_from_dict, usage_to_dict
 from chatclient.chat.turn import Turn
-from chatclient.errors import BudgetExceededError, UsageError
+from chatclient.errors import BudgetExceededError, UnknownPriceError, UsageError
+from chatclient.observability.operations import ModelCall
+from chatclient.runtime.runtime import Runtime
 
 SPENT = "spent"
 """The key in a response's context of the `Spent` of the turn."""
@@ -34,7 +45,8 @@ class Spent:
     Attributes:
         usage: The number of tokens.
         calls: The number of model calls.
-        cost: The sum of the budget's *price* over all calls; 0.0 without a price.
+        cost: The sum of the cost of all calls, by the budget's *price* or the extra `prices`; calls
+            whose cost is not known count nothing.
     """
 
     usage: Usage = NO_USAGE
@@ -44,6 +56,8 @@ class Spent:
 
 class Budget:
     """Limits the tokens, model calls and cost of a turn, with its rounds and agents.
+
+    With a *period*, it is a quota: it limits all turns of the same *key* in each period together.
 
     Every model call of the turn counts: those of its rounds, of agents that it calls as tools, and
     those that advisors and memories make with `ask_model`. Before each call, the budget checks
@@ -58,12 +72,18 @@ class Budget:
         input_tokens: The maximum number of input tokens.
         output_tokens: The maximum number of output tokens.
         calls: The maximum number of model calls.
-        cost: The maximum cost of the model calls, in the currency of *price*.
-        price: A function that returns the cost of a response.
+        cost: The maximum cost of the model calls, in the currency of *price*, else in US dollars.
+        price: A function that returns the cost of a response; default: `usage.cost`, which needs
+            the extra `prices`.
+        period: `hour`, `day` (in UTC) or a number of seconds, also as a `timedelta`; None to limit
+            each turn by itself.
+        key: A function that returns whose usage a request is; default: one quota for all requests.
+        store: Where usage is counted; default: in the memory of this process.
 
     Raises:
-        UsageError: A limit is not positive or not a number, there is a cost without a price, or the
-            price is not a function of a response.
+        UsageError: A limit is not positive or not a number, there is a cost without a price and
+            without the extra, *price* or *key* is not a function, or there is a *key* or *store*
+            without a *period*.
     """
 
     name = "Budget"
@@ -78,9 +98,15 @@ class Budget:
         calls: int | None = None,
         cost: float | None = None,
         price: Price | None = None,
+        period: Period | None = None,
+        key: UsageKey | None = None,
+        store: UsageStore | None = None,
     ) -> None:
-        if cost is not None and price is None:
-            msg = "a limit of cost needs a price, a function from a response to what it cost"
+        if cost is not None and price is None and not prices_installed():
+            msg = (
+                "a limit of cost needs prices: pip install 'chatclient[prices]', or price=, a"
+                " function from a response to what it cost"
+            )
             raise UsageError(msg)
         limits = {
             "total_tokens": total_tokens,
@@ -98,6 +124,19 @@ class Budget:
             msg = f"the limits of a budget must be positive, but these are {self.limits}"
             raise UsageError(msg)
         self.price = price
+        self.quota: Quota | None = None
+        if period is not None:
+            self.quota = Quota(period, checked_key(key), _store_or_new(store))
+        elif key is not None or store is not None:
+            msg = "a key and a store are for a quota; say for how long, such as period='day'"
+            raise UsageError(msg)
+
+    def cost_of(self, response: ChatResponse) -> float | None:
+        """Return the cost of *response*, or None if it is not known."""
+        if self.price is not None:
+            return max(0.0, self.price(response))
+        cost = response.usage.cost
+        return None if cost is None else float(cost.amount)
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response, with the `Spent` of the turn in its context.
@@ -106,7 +145,8 @@ class Budget:
             BudgetExceededError: A limit was reached before the last model call.
         """
         turn = turn_of(request)
-        ledger = _Ledger(self, current_ledger(), turn)
+        user = "" if self.quota is None else key_of(self.quota.key, request)
+        ledger = _Ledger(self, current_ledger(), turn, user)
         key = ledger.note_key
         if (note := load_note(key, request)) is not None:
             ledger.spent = _spent_in(note)
@@ -128,6 +168,10 @@ class Budget:
         turn.finish_at_end(self, finish)  # memories may call models when they store the turn
         response = save_note(key, spent_so_far, request, response) or response
         return response.mutate(context={SPENT: spent})
+
+
+def _store_or_new(store: UsageStore | None) -> UsageStore:
+    return InMemoryUsageStore() if store is None else store  # an empty one may be falsy
 
 
 def _spent_in(note: Any) -> Spent:
@@ -168,6 +212,7 @@ class _Ledger:
         outer: The ledger further out, if any: that of another budget of the same turn, or of the
             turn whose tool calls this one.
         turn: The record of the turn; None when it has ended.
+        user: The key of the request in the quota.
         spent: The usage so far.
         closed: Whether the turn has ended; its background work is then not limited any more.
     """
@@ -175,6 +220,7 @@ class _Ledger:
     budget: Budget
     outer: UsageLedger | None
     turn: Turn | None
+    user: str = ""
     spent: Spent = Spent()
     closed: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -191,29 +237,58 @@ class _Ledger:
         """End the limits, and release the turn: a context variable may reference the ledger."""
         self.closed, self.turn = True, None
 
-    def check(self) -> None:
+    async def check(self, call: ModelCall, runtime: Runtime) -> None:
         """Check the limits of this ledger and the outer ones.
 
         Raises:
             BudgetExceededError: A limit is reached.
+            UnknownPriceError: There is a limit of cost, and no price of the model.
         """
-        for unit, limit in () if self.closed else self.budget.limits.items():
-            counts = self.spent if unit in ("calls", "cost") else self.spent.usage
-            spent = getattr(counts, unit)
+        if not self.closed:
+            self._check_price(call)
+            await self._check_limits(runtime)
+        if self.outer is not None:
+            await self.outer.check(call, runtime)
+
+    def _check_price(self, call: ModelCall) -> None:
+        budget = self.budget
+        if "cost" not in budget.limits or budget.price is not None:
+            return
+        if unknown := unpriced_models(call.model, call.prompt.options):
+            msg = (
+                f"the price of {', '.join(unknown)} is not known, which a limit of cost needs;"
+                " nothing was sent. Give the budget a function: Budget(cost=..., price=...)"
+            )
+            raise UnknownPriceError(msg, models=tuple(unknown))
+
+    async def _check_limits(self, runtime: Runtime) -> None:
+        quota = self.budget.quota
+        for unit, limit in self.budget.limits.items():
+            if quota is None:
+                counts = self.spent if unit in ("calls", "cost") else self.spent.usage
+                spent, whose = getattr(counts, unit), "the turn"
+            else:
+                spent, whose = await quota.spent(self.user, unit, runtime), "the quota's user"
             if spent >= limit:
                 so_far = f"{spent:.12g} of {limit:.12g} ({unit})"
-                msg = f"the turn has spent {so_far}; nothing more was sent"
-                raise BudgetExceededError(msg, spent=spent, limit=limit, unit=unit)
-        if self.outer is not None:
-            self.outer.check()
+                again = None if quota is None else quota.seconds_left()
+                end = "" if again is None else f", until the period ends in {again:.0f} s"
+                msg = f"{whose} has spent {so_far}; nothing more was sent{end}"
+                raise BudgetExceededError(
+                    msg, spent=spent, limit=limit, unit=unit, retry_after=again
+                )
 
-    def add(self, response: ChatResponse) -> None:
+    async def add(self, response: ChatResponse, runtime: Runtime) -> None:
         """Add the usage of *response*, also to the budgets around this one."""
-        price = self.budget.price
-        cost = 0.0 if price is None else max(0.0, price(response))
+        cost = self.budget.cost_of(response) or 0.0
         usage = _without_negative_counts(response.usage)
         with self.lock:
             spent = self.spent
             self.spent = Spent(spent.usage + usage, spent.calls + 1, spent.cost + cost)
+        if (quota := self.budget.quota) is not None:
+            for unit in self.budget.limits:
+                amount = {"calls": 1, "cost": cost}.get(unit)
+                amount = getattr(usage, unit) if amount is None else amount
+                await quota.add(self.user, unit, amount, runtime)
         if self.outer is not None:
-            self.outer.add(response)
+            await self.outer.add(response, runtime)

@@ -29,6 +29,7 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse
 from chatclient.chat.serialization import message_to_dict
+from chatclient.chat.server_tools import ServerTool
 from chatclient.chat.tool import FAILURE, STEP
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
@@ -233,6 +234,11 @@ def _dump_options(options: ChatOptions) -> bytes:
         "options": type(options).__qualname__,
         "values": _sorted(values),
         "tools": [[tool.name, tool.description, tool.input_schema, tool.strict] for tool in tools],
+        "server_tools": [
+            repr(callback)  # without secrets
+            for callback in options.tool_callbacks or ()
+            if isinstance(callback, ServerTool)
+        ],
     }
     return dumps(sent)
 

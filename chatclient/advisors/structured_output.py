@@ -208,10 +208,12 @@ def _with_answer_tool(options: ChatOptions, schema: Mapping[str, Any]) -> tuple[
     while name in taken:
         name += "_"
     tool = _AnswerTool(ToolDefinition(name, _DESCRIPTION, schema))
-    changes: dict[str, Any] = {"tool_callbacks": (*present, tool)}
+    changed = options.mutate(tool_callbacks=(*present, tool))
     if options.tool_choice is None:  # the choice of the request takes precedence
-        changes["tool_choice"] = "required" if present else name
-    return options.mutate(**changes), name
+        choice = ChatOptions(tool_choice="required" if present else name)
+        # A default: some models cannot be forced to call a tool.
+        changed = changed.merge(choice.as_defaults())
+    return changed, name
 
 
 class _AnswerTool:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.exception_groups import raise_single
+from chatclient.chain.prices import load_prices, models_in, with_cost
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.events import RoundEnded, TextDelta, events_of
 from chatclient.chat.message_merging import merge_consecutive
@@ -29,7 +30,7 @@ from chatclient.errors import (
     ToolCallRefusedError,
 )
 from chatclient.observability.observers import all_observers
-from chatclient.observability.operations import TIME_TO_FIRST_CHUNK, ModelCall
+from chatclient.observability.operations import ANSWERING_MODEL, TIME_TO_FIRST_CHUNK, ModelCall
 from chatclient.runtime.context_vars import context_variable
 from chatclient.runtime.deadlines import deadline_error, is_expired
 from chatclient.runtime.observation import Step
@@ -40,11 +41,11 @@ from chatclient.runtime.thread_inbox import Emitter
 class UsageLedger(Protocol):
     """Adds up the usage of model calls, and may refuse further calls; must be thread-safe."""
 
-    def check(self) -> None:
-        """Raise an error if no more calls are allowed."""
+    async def check(self, call: ModelCall, runtime: Runtime) -> None:
+        """Raise an error if *call* is not allowed."""
         ...
 
-    def add(self, response: ChatResponse) -> None:
+    async def add(self, response: ChatResponse, runtime: Runtime) -> None:
         """Add the usage of *response*."""
         ...
 
@@ -104,9 +105,10 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
     if not runtime.remaining():
         msg = "the deadline passed before the model was called"
         raise DeadlineExceededError(msg)
+    await load_prices(runtime)
     ledger = _ledger.get()
     if ledger is not None:
-        ledger.check()
+        await ledger.check(call, runtime)
     with runtime.observe(call) as observed:
         try:
             if runtime.streaming:
@@ -114,22 +116,32 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
                 with _record_partial(aggregator, observed):
                     response = await _stream(call, runtime, observed, aggregator)
             else:
-                response = await _generate(call, runtime)
+                response = await _generate(call, runtime, observed)
         except (RequestTimeoutError, StreamInterruptedError) as error:
             if not is_expired(runtime):
                 raise
             raise deadline_error(error) from error
         observed.result = response
     if ledger is not None:
-        ledger.add(response)
+        await ledger.add(response, runtime)
     return response
 
 
-async def _generate(call: ModelCall, runtime: Runtime) -> ChatResponse:
+async def _generate(call: ModelCall, runtime: Runtime, observed: Step) -> ChatResponse:
     try:
-        return await generate_checked(call.model, _merge_messages(call.prompt), runtime)
+        response = await generate_checked(call.model, _merge_messages(call.prompt), runtime)
     except ToolCallRefusedError as error:
         return _with_refused_call(error)
+    return _with_cost(response, call, observed)
+
+
+def _with_cost(response: ChatResponse, call: ModelCall, observed: Step) -> ChatResponse:
+    """Return *response* with its cost, by the price of the model that answered."""
+    name = observed.found.get(ANSWERING_MODEL)
+    if name is None:
+        return with_cost(response, call.model, call.prompt.options)
+    model = next((each for each in models_in(call.model) if each.name == name), call.model)
+    return with_cost(response, model, model.options)
 
 
 @contextmanager
@@ -171,7 +183,7 @@ async def _stream(
         raise_single(group)
     except ToolCallRefusedError as error:
         await _add_chunk(_with_refused_call(error), aggregator, emit)
-    response = aggregator.response()
+    response = _with_cost(aggregator.response(), call, observed)
     await emit(RoundEnded(response))
     return response
 

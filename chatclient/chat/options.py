@@ -1,11 +1,17 @@
 """`ChatOptions`: the options of a request to a chat model."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Self, TypedDict, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypedDict, get_args, get_origin, get_type_hints
 
-from chatclient._internal.checks import check_method, check_model_name, check_type, names
+from chatclient._internal.checks import (
+    check_choice,
+    check_method,
+    check_model_name,
+    check_type,
+    names,
+)
 from chatclient._internal.frozen import EMPTY, FrozenTree, deep_frozen, frozen, merged
 from chatclient.chat.tool import ToolCallback, ToolDefinition
 from chatclient.errors import UsageError
@@ -15,6 +21,12 @@ _NUMBERS = (
     *("presence_penalty", "frequency_penalty", "seed"),
 )
 _TOOL_CHOICES = ("auto", "none", "required")
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "max"]
+"""How much a model reasons; `minimal` and `max` are the least and the most that it can."""
+
+CachedUpTo = Literal["tools", "system", "conversation"]
+"""The cached prefix of a prompt."""
 
 
 class OptionValues(TypedDict, total=False):
@@ -31,6 +43,10 @@ class OptionValues(TypedDict, total=False):
     seed: int | None
     tool_choice: str | None
     parallel_tool_calls: bool | None
+    reasoning: ReasoningEffort | int | None
+    cache: CachedUpTo | None
+    service_tier: str | None
+    user_id: str | None
     output_schema: Mapping[str, Any] | None
     tool_callbacks: Iterable[ToolCallback] | None
     tool_names: str | Iterable[str] | None
@@ -50,6 +66,10 @@ class ChatOptions:
     Mappings and collections are copied and frozen. A single value is accepted for options with
     several values.
 
+    Not every model takes all of them. One that a model does not take is dropped, with one line in
+    the log, if it is among the *defaults*; otherwise, the request raises `UnsupportedOptionError`
+    and is not sent.
+
     Attributes:
         model: The name of the model.
         temperature: Randomness; 0 to 2 for most providers.
@@ -62,6 +82,13 @@ class ChatOptions:
         seed: Makes sampling reproducible, as far as the provider supports it.
         tool_choice: `auto`, `none`, `required`, or the name of the tool that must be called.
         parallel_tool_calls: Whether a message of the model may have several tool calls.
+        reasoning: How much the model reasons: an effort, or the maximum number of tokens. Options
+            of one provider for the same, such as `reasoning_effort` or `thinking`, take precedence
+            unless they are defaults and this option is not.
+        cache: The prefix of the prompt to cache, where the provider does not cache by itself: the
+            tools, also the system text, or also the conversation.
+        service_tier: The service tier of the request, such as `default`, `flex` or `priority`.
+        user_id: The end user, for the provider's abuse detection; not a name or an address.
         output_schema: A JSON Schema that the answer must satisfy.
         tool_callbacks: The tools to offer.
         tool_names: Names of tools to offer; the client's resolver finds them.
@@ -70,9 +97,11 @@ class ChatOptions:
         extra: Fields of the provider's request that this library does not model. Objects are merged
             with those that are sent (those of another `type` replace them), and tools are appended.
         unset: The names of options whose inherited values do not apply.
+        defaults: The names of options that are defaults of a client or a model; see `as_defaults`.
 
     Raises:
-        UsageError: A value has the wrong type, or the model's name is blank.
+        UsageError: A value has the wrong type, *reasoning* or *cache* is not a known value, or the
+            model's name is blank.
     """
 
     model: str | None = None
@@ -86,6 +115,10 @@ class ChatOptions:
     seed: int | None = None
     tool_choice: str | None = None
     parallel_tool_calls: bool | None = None
+    reasoning: ReasoningEffort | int | None = None
+    cache: CachedUpTo | None = None
+    service_tier: str | None = None
+    user_id: str | None = None
     output_schema: Mapping[str, Any] | None = None
     tool_callbacks: Sequence[ToolCallback] | None = None
     tool_names: str | Sequence[str] | None = None
@@ -93,6 +126,7 @@ class ChatOptions:
     internal_tool_execution_enabled: bool | None = None
     extra: Mapping[str, Any] = EMPTY
     unset: str | Collection[str] = frozenset()
+    defaults: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __post_init__(self) -> None:
         if self.model is not None:
@@ -108,6 +142,9 @@ class ChatOptions:
             if value is not None and not isinstance(value, int | float):
                 msg = f"{name} must be a number, not {value!r}"
                 raise UsageError(msg)
+        if self.reasoning is not None or self.cache is not None:
+            check_choice("cache", self.cache, None, CachedUpTo)
+            _check_reasoning(self.reasoning)
         kind: Any = type(self)
         for name, form in _forms(kind):
             given = getattr(self, name)
@@ -132,7 +169,12 @@ class ChatOptions:
         Raises:
             UsageError: There is no such option.
         """
-        return replace(self, **check_options(type(self), changes))
+        check_options(type(self), changes)
+        return replace(self, **changes, defaults=self.defaults - changes.keys())
+
+    def as_defaults(self) -> Self:
+        """Return a copy whose options are dropped where a model does not take them."""
+        return replace(self, defaults=frozenset(self.set_values()))
 
     def merge(self, over: "ChatOptions | None") -> "ChatOptions":
         """Return these options, overridden by those set in *over*.
@@ -151,7 +193,9 @@ class ChatOptions:
             return self
         values = {name: value for name, value in self.set_values().items() if name not in dropped}
         unset = frozenset((dropped | set(self.unset)) - changes.keys())
-        return kind(**_merged_values(values, changes), unset=unset)
+        inherited = self.defaults - changes.keys() - dropped
+        defaults = inherited | (over.defaults & changes.keys())
+        return kind(**_merged_values(values, changes), unset=unset, defaults=defaults)
 
     def set_values(self) -> dict[str, Any]:
         """Return the options that are set, by name."""
@@ -160,6 +204,15 @@ class ChatOptions:
             for name in _names(type(self))
             if (value := getattr(self, name)) is not None and value is not EMPTY
         }
+
+
+def _check_reasoning(value: object) -> None:
+    if value is None or value in get_args(ReasoningEffort):
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        efforts = ", ".join(map(repr, get_args(ReasoningEffort)))
+        msg = f"reasoning must be one of {efforts} or a number of tokens, not {value!r}"
+        raise UsageError(msg)
 
 
 @cache
@@ -234,7 +287,8 @@ def _names(kind: type[ChatOptions]) -> Collection[str]:
 
 @cache
 def _cached_names(kind: type[ChatOptions]) -> Collection[str]:
-    return dict.fromkeys(name for name in kind.__dataclass_fields__ if name != "unset")
+    about = ("unset", "defaults")  # about other options
+    return dict.fromkeys(name for name in kind.__dataclass_fields__ if name not in about)
 
 
 def model_options(kind: type[ChatOptions], model: str, options: ChatOptions | None) -> ChatOptions:
@@ -244,7 +298,7 @@ def model_options(kind: type[ChatOptions], model: str, options: ChatOptions | No
         UsageError: *model* is not a valid name, or *options* are not `ChatOptions`.
     """
     check_model_name(model)
-    return kind(model=model).merge(options)
+    return kind(model=model).merge(options).as_defaults()
 
 
 def check_options(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, Literal
 
 from chatclient._internal.checks import check_type, names
 from chatclient._internal.frozen import EMPTY, freeze_fields
 from chatclient.chat.messages import AssistantMessage
 from chatclient.chat.parts import new_text
-from chatclient.errors import InvalidResponseError
+from chatclient.errors import InvalidResponseError, UsageError
 
 FinishReason = Literal[
     "stop",
@@ -24,8 +25,35 @@ providers are mapped to them. The last two are set by the tool loop."""
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """An amount of money.
+
+    Attributes:
+        amount: The amount, exact.
+        currency: The currency's code.
+    """
+
+    amount: Decimal = Decimal(0)
+    currency: str = "USD"
+
+    def __add__(self, other: "Cost") -> "Cost":
+        """Return the sum.
+
+        Raises:
+            UsageError: The currencies differ.
+        """
+        if self.currency != other.currency:
+            msg = f"amounts in {self.currency} and {other.currency} have no sum"
+            raise UsageError(msg)
+        return Cost(self.amount + other.amount, self.currency)
+
+    def __str__(self) -> str:
+        return f"{self.amount.normalize():f} {self.currency}"
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
-    """Numbers of tokens.
+    """Numbers of tokens, and what they cost.
 
     Attributes:
         input_tokens: Prompt tokens, including cached ones.
@@ -34,6 +62,8 @@ class Usage:
         cache_write_tokens: Input tokens written to a cache, or None if not reported.
         reasoning_tokens: Output tokens of reasoning, or None if not reported.
         native: The provider's own values; empty for a sum of several usages.
+        cost: What the model calls cost, with the extra `prices`; None without it, and if the price
+            of one of the models is not known.
     """
 
     input_tokens: int = 0
@@ -42,6 +72,7 @@ class Usage:
     cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
     native: Mapping[str, Any] = field(default=EMPTY, repr=False)
+    cost: Cost | None = None
 
     def __post_init__(self) -> None:
         for name in ("input_tokens", "output_tokens"):
@@ -69,6 +100,7 @@ class Usage:
             _sum(self.cache_read_tokens, other.cache_read_tokens),
             _sum(self.cache_write_tokens, other.cache_write_tokens),
             _sum(self.reasoning_tokens, other.reasoning_tokens),
+            cost=None if self.cost is None or other.cost is None else self.cost + other.cost,
         )
 
 

@@ -4,6 +4,7 @@ import base64
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from chatclient._internal.frozen import FrozenDict, frozen
@@ -24,6 +25,7 @@ from chatclient.chat.messages import (
 from chatclient.chat.response import (
     ChatResponse,
     ChatResponseMetadata,
+    Cost,
     Generation,
     RateLimit,
     Usage,
@@ -249,7 +251,10 @@ def usage_to_dict(usage: Usage) -> dict[str, Any]:
 
 def usage_from_dict(data: Mapping[str, Any]) -> Usage:
     """Return the usage in *data*, the result of `usage_to_dict`."""
-    return Usage(**data)
+    cost = data.get("cost")
+    if cost is None:
+        return Usage(**data)
+    return Usage(**{**data, "cost": Cost(**{**cost, "amount": Decimal(cost.get("amount", 0))})})
 
 
 def _set_fields(value: Any) -> dict[str, Any]:
@@ -259,6 +264,8 @@ def _set_fields(value: Any) -> dict[str, Any]:
         item = getattr(value, field.name)
         if item == field.default or field.name == "output":
             continue
+        if isinstance(item, Decimal):
+            item = str(item)
         found[field.name] = _set_fields(item) if is_dataclass(item) else item
     return found
 

@@ -309,8 +309,12 @@ class ChatClientBuilder:
     def default_options(
         self, options: ChatOptions | None = None, /, **values: Unpack[OptionValues]
     ) -> Self:
-        """Set options of all requests; see `ChatClientRequestSpec.options`."""
-        return self._with(with_options(self._shared, self._settings, options, values))
+        """Set options of all requests; see `ChatClientRequestSpec.options`.
+
+        Those that a model does not take are dropped, with one line in the log.
+        """
+        settings = with_options(self._shared, self._settings, options, values)
+        return self._with(settings.with_options_as_defaults())
 
     def default_deadline(self, seconds: float | timedelta) -> Self:
         """Limit the duration of each request; see `ChatClientRequestSpec.deadline`.

@@ -70,7 +70,8 @@ def client_parts(
         observers=observers_of(settings),
         owned=() if repository is None else (repository,),
     )
-    return shared, with_options(shared, request, None, options_of(settings, type(model.options)))
+    options = options_of(settings, type(model.options))
+    return shared, with_options(shared, request, None, options).with_options_as_defaults()
 
 
 def _model(settings: ChatClientSettings) -> ChatModel:

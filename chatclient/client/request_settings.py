@@ -236,6 +236,12 @@ class RequestSettings:
             return self
         return replace(self, options=kind().merge(self.options))
 
+    def with_options_as_defaults(self) -> Self:
+        """Return a copy whose options are dropped where a model does not take them."""
+        if self.options is None:
+            return self
+        return replace(self, options=self.options.as_defaults())
+
     def without_model_name(self) -> Self:
         """Return a copy without the `model` option, for use with another model."""
         if self.options is None or self.options.model is None:
@@ -329,9 +335,10 @@ class RequestSettings:
 
     def as_defaults(self) -> Self:
         """Return a copy as defaults of a client, with the tools as default tools."""
+        settings = self.with_options_as_defaults()
         if self.tools is None:
-            return self
-        return replace(self, default_tools=self.tools, tools=None)
+            return settings
+        return replace(settings, default_tools=self.tools, tools=None)
 
     @property
     def has_text(self) -> bool:

@@ -143,13 +143,16 @@ def _change(advisor: AdvisorPass, passed_on: Prompt) -> Change:
     )
 
 
+_NOT_SHOWN = ("tool_callbacks", "tool_context", "defaults")
+
+
 def _changed_options(prompt: Prompt, passed_on: Prompt) -> Iterator[tuple[str, Any]]:
     before, after = prompt.options, passed_on.options
     if before is after:
         return
     for name in after.__dataclass_fields__:
         value = getattr(after, name)
-        if name not in ("tool_callbacks", "tool_context") and value != getattr(before, name, None):
+        if name not in _NOT_SHOWN and value != getattr(before, name, None):
             yield name, value
 
 

@@ -28,6 +28,11 @@ _PROVIDERS = {
     "xai": "x_ai",
 }
 
+COST = "chatclient.usage.cost"
+"""Attribute for the cost of model calls."""
+CURRENCY = "chatclient.usage.currency"
+"""Attribute for the currency of the cost."""
+
 _REQUESTED = {
     "model": "gen_ai.request.model",
     "temperature": "gen_ai.request.temperature",
@@ -39,6 +44,7 @@ _REQUESTED = {
     "seed": "gen_ai.request.seed",
     "stop": "gen_ai.request.stop_sequences",
     "tool_choice": "chatclient.request.tool_choice",
+    "reasoning": "chatclient.request.reasoning",
 }
 
 
@@ -62,8 +68,8 @@ def finish_reasons(response: ChatResponse) -> tuple[str, ...]:
     return tuple(g.finish_reason for g in response.generations if g.finish_reason is not None)
 
 
-def usage_counts(usage: Usage) -> dict[str, int]:
-    """Return the numbers of tokens by attribute name, without zeros."""
+def usage_counts(usage: Usage) -> dict[str, Any]:
+    """Return the numbers of tokens by attribute name, without zeros, and the cost if known."""
     counts = {
         "gen_ai.usage.input_tokens": usage.input_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
@@ -71,7 +77,10 @@ def usage_counts(usage: Usage) -> dict[str, int]:
         "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
     }
-    return {name: count for name, count in counts.items() if count}
+    found: dict[str, Any] = {name: count for name, count in counts.items() if count}
+    if usage.cost is not None:
+        found |= {COST: float(usage.cost.amount), CURRENCY: usage.cost.currency}
+    return found
 
 
 def content_attributes(prompt: Prompt, response: ChatResponse | None) -> Mapping[str, str]:

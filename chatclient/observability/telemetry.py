@@ -20,6 +20,7 @@ from chatclient._internal.redaction import redacted_text
 from chatclient._internal.text import error_text
 from chatclient.errors import UnknownToolError
 from chatclient.observability.operations import TIME_TO_FIRST_CHUNK
+from chatclient.observability.semantic_conventions import COST, CURRENCY
 from chatclient.runtime.observation import Attributes, Kind, Observer, Operation, Step
 
 log = get_logger(__name__)
@@ -98,6 +99,10 @@ class Telemetry:
             explicit_bucket_boundaries_advisory=_TOKENS,
         )
 
+        self._cost = meter.create_counter(
+            "chatclient.client.cost", "{currency}", "Cost of model calls"
+        )
+
     def begin(self, operation: Operation) -> "_SpanObservation":
         """Start a span and make it current until the operation ends."""
         span = self._tracer.start_span(
@@ -159,6 +164,8 @@ class Telemetry:
         for kind in ("input", "output"):
             if (count := attributes.get(f"gen_ai.usage.{kind}_tokens")) is not None:
                 self._tokens.record(_number(count), {**labels, "gen_ai.token.type": kind})
+        if (cost := attributes.get(COST)) is not None:
+            self._cost.add(_number(cost), {**labels, CURRENCY: attributes[CURRENCY]})
 
     @property
     def captures_content(self) -> bool:

@@ -176,7 +176,8 @@ def _lines(trail: Trail) -> Iterator[str]:
             access, id = step.operation.access, step.operation.conversation_id
             yield f"memory: {access} {_message_count(len(step.result or ()))} of {id!r}"
     usage = trail.usage
-    yield f"in all: {usage.input_tokens} + {usage.output_tokens} tokens"
+    cost = f", {usage.cost}" if usage.cost is not None and usage.cost.amount else ""
+    yield f"in all: {usage.input_tokens} + {usage.output_tokens} tokens{cost}"
 
 
 def _inner_lines(step: Step, indent: str) -> Iterator[str]:

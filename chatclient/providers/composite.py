@@ -13,7 +13,13 @@ from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt, with_default_options
 from chatclient.chat.response import NO_METADATA, ChatResponse, ChatResponseMetadata
-from chatclient.errors import DeadlineExceededError, ProviderError, ToolCallRefusedError, UsageError
+from chatclient.errors import (
+    DeadlineExceededError,
+    ProviderError,
+    ToolCallRefusedError,
+    UnsupportedOptionError,
+    UsageError,
+)
 from chatclient.observability.operations import Fallback, note_answering_model
 from chatclient.providers.http.first_chunk import read_until_content
 from chatclient.runtime.deadlines import is_expired
@@ -83,7 +89,7 @@ def prompt_for(model: ChatModel, prompt: Prompt) -> Prompt:
 
 log = get_logger(__name__)
 
-_FAILURES = (ProviderError, DeadlineExceededError)
+_FAILURES = (ProviderError, DeadlineExceededError, UnsupportedOptionError)
 
 Fails = type[Exception] | Collection[type[Exception]] | Callable[[Exception], bool]
 """Errors after which to try the next model: one or several types, or a predicate."""
@@ -106,9 +112,7 @@ class FallbackChatModel(_CompositeModel):
             neither error types nor a function.
     """
 
-    def __init__(
-        self, *models: ChatModel, on: Fails = (ProviderError, DeadlineExceededError)
-    ) -> None:
+    def __init__(self, *models: ChatModel, on: Fails = _FAILURES) -> None:
         super().__init__(models, " → ")
         self._fails = _error_predicate(on)
 

@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from chatclient._internal.checks import signature_error
+from chatclient.chat.server_tools import ServerTool
 from chatclient.chat.tool import ToolCallback, ToolCallbackProvider, ToolDefinition, ToolMetadata
 from chatclient.errors import ToolDefinitionError
 from chatclient.runtime.blocking import drive
@@ -97,7 +98,7 @@ def _resolve(source: Any) -> Sequence[Resolved]:
     if isinstance(source, str):
         return (source,)
     if isinstance(source, ToolCallback):
-        return (_checked(source),)
+        return (_checked(_with_fallback(source)),)
     if isinstance(source, type):
         return _tools_of_attributes(source, _marked_attributes(source))
     if isinstance(source, ToolCallbackProvider):
@@ -118,6 +119,21 @@ def _resolve(source: Any) -> Sequence[Resolved]:
         f"{kind} has no method with @tool{_HINTS.get(kind) or _missing_hint(source)}"
     )
     raise ToolDefinitionError(msg)
+
+
+def _with_fallback(tool: ToolCallback) -> ToolCallback:
+    """Return *tool*; a server tool with its fallback as a callback.
+
+    Raises:
+        ToolDefinitionError: The fallback is not one tool.
+    """
+    if not isinstance(tool, ServerTool) or tool.fallback is None or tool.callback is not None:
+        return tool
+    found = _resolve(tool.fallback)
+    if len(found) != 1 or not isinstance(found[0], ToolCallback):
+        msg = f"the fallback of {tool!r} must be one tool: a function or a ToolCallback"
+        raise ToolDefinitionError(msg)
+    return replace(tool, fallback=found[0])
 
 
 def _checked(callback: ToolCallback) -> ToolCallback:

@@ -10,6 +10,7 @@ import pytest
 from chatclient import ChatClient, ChatResponse
 from chatclient.advisors.budget import SPENT, Budget, Spent
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
+from chatclient.advisors.usage_store import InMemoryUsageStore
 from chatclient.chat.response import ChatResponseMetadata, Usage
 from chatclient.errors import BudgetExceededError, UsageError
 from chatclient.memory import SummarizingChatMemory, Window
@@ -175,7 +176,19 @@ def test_what_a_turn_leaves_running_is_booked_no_more() -> None:
     assert answer.trail().inner == ()
 
 
-@pytest.mark.parametrize("wrong", [{"cost": 1.0}, {"calls": 0}, {"total_tokens": -1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"calls": 0},
+        {"total_tokens": -1},
+        {"calls": 1, "key": lambda request: "u"},
+        {"calls": 1, "store": InMemoryUsageStore()},
+        {"calls": 1, "period": "week"},
+        {"calls": 1, "period": 0},
+        {"calls": 1, "period": "day", "key": "user"},
+        {"calls": 1, "period": "day", "store": object()},
+    ],
+)
 def test_limits_have_to_make_sense(wrong: Any) -> None:
     """Nothing to spend, or nothing to count it with."""
     with pytest.raises(UsageError):

@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from chatclient import ChatClient, ChatResponse, Prompt
 from chatclient.advisors.rate_limit import RateLimitAdvisor
+from chatclient.advisors.sliding_window import RateLimits, SlidingWindow
 from chatclient.chat.response import Usage
 from chatclient.errors import ConnectionFailedError, RateLimitExceededError, UsageError
 from chatclient.testing import ScriptedModel, call
@@ -207,12 +208,12 @@ def test_limits_have_to_make_sense(wrong: Any) -> None:
 def test_a_used_up_limit_takes_no_time_to_look_at() -> None:
     """What thousands of calls have spent is known; the sum is not taken for each of them."""
     clock = Clock()
-    advisor = RateLimitAdvisor(tokens=5000 * 100, period=60, clock=clock)
+    window = SlidingWindow(RateLimits(None, 5000 * 100, 60, float("inf")), clock)
     started = time.thread_time()
     for _ in range(5000):
-        advisor._reserve(100, float("inf"))
+        window._reserve(100, float("inf"))
         clock.now += 0.01
-    _, wait = advisor._reserve(4900 * 100, float("inf"))
+    _, wait = window._reserve(4900 * 100, float("inf"))
 
     assert wait == pytest.approx(58.99)
     assert time.thread_time() - started < 1
@@ -222,18 +223,18 @@ def test_a_used_up_limit_takes_no_time_to_look_at() -> None:
 def test_places_are_the_first_with_room(steps: list[tuple[str, int]]) -> None:
     """As by trying one time after another, also when calls that wait are cancelled."""
     clock = Clock()
-    advisor = RateLimitAdvisor(requests=3, tokens=50, period=10, clock=clock)
+    window = SlidingWindow(RateLimits(3, 50, 10, float("inf")), clock)
     made: list[tuple[float, int, Any]] = []  # when, how many tokens, and the call itself
     for step, number in steps:
         if step == "wait":
             clock.now += number % 7
         elif step == "ask":
             at = first_room(made, clock.now, number)
-            call, wait = advisor._reserve(number, float("inf"))
+            call, wait = window._reserve(number, float("inf"))
             assert clock.now + wait == at
             made.append((at, number, call))
         elif made and made[number % len(made)][0] > clock.now:
-            advisor._remove(made.pop(number % len(made))[2])
+            window._remove(made.pop(number % len(made))[2])
 
 
 def first_room(made: list[tuple[float, int, Any]], now: float, tokens: int) -> float:

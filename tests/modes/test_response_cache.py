@@ -30,7 +30,7 @@ from chatclient.providers.composite import FallbackChatModel
 from chatclient.providers.local.model import LocalChatModel
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.testing import Recording, RecordingModel, ScriptedModel, call
-from chatclient.tools import ToolResult, tool, tool_callbacks
+from chatclient.tools import ToolResult, WebSearch, tool, tool_callbacks
 from tests.support.ask import Ask
 
 
@@ -122,6 +122,8 @@ OTHER = [
     Prompt("a", ChatOptions(output_schema={"type": "object"})),
     Prompt("a", ChatOptions(tool_callbacks=tuple(tool_callbacks(look_up)))),
     Prompt("a", ChatOptions(extra={"x": {"y": 1}})),
+    Prompt("a", ChatOptions(tool_callbacks=[WebSearch()])),
+    Prompt("a", ChatOptions(tool_callbacks=[WebSearch(allowed_domains="a.org")])),
 ]
 
 

@@ -13,9 +13,10 @@ from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chain import model_call as model_calls
 from chatclient.chat.messages import UserMessage
 from chatclient.memory import MessageWindowChatMemory, conversation_problems
+from chatclient.observability.operations import ModelCall
 from chatclient.runtime import deadlines as callers
 from chatclient.runtime.blocking import drive
-from chatclient.runtime.runtime import BLOCKING
+from chatclient.runtime.runtime import BLOCKING, Runtime
 from chatclient.testing import Answer, ScriptedModel, call
 from tests.support.interrupts import interrupt_at
 from tests.support.waiting import settled
@@ -89,10 +90,10 @@ def test_interrupt_restores_thread_state() -> None:
     """An interrupt at any line restores thread-local state."""
 
     class Purse:
-        def check(self) -> None:
+        async def check(self, call: ModelCall, runtime: Runtime) -> None:
             """Allow everything."""
 
-        def add(self, response: ChatResponse) -> None:
+        async def add(self, response: ChatResponse, runtime: Runtime) -> None:
             """Do nothing."""
 
     async def work() -> None:

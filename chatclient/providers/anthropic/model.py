@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, Unpack
 
-from chatclient._internal.checks import check_choice, check_number
+from chatclient._internal.checks import check_number
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
 from chatclient.chat.batch_api import BatchApi, SendItem
@@ -17,6 +17,7 @@ from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.server_tools import McpConnector
 from chatclient.providers.anthropic.batch import AnthropicBatchApi
 from chatclient.providers.anthropic.decoding import decode_response
 from chatclient.providers.anthropic.encoding import (
@@ -30,11 +31,12 @@ from chatclient.providers.anthropic.encoding import (
 from chatclient.providers.anthropic.options import (
     check_enforceable,
     encode_options,
-    thinking_in,
     with_cache_control,
 )
 from chatclient.providers.anthropic.paused_turns import PAUSED_TURNS, runs_tools, with_container
+from chatclient.providers.anthropic.reasoning import can_force_calls, thinking_in
 from chatclient.providers.anthropic.schemas import is_enforceable
+from chatclient.providers.anthropic.server_tools import MCP_BETA
 from chatclient.providers.anthropic.stream import StreamDecoder
 from chatclient.providers.http.auth import (
     Headers,
@@ -54,6 +56,7 @@ from chatclient.providers.wire.cache_control import limit_breakpoints
 from chatclient.providers.wire.json_cache import EncodedOptions
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import RenamedArguments
+from chatclient.providers.wire.server_tools import server_tools_in
 from chatclient.runtime.runtime import Runtime
 
 _BASE_URL = "https://api.anthropic.com"
@@ -63,30 +66,18 @@ _HEADERS = {"anthropic-version": "2023-06-01"}
 _BETA = "anthropic-beta"
 # platform.claude.com/docs/en/build-with-claude/structured-outputs: from Opus 4.1 and the other 4.5.
 _WITHOUT_SCHEMAS = re.compile(r"claude-(?:[23]|instant|(?:opus|sonnet)-4-(?:0|2025))")
-# platform.claude.com/docs/en/models/opus-5-5/whats-new-opus-5-5, and the pages of other models.
-_WITHOUT_FORCED_CALLS = re.compile(
-    r"claude-(?:(?:opus|sonnet)-5[-.]5|(?:fable|mythos)-5[-.][12]\b)"
-)
-
-CachedUpTo = Literal["tools", "system", "conversation"]
-"""The cached prefix of a prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AnthropicChatOptions(ChatOptions):
     """Additional options of Anthropic's Messages API.
 
-    The API requires `max_tokens`; the default is 16,384 plus the thinking budget. The API has no
-    seed and no penalties; those options are not sent.
+    The API requires `max_tokens`; the default is 16,384 plus the thinking budget.
 
     Attributes:
         thinking: A budget in tokens, a mode such as `adaptive` or `disabled`, or the complete
             value of the API's field.
         effort: Effort of the model, such as `low` or `max`.
-        service_tier: The service tier of the request.
-        user_id: The end user, for the provider's abuse detection.
-        cache: Cached prefix of the prompt: the tools, also the system text, or also the
-            conversation.
         cache_ttl: Lifetime of the cache.
         server_tools: Server-side tools, in the API's format.
         max_continuations: Maximum number of requests that continue a turn paused by the provider;
@@ -94,15 +85,12 @@ class AnthropicChatOptions(ChatOptions):
         betas: Names for the `anthropic-beta` header.
 
     Raises:
-        UsageError: *cache* is not a known value, *max_continuations* is not a number or negative,
-            or an option of `ChatOptions` is invalid.
+        UsageError: *max_continuations* is not a number or negative, or an option of `ChatOptions`
+            is invalid.
     """
 
     thinking: int | str | Mapping[str, Any] | None = None
     effort: str | None = None
-    service_tier: str | None = None
-    user_id: str | None = None
-    cache: CachedUpTo | None = None
     cache_ttl: Literal["5m", "1h"] | None = None
     server_tools: Sequence[Mapping[str, Any]] | None = None
     max_continuations: int | None = None
@@ -110,7 +98,6 @@ class AnthropicChatOptions(ChatOptions):
 
     def __post_init__(self) -> None:
         ChatOptions.__post_init__(self)  # slots: there is no `super()` without arguments
-        check_choice("cache", self.cache, None, CachedUpTo)
         if self.max_continuations is not None:
             check_number("max_continuations", self.max_continuations)
 
@@ -180,9 +167,9 @@ class AnthropicChatModel(HttpModel, ChatModel):
         schema, model = options.output_schema, options.model or self.name
         if not _WITHOUT_SCHEMAS.search(model) and (schema is None or is_enforceable(schema)):
             return "schema"
-        # A thinking model cannot be forced to call a tool; some models never can.
-        thinks = thinking_in(options).get("type", "disabled") != "disabled"
-        return "instructions" if thinks or _WITHOUT_FORCED_CALLS.search(model) else "tool"
+        named = options if options.model else options.mutate(model=model)
+        thinks = thinking_in(named).get("type", "disabled") != "disabled"
+        return "tool" if can_force_calls(named) and not thinks else "instructions"
 
     def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi]:
         """Return Anthropic's batch API, and a copy of this model whose requests go to *send*."""
@@ -221,11 +208,11 @@ class AnthropicChatModel(HttpModel, ChatModel):
 
     def _headers(self, options: ChatOptions) -> Headers:
         """Return the additional headers of a request."""
-        betas = getattr(options, "betas", None)
-        if not betas:
-            return EMPTY
-        named = (betas,) if isinstance(betas, str) else betas
-        return {_BETA: ",".join((*self._betas, *named))}
+        betas = getattr(options, "betas", None) or ()
+        named = (betas,) if isinstance(betas, str) else tuple(betas)
+        if server_tools_in(options, McpConnector):
+            named = (*named, MCP_BETA)
+        return {_BETA: ",".join((*self._betas, *named))} if named else EMPTY
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         options = with_container(prompt)

@@ -9,60 +9,102 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
 from chatclient.errors import UsageError
 from chatclient.providers.anthropic.encoding import PROVIDER
+from chatclient.providers.anthropic.reasoning import (
+    can_force_calls,
+    encode_reasoning,
+    sampling,
+    thinking_in,
+)
 from chatclient.providers.anthropic.schemas import enforceable, is_enforceable
+from chatclient.providers.anthropic.server_tools import SERVER_TOOLS, mcp_servers
+from chatclient.providers.wire.common_options import CommonOptions, field, lacking
 from chatclient.providers.wire.fields import merge_extra, option_fields
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
+from chatclient.providers.wire.server_tools import with_server_tools
 
 _MAX_TOKENS = 16_384  # required by the API; supported by all current models
-_NAMES = {
-    "model": "model",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "stop": "stop_sequences",
-    "service_tier": "service_tier",
-}
+
+
+def _tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any] | str:
+    if not options.tool_callbacks and not _server_tools(options):
+        return EMPTY
+    if choice in ("auto", "none"):
+        return {"tool_choice.type": choice}
+    if not can_force_calls(options):
+        return "it cannot be forced to call a tool, at least while it thinks"
+    if choice == "required":
+        return {"tool_choice.type": "any"}
+    return {"tool_choice.type": "tool", "tool_choice.name": choice}
+
+
+def _parallel_tool_calls(allowed: bool, options: ChatOptions) -> Mapping[str, Any]:  # noqa: FBT001
+    has_tools = options.tool_callbacks or _server_tools(options)
+    if allowed or not has_tools or options.tool_choice == "none":
+        return EMPTY  # several calls are the default
+    sequential: dict[str, Any] = {"tool_choice.disable_parallel_tool_use": True}
+    forced = options.tool_choice not in (None, "auto") and can_force_calls(options)
+    return sequential if forced else {"tool_choice.type": "auto", **sequential}
+
+
+def _service_tier(tier: str, _options: ChatOptions) -> Mapping[str, Any] | str:
+    if tier in ("flex", "priority"):
+        return "the API has the tiers 'auto' and 'standard_only'"
+    return {"service_tier": "standard_only" if tier == "default" else tier}
+
+
+def _cached(_up_to: str, options: ChatOptions) -> Mapping[str, Any]:
+    """Encode the part of the option `cache` that is a field of the request."""
+    # Tools and system text have their breakpoints in them.
+    is_all = options.cache == "conversation"
+    return {"cache_control": _cache_control(options)} if is_all else EMPTY
+
+
+COMMON_OPTIONS = CommonOptions(
+    "Anthropic",
+    {
+        "temperature": sampling("temperature", 1),
+        "top_p": sampling("top_p"),
+        "top_k": sampling("top_k"),
+        "max_tokens": field("max_tokens"),
+        "stop": field("stop_sequences"),
+        "seed": lacking("the API has no seed"),
+        "presence_penalty": lacking("the API has no penalties"),
+        "frequency_penalty": lacking("the API has no penalties"),
+        "tool_choice": _tool_choice,
+        "parallel_tool_calls": _parallel_tool_calls,
+        "reasoning": encode_reasoning,
+        "cache": _cached,
+        "service_tier": _service_tier,
+        "user_id": field("metadata.user_id"),
+    },
+    {"reasoning": ("thinking", "effort")},
+)
+"""How the API takes the common options."""
 
 
 def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     """Return the request body without messages and system text."""
-    thinking = thinking_in(options)
-    body = option_fields(options, _NAMES)
-    body["max_tokens"] = options.max_tokens or _MAX_TOKENS + thinking.get("budget_tokens", 0)
+    servers = mcp_servers(options)
+    options = with_server_tools(options, COMMON_OPTIONS.provider, SERVER_TOOLS)
+    options = COMMON_OPTIONS.settle(options)
+    body = {**option_fields(options, {"model": "model"}), **COMMON_OPTIONS.encode(options)}
+    thinking = body.get("thinking") or thinking_in(options)
+    body.setdefault("max_tokens", _MAX_TOKENS + thinking.get("budget_tokens", 0))
+    output = {
+        **body.pop("output_config", {}),
+        **option_fields(options, {"effort": "effort"}),
+        **_format(options),
+    }
     fields = {
         "thinking": thinking,
-        "metadata": option_fields(options, {"user_id": "user_id"}),
-        "output_config": {**option_fields(options, {"effort": "effort"}), **_format(options)},
+        "output_config": output,
         "tools": _tools(options),
-        "tool_choice": _tool_choice(options),
-        "cache_control": _cache_control(options)
-        if _cache_scope(options) == "conversation"
-        else None,
+        "mcp_servers": servers,
         "stream": streaming,
     }
     body.update({name: value for name, value in fields.items() if value})
     return merge_extra(body, options.extra)
-
-
-def thinking_in(options: ChatOptions) -> Mapping[str, Any]:
-    """Return the API's field `thinking`."""
-    thinking: int | str | Mapping[str, Any] | None = getattr(options, "thinking", None)
-    match thinking:
-        case None:
-            return EMPTY
-        case int():
-            return {"type": "enabled", "budget_tokens": thinking}
-        case str():
-            return {"type": thinking}
-        case _:
-            return thinking
-
-
-def _cache_scope(options: ChatOptions) -> str | None:
-    """Return which part of the prompt is cached."""
-    scope: str | None = getattr(options, "cache", None)
-    return scope
 
 
 def _server_tools(options: ChatOptions) -> Sequence[Mapping[str, Any]]:
@@ -72,7 +114,7 @@ def _server_tools(options: ChatOptions) -> Sequence[Mapping[str, Any]]:
 def _tools(options: ChatOptions) -> list[dict[str, Any]]:
     tools = [_tool(each) for each in sendable_definitions(options, ANTHROPIC_RULES)]
     tools += [dict(tool) for tool in _server_tools(options)]
-    if tools and _cache_scope(options) is not None:
+    if tools and options.cache is not None:
         tools[-1]["cache_control"] = _cache_control(options)
     return tools
 
@@ -91,18 +133,6 @@ def _tool(definition: ToolDefinition) -> dict[str, Any]:
     return tool if strict is None else {**tool, "strict": strict}
 
 
-def _tool_choice(options: ChatOptions) -> dict[str, Any] | None:
-    if not options.tool_callbacks and not _server_tools(options):
-        return None
-    sequential = options.parallel_tool_calls is False
-    choice = options.tool_choice or ("auto" if sequential else None)
-    if choice is None or choice == "none":
-        return {"type": "none"} if choice else None
-    types = {"auto": {"type": "auto"}, "required": {"type": "any"}}
-    field = types.get(choice, {"type": "tool", "name": choice})
-    return {**field, "disable_parallel_tool_use": True} if sequential else field
-
-
 def _cache_control(options: ChatOptions) -> dict[str, Any]:
     return {"type": "ephemeral", **option_fields(options, {"cache_ttl": "ttl"})}
 
@@ -111,7 +141,7 @@ def with_cache_control(system: bytes, options: ChatOptions) -> bytes:
     """Return *system* blocks with a cache breakpoint in the last, if *options* request it."""
     # The message may already have a breakpoint. Quotes in texts are escaped, so only fields match.
     has_breakpoint = b'"cache_control":' in system[system.rfind(b'{"type":"text"') :]
-    if _cache_scope(options) in (None, "tools") or has_breakpoint:
+    if options.cache in (None, "tools") or has_breakpoint:
         return system
     return b'%b,"cache_control":%b}' % (system[:-1], dumps(_cache_control(options)))
 

@@ -13,11 +13,13 @@ from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.providers.anthropic.decoding import CONTAINER, PAUSED
 from chatclient.providers.http.continuation import Continuation
+from chatclient.providers.wire.server_tools import server_tools_in
 
 
 def runs_tools(options: ChatOptions) -> bool:
     """Return whether there may be server-side tools; only turns with them are paused."""
-    return bool(getattr(options, "server_tools", None) or options.extra)
+    given = getattr(options, "server_tools", None) or options.extra
+    return bool(given or server_tools_in(options))
 
 
 def _next_prompt(prompt: Prompt, answer: ChatResponse) -> Prompt | None:

@@ -1,11 +1,10 @@
-"""Encodes requests to Gemini; no I/O."""
+"""Encodes messages to Gemini; no I/O."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import loads
 from chatclient.chat.messages import (
     AssistantMessage,
@@ -20,24 +19,18 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.tool import ToolDefinition
 from chatclient.errors import UsageError
-from chatclient.providers.gemini.decoding import INVENTED_ID, PROVIDER, part_metadata
+from chatclient.providers.gemini.decoding import INVENTED_ID, part_metadata
 from chatclient.providers.http.continuation import Continuation
 from chatclient.providers.wire.fields import (
     arguments_object,
-    merge_extra,
-    option_fields,
     unsupported_message,
     valid_tool_name,
 )
 from chatclient.providers.wire.json_cache import cached_json
 from chatclient.providers.wire.media import base64_of, encode_tool_media
-from chatclient.providers.wire.sendable_schemas import GEMINI_RULES
-from chatclient.providers.wire.sendable_tools import sendable_definitions
 
 # Google's documented value for calls of other models, which are rejected without a signature.
 _FOREIGN_SIGNATURE = "skip_thought_signature_validator"
@@ -67,81 +60,6 @@ _FROM_3 = re.compile(r"gemini-(?:[3-9]|\d{2}|[a-z-]*latest$)")
 def dialect_of(model: str) -> Dialect:
     """Return the dialect of *model*, from its name."""
     return FROM_3 if _FROM_3.search(model) else UP_TO_2
-
-
-_GENERATION = {
-    "temperature": "temperature",
-    "top_p": "topP",
-    "top_k": "topK",
-    "max_tokens": "maxOutputTokens",
-    "stop": "stopSequences",
-    "presence_penalty": "presencePenalty",
-    "frequency_penalty": "frequencyPenalty",
-    "seed": "seed",
-    "candidate_count": "candidateCount",
-    "response_mime_type": "responseMimeType",
-    "response_modalities": "responseModalities",
-    "response_logprobs": "responseLogprobs",
-    "logprobs": "logprobs",
-    "media_resolution": "mediaResolution",
-    "speech_config": "speechConfig",
-    "image_config": "imageConfig",
-}
-_THINKING = {
-    "thinking_budget": "thinkingBudget",
-    "thinking_level": "thinkingLevel",
-    "include_thoughts": "includeThoughts",
-}
-_MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
-
-
-def encode_options(options: ChatOptions) -> dict[str, Any]:
-    """Return the request body without messages."""
-    generation = option_fields(options, _GENERATION)
-    if thinking := option_fields(options, _THINKING):
-        generation["thinkingConfig"] = thinking
-    if options.output_schema is not None:
-        generation["responseMimeType"] = "application/json"
-        generation["responseJsonSchema"] = options.output_schema
-    body = option_fields(options, {"cached_content": "cachedContent", "labels": "labels"})
-    if generation:
-        body["generationConfig"] = generation
-    if thresholds := getattr(options, "safety_settings", None):
-        body["safetySettings"] = [
-            {"category": category, "threshold": threshold}
-            for category, threshold in thresholds.items()
-        ]
-    body.update(_tools(options))
-    return merge_extra(body, options.extra)
-
-
-def _tools(options: ChatOptions) -> dict[str, Any]:
-    definitions = sendable_definitions(options, GEMINI_RULES)
-    tools: list[Any] = [dict(tool) for tool in getattr(options, "server_tools", None) or ()]
-    if definitions:
-        tools.insert(0, {"functionDeclarations": [_declaration(d) for d in definitions]})
-    body: dict[str, Any] = {"tools": tools} if tools else {}
-    config = _calling_config(options.tool_choice, definitions) if definitions else None
-    if config:
-        body["toolConfig"] = {"functionCallingConfig": config}
-    return body
-
-
-def _declaration(definition: ToolDefinition) -> dict[str, Any]:
-    return {
-        **definition.provider_options.get(PROVIDER, EMPTY),
-        "name": definition.name,
-        "description": definition.description,
-        "parametersJsonSchema": definition.input_schema,
-    }
-
-
-def _calling_config(choice: str | None, definitions: Iterable[ToolDefinition]) -> Any:
-    if choice in (None, "auto") and any(definition.strict for definition in definitions):
-        return {"mode": "VALIDATED"}
-    if choice is None or choice in _MODES:
-        return choice and {"mode": _MODES[choice]}
-    return {"mode": "ANY", "allowedFunctionNames": [choice]}
 
 
 def _next_prompt(prompt: Prompt, answer: ChatResponse) -> Prompt | None:

@@ -22,8 +22,8 @@ from chatclient.providers.gemini.encoding import (
     LONG_ANSWERS,
     EncodedConversation,
     dialect_of,
-    encode_options,
 )
+from chatclient.providers.gemini.options import encode_options
 from chatclient.providers.gemini.stream import StreamDecoder, StreamReader
 from chatclient.providers.http.auth import Headers, Key, key_source
 from chatclient.providers.http.batch import batched_model
@@ -49,7 +49,7 @@ BASE_URL = "https://generativelanguage.googleapis.com/v1beta"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GeminiChatOptions(ChatOptions):
-    """Additional options of Gemini; it has none for parallel tool calls.
+    """Additional options of Gemini.
 
     If one tool definition is `strict`, Gemini enforces the schemas of all tools.
 

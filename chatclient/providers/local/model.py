@@ -34,12 +34,18 @@ from chatclient.providers.local.weights import (
 )
 from chatclient.providers.openai.chat import OpenAIChatModel, OpenAIChatOptions
 from chatclient.providers.openai.dialect import Dialect
+from chatclient.providers.openai.efforts import local
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
 
 # llama.cpp answers 500 if it cannot parse the arguments of an earlier call.
 _LLAMA = Dialect(
-    provider="local", max_tokens="max_tokens", parses_arguments=True, one_system_message=True
+    provider="local",
+    max_tokens="max_tokens",
+    unsupported=frozenset({"service_tier", "user_id"}),
+    reasoning=local,
+    parses_arguments=True,
+    one_system_message=True,
 )
 _BY_NAME = {"1.5b": QWEN_CODER_1_5B, "0.5b": QWEN_CODER_0_5B}
 # Failures after which the model has to correct its call.
@@ -85,7 +91,7 @@ class LocalChatModel(ChatModel):
     ) -> None:
         self._source = _source_of(model) if model_path is None else Path(model_path)
         name = self._source.name
-        self._options = replace(_OPTIONS, model=name).merge(options)
+        self._options = replace(_OPTIONS, model=name).merge(options).as_defaults()
         self._server_at = partial(
             LlamaServer,
             n_ctx=n_ctx,

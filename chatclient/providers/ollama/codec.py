@@ -32,6 +32,14 @@ from chatclient.chat.tool import ToolDefinition
 from chatclient.errors import InvalidResponseError, ResponseLimitError, UsageError
 from chatclient.providers.http.errors import invalid_response, raise_for_error, stream_ended_early
 from chatclient.providers.http.limits import LIMITS
+from chatclient.providers.wire.common_options import (
+    CommonOptions,
+    automatic,
+    encode_effort,
+    field,
+    is_off,
+    lacking,
+)
 from chatclient.providers.wire.fields import (
     MALFORMED,
     arguments_object,
@@ -46,30 +54,63 @@ from chatclient.providers.wire.fields import (
 from chatclient.providers.wire.media import base64_of, encode_tool_media
 from chatclient.providers.wire.sendable_schemas import OLLAMA_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
+from chatclient.providers.wire.server_tools import with_server_tools
 
 PROVIDER = "ollama"
 
-_SAME_NAME = ("model", "think", "keep_alive", "logprobs", "top_logprobs")
-_MODEL_OPTIONS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "max_tokens": "num_predict",
-    "stop": "stop",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "repeat_penalty": "repeat_penalty",
-    "seed": "seed",
-    "num_ctx": "num_ctx",
-}
+_SAME_NAME = {name: name for name in ("model", "think", "keep_alive", "logprobs", "top_logprobs")}
+_MODEL_OPTIONS = {name: name for name in ("min_p", "repeat_penalty", "num_ctx")}
+
+
+def _reasoning(value: Any, options: ChatOptions) -> Mapping[str, Any] | str:
+    if "gpt-oss" in (options.model or ""):
+        return encode_effort(value, "think", ("low", "medium", "high"))
+    if isinstance(value, int) and value:
+        return "reasoning is on or off; there is no number of tokens"
+    return {"think": not is_off(value)}
+
+
+def _tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any] | str:
+    if choice in ("auto", "none") or not options.tool_callbacks:
+        return EMPTY  # with `none`, no tools are sent
+    return "its models cannot be forced to call a tool"
+
+
+def _parallel_tool_calls(allowed: bool, options: ChatOptions) -> Mapping[str, Any] | str:  # noqa: FBT001
+    if allowed or not options.tool_callbacks:
+        return EMPTY
+    return "its models may always ask for several tools"
+
+
+COMMON_OPTIONS = CommonOptions(
+    "Ollama",
+    {
+        **{
+            name: field(f"options.{name}")
+            for name in (
+                *("temperature", "top_p", "top_k", "stop", "seed"),
+                *("presence_penalty", "frequency_penalty"),
+            )
+        },
+        "max_tokens": field("options.num_predict"),
+        "tool_choice": _tool_choice,
+        "parallel_tool_calls": _parallel_tool_calls,
+        "reasoning": _reasoning,
+        "cache": automatic,
+        "service_tier": lacking("the server has none"),
+        "user_id": lacking("the server does not ask for it"),
+    },
+    {"reasoning": ("think",)},
+)
+"""How the API takes the common options."""
 
 
 def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     """Return the request body without messages."""
-    body = option_fields(options, {name: name for name in _SAME_NAME})
+    options = COMMON_OPTIONS.settle(with_server_tools(options, COMMON_OPTIONS.provider))
+    body = COMMON_OPTIONS.encode(options) | option_fields(options, _SAME_NAME)
     body["stream"] = streaming  # its default is true
-    parameters = option_fields(options, _MODEL_OPTIONS)
+    parameters = body.pop("options", {}) | option_fields(options, _MODEL_OPTIONS)
     parameters.update(getattr(options, "model_options", None) or {})
     if parameters:
         body["options"] = parameters

@@ -24,11 +24,8 @@ from chatclient.providers.http.settings import HttpOptions, HttpSettings
 from chatclient.providers.http.url import first_url
 from chatclient.providers.openai.batch import OpenAIBatchApi
 from chatclient.providers.openai.chat_decoding import decode_response
-from chatclient.providers.openai.chat_encoding import (
-    encode_message,
-    encode_options,
-    prepare_messages,
-)
+from chatclient.providers.openai.chat_encoding import encode_message, prepare_messages
+from chatclient.providers.openai.chat_options import encode_options
 from chatclient.providers.openai.chat_stream import StreamDecoder
 from chatclient.providers.openai.dialect import (
     OPENAI,
@@ -52,15 +49,15 @@ _OPENAI = re.compile(r"https?://([^/?#]*@)?([\w-]+\.)?api\.openai\.com(:\d+)?(/|
 class OpenAIChatOptions(ChatOptions):
     """Additional options of OpenAI's Chat Completions.
 
-    OpenAI has no `top_k`; it is sent only to compatible servers.
+    OpenAI has no `top_k`, and its reasoning models take no sampling options; other servers do.
 
     Attributes:
         n: Number of answers.
         reasoning_effort: Effort of a reasoning model, from `none` to `xhigh`.
         verbosity: Length of the answer: `low`, `medium` or `high`.
-        service_tier: The service tier of the request.
-        user: The end user; replaced by `safety_identifier` and `prompt_cache_key`.
-        safety_identifier: The end user, for the provider's abuse detection.
+        user: The end user; replaced by `user_id` and `prompt_cache_key`.
+        safety_identifier: The end user, for the provider's abuse detection; also sent for
+            `user_id`.
         logit_bias: Bias of single tokens, by token id.
         logprobs: Whether to report log probabilities, in `Generation.metadata`.
         top_logprobs: Number of alternatives to report for each token.
@@ -82,7 +79,6 @@ class OpenAIChatOptions(ChatOptions):
     n: int | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
-    service_tier: str | None = None
     user: str | None = None
     safety_identifier: str | None = None
     logit_bias: Mapping[str, float] | None = None

@@ -1,4 +1,4 @@
-"""Encodes prompts as Chat Completions requests; no I/O."""
+"""Encodes messages for Chat Completions; no I/O."""
 
 import hashlib
 import re
@@ -7,7 +7,6 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from chatclient._internal.frozen import EMPTY
 from chatclient.chat.messages import (
     AssistantMessage,
     Media,
@@ -20,96 +19,16 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.chat.options import ChatOptions
-from chatclient.chat.tool import ToolDefinition
 from chatclient.providers.openai.dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai.media import media_part
 from chatclient.providers.openai.reasoning import FIELDS, reasoning_item
-from chatclient.providers.openai.schemas import enforceable, json_schema_format, with_own_strict
 from chatclient.providers.openai.think_tags import tagged_text
 from chatclient.providers.wire.fields import (
     arguments_json,
-    merge_extra,
-    option_fields,
     unsupported_message,
     valid_tool_name,
 )
 from chatclient.providers.wire.media import encode_tool_media
-from chatclient.providers.wire.sendable_tools import sendable_definitions
-
-_OPTION_FIELDS = {
-    name: name
-    for name in (
-        *("model", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty"),
-        *("stop", "n", "reasoning_effort", "verbosity", "service_tier", "user"),
-        *("safety_identifier", "logit_bias", "logprobs", "top_logprobs", "store", "modalities"),
-        *("audio", "prediction", "prompt_cache_key", "prompt_cache_retention"),
-        "web_search_options",
-    )
-}
-
-
-def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -> dict[str, Any]:
-    """Return the request body without messages."""
-    body = option_fields(options, _OPTION_FIELDS, dialect.unsupported)
-    renamed = (
-        (dialect.max_tokens, options.max_tokens),
-        (dialect.seed, options.seed),
-        ("metadata", getattr(options, "request_metadata", None)),
-        ("response_format", _response_format(options)),
-    )
-    body.update({name: value for name, value in renamed if value is not None})
-    body.update(_tools(options, dialect))
-    body["stream"] = streaming  # some gateways stream by default
-    if streaming and dialect.usage_in_stream:
-        body["stream_options"] = {"include_usage": True}
-    return merge_extra(body, options.extra)
-
-
-def _tools(options: ChatOptions, dialect: Dialect) -> dict[str, Any]:
-    if not options.tool_callbacks:
-        return {}
-    strict: bool | None = getattr(options, "strict_tools", None)
-    definitions = sendable_definitions(options, dialect.tool_schemas)
-    tools = [_tool(each, dialect.provider, strict=strict) for each in definitions]
-    fields: dict[str, Any] = {"tools": tools}
-    if options.tool_choice is not None:
-        fields["tool_choice"] = _tool_choice(options.tool_choice)
-    if options.parallel_tool_calls is not None:
-        fields["parallel_tool_calls"] = options.parallel_tool_calls
-    return fields
-
-
-def _tool(definition: ToolDefinition, provider: str, *, strict: bool | None) -> dict[str, Any]:
-    own = definition.provider_options.get(provider, EMPTY)
-    definition = with_own_strict(definition, own)
-    function: dict[str, Any] = {
-        **own,
-        "name": definition.name,
-        "description": definition.description,
-        "parameters": definition.input_schema,
-    }
-    if definition.strict is not None:
-        function["strict"] = definition.strict
-    elif strict is not None:
-        form = enforceable(definition.input_schema) if strict else None
-        function["strict"] = form is not None
-        function["parameters"] = form or definition.input_schema
-    return {"type": "function", "function": function}
-
-
-def _tool_choice(choice: str) -> Any:
-    if choice in ("auto", "none", "required"):
-        return choice
-    return {"type": "function", "function": {"name": choice}}
-
-
-def _response_format(options: ChatOptions) -> Mapping[str, Any] | None:
-    schema = options.output_schema
-    if schema is None:
-        return getattr(options, "response_format", None)
-    return {"type": "json_schema", "json_schema": json_schema_format(schema)}
-
 
 _ACKNOWLEDGEMENT = AssistantMessage("I have the results.")
 

@@ -1,9 +1,13 @@
 """Differences between servers of the Chat Completions API."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+from chatclient._internal.frozen import EMPTY
+from chatclient.providers.openai.efforts import COMPATIBLE_EFFORT, SAMPLING, openai_effort
+from chatclient.providers.wire.common_options import Encode
 from chatclient.providers.wire.sendable_schemas import (
     COMPATIBLE_RULES,
     OPENAI_RULES,
@@ -24,7 +28,10 @@ class Dialect:
         provider: The provider's name, in errors and `ProviderPart`.
         max_tokens: Name of the field for the maximum output tokens.
         seed: Name of the field for the seed.
-        unsupported: Common options that are not sent, because the server would reject them.
+        unsupported: Common options that the server does not have.
+        reasoning: Encodes the option `reasoning`.
+        sampling: Encoders of other common options that depend on the model.
+        user_id: Name of the field for the end user.
         system_role: Role of system messages.
         usage_in_stream: Whether usage has to be requested for streams.
         reasoning_field: Field in which earlier reasoning is sent back; `received` for the field in
@@ -53,6 +60,9 @@ class Dialect:
     max_tokens: str = "max_completion_tokens"
     seed: str = "seed"
     unsupported: frozenset[str] = frozenset()
+    reasoning: Encode = COMPATIBLE_EFFORT
+    sampling: Mapping[str, Encode] = EMPTY
+    user_id: str = "user"
     system_role: SystemRole = "system"
     usage_in_stream: bool = True
     reasoning_field: str | None = None
@@ -75,7 +85,13 @@ class Dialect:
     key_header: str = "authorization"
 
 
-OPENAI = Dialect(max_call_id_length=40, unsupported=frozenset({"top_k"}))
+OPENAI = Dialect(
+    max_call_id_length=40,
+    unsupported=frozenset({"top_k"}),
+    reasoning=openai_effort("reasoning_effort"),
+    sampling=SAMPLING,
+    user_id="safety_identifier",
+)
 COMPATIBLE = Dialect(
     provider="openai-compatible",
     max_tokens="max_tokens",

@@ -6,9 +6,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from chatclient._internal.frozen import EMPTY
 from chatclient.errors import UsageError
 from chatclient.providers.http.auth import Key, KeySource, key_source
 from chatclient.providers.openai.dialect import COMPATIBLE, OPENAI, Dialect
+from chatclient.providers.openai.efforts import (
+    COMPATIBLE_EFFORT,
+    effort,
+    groq_effort,
+    llama_cpp,
+    or_budget,
+    switch,
+)
+from chatclient.providers.wire.common_options import lacking
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,8 @@ def _compatible(
     return Preset(name, base_url, key_variable, dialect, needs_key)
 
 
+_THINKING = ("thinking", {"type": "enabled"}, {"type": "disabled"})
+
 # Comments name the source of each difference: documentation or recorded traffic.
 PRESETS: Mapping[str, Preset] = {
     preset.name: preset
@@ -79,14 +91,22 @@ PRESETS: Mapping[str, Preset] = {
             "azure",
             "",
             "AZURE_OPENAI_API_KEY",
-            replace(OPENAI, provider="azure"),
+            # The names of deployments do not tell what the models take.
+            replace(OPENAI, provider="azure", sampling=EMPTY),
             url_variable="AZURE_OPENAI_ENDPOINT",
             url_path="/openai/v1",
         ),
-        # openrouter.ai/docs: reasoning_details and annotations are sent back unchanged.
+        # openrouter.ai/docs: reasoning_details and annotations are sent back unchanged; efforts up
+        # to xhigh, or a number of tokens.
         _compatible(
             *("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
             resent_fields=COMPATIBLE.resent_fields | {"annotations"},
+            reasoning=or_budget(
+                "reasoning.max_tokens",
+                effort(
+                    *("none", "minimal", "low", "medium", "high", "xhigh"), path="reasoning.effort"
+                ),
+            ),
         ),
         # console.groq.com/docs/api-reference: max_tokens is deprecated, unknown fields rejected.
         # console.groq.com/docs/structured-outputs: no schema together with tools.
@@ -94,6 +114,8 @@ PRESETS: Mapping[str, Preset] = {
             *("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
             max_tokens="max_completion_tokens",
             unsupported=frozenset({"top_k"}),
+            # console.groq.com/docs/reasoning
+            reasoning=groq_effort,
             output_schema="without_tools",
         ),
         # api-docs.deepseek.com/guides/thinking_mode: after tool calls, requests without the earlier
@@ -104,6 +126,8 @@ PRESETS: Mapping[str, Preset] = {
             reasoning_field="reasoning_content",
             needs_reasoning=True,
             resent_fields=COMPATIBLE.resent_fields | {"prefix"},
+            reasoning=switch(*_THINKING, effort("low", "high", "max")),
+            unsupported=frozenset({"service_tier"}),
             # api-docs.deepseek.com/guides/json_mode: JSON, but no schema.
             output_schema="never",
             # Its models reason by default, and then reject `tool_choice`:
@@ -114,7 +138,9 @@ PRESETS: Mapping[str, Preset] = {
         _compatible(
             *("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
             seed="random_seed",
-            unsupported=frozenset({"top_k"}),
+            unsupported=frozenset({"top_k", "service_tier", "user_id"}),
+            # docs.mistral.ai/capabilities/reasoning/adjustable
+            reasoning=effort("none", "high"),
             usage_in_stream=False,
             reasoning_field="content",
             resent_fields=frozenset({"prefix"}),
@@ -127,21 +153,29 @@ PRESETS: Mapping[str, Preset] = {
         _compatible(
             "xai", "https://api.x.ai/v1", "XAI_API_KEY", max_tokens="max_completion_tokens"
         ),
-        _compatible("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+        _compatible(
+            *("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+            unsupported=frozenset({"service_tier", "user_id"}),
+        ),
         # platform.moonshot.ai/docs: thinking models need their earlier reasoning; `tool_choice` may
         # not force a call; `partial` continues an answer.
         _compatible(
             *("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY"),
             reasoning_field="reasoning_content",
             resent_fields=COMPATIBLE.resent_fields | {"partial"},
+            reasoning=switch(*_THINKING),
+            unsupported=frozenset({"service_tier"}),
             output_schema="never",
             forces_calls=False,
         ),
         # platform.minimax.io/docs: reasoning is in `<think>` tags of the text, or with the option
         # reasoning_split in reasoning_details; both are sent back. Errors are in `base_resp`.
+        # Models always reason.
         _compatible(
             *("minimax", "https://api.minimax.io/v1", "MINIMAX_API_KEY"),
             think_tags=True,
+            reasoning=lacking("its models reason as much as they choose"),
+            unsupported=frozenset({"service_tier"}),
             output_schema="never",
             forces_calls=False,
         ),
@@ -149,6 +183,9 @@ PRESETS: Mapping[str, Preset] = {
         _compatible(
             *("zhipu", "https://open.bigmodel.cn/api/paas/v4", "ZHIPUAI_API_KEY"),
             reasoning_field="reasoning_content",
+            reasoning=switch(*_THINKING),
+            user_id="user_id",
+            unsupported=frozenset({"service_tier", "seed"}),
             output_schema="never",
             forces_calls=False,
         ),
@@ -158,12 +195,20 @@ PRESETS: Mapping[str, Preset] = {
             *("vllm", "http://localhost:8000/v1", "VLLM_API_KEY"),
             needs_key=False,
             reasoning_field="reasoning",
+            reasoning=switch(
+                "chat_template_kwargs.enable_thinking",
+                on=True,
+                off=False,
+                efforts=COMPATIBLE_EFFORT,
+            ),
+            unsupported=frozenset({"service_tier"}),
             output_schema="without_tools",
         ),
         # lmstudio.ai/docs/developer/core/authentication; a schema is a grammar, as with vLLM.
         _compatible(
             *("lmstudio", "http://localhost:1234/v1", "LM_API_TOKEN"),
             needs_key=False,
+            unsupported=frozenset({"service_tier", "user_id"}),
             output_schema="without_tools",
         ),
         # The key variable is that of the server.
@@ -171,6 +216,8 @@ PRESETS: Mapping[str, Preset] = {
             *("llamacpp", "http://localhost:8080/v1", "LLAMA_API_KEY"),
             needs_key=False,
             reasoning_field="reasoning_content",
+            reasoning=llama_cpp,
+            unsupported=frozenset({"service_tier", "user_id"}),
             output_schema="without_tools",
         ),
     )
@@ -178,7 +225,12 @@ PRESETS: Mapping[str, Preset] = {
 """The presets by name."""
 
 # ai.google.dev/gemini-api/docs/openai: results of tools are matched by name.
-_GEMINI = replace(COMPATIBLE, provider="gemini", names_tools=True)
+_GEMINI = replace(
+    COMPATIBLE,
+    provider="gemini",
+    names_tools=True,
+    reasoning=effort("none", "minimal", "low", "medium", "high"),
+)
 
 _DIALECTS: Mapping[str, Dialect] = {
     "generativelanguage.googleapis.com": _GEMINI,

@@ -35,6 +35,8 @@ from chatclient.providers.openai.responses_encoding import (
     encode_message,
 )
 from chatclient.providers.openai.responses_options import (
+    COMPATIBLE_OPTIONS,
+    OPENAI_OPTIONS,
     encode_options,
     form_for,
     without_reasoning,
@@ -51,11 +53,6 @@ _PATH = "/responses"
 _ENCRYPTED = b'"encrypted_content":"'
 # The code is `invalid_encrypted_content`; other services have different messages.
 _UNREADABLE_REASONING = re.compile(r"encrypted[ _]content", re.IGNORECASE)
-# developers.openai.com/api/reference/resources/responses/methods/create; compatible servers may
-# support them.
-_UNSUPPORTED_BY_OPENAI = frozenset(
-    {"top_k", "stop", "seed", "presence_penalty", "frequency_penalty"}
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -69,7 +66,6 @@ class OpenAIResponsesChatOptions(ChatOptions):
         reasoning_effort: Effort of a reasoning model.
         reasoning_summary: Form of reasoning summaries: `auto`, `concise` or `detailed`.
         verbosity: Length of the answer.
-        service_tier: The service tier of the request.
         instructions: Instructions that are not stored with the conversation.
         store: Whether the provider stores the answer; default: only if *background* is set.
         include: Additional content of the answer. Encrypted reasoning is requested from reasoning
@@ -82,8 +78,9 @@ class OpenAIResponsesChatOptions(ChatOptions):
         request_metadata: Metadata that the provider stores.
         prompt_cache_key: Routes requests with this key to the same cache.
         prompt_cache_retention: Retention time of the prompt cache.
-        user: The end user; replaced by `safety_identifier` and `prompt_cache_key`.
-        safety_identifier: The end user, for the provider's abuse detection.
+        user: The end user; replaced by `user_id` and `prompt_cache_key`.
+        safety_identifier: The end user, for the provider's abuse detection; also sent for
+            `user_id`.
         top_logprobs: Number of alternatives to report for each token.
         max_tool_calls: Maximum number of calls of server-side tools.
         response_format: Format of the answer, such as `{"type": "json_object"}`; ignored if there
@@ -97,7 +94,6 @@ class OpenAIResponsesChatOptions(ChatOptions):
     reasoning_effort: str | None = None
     reasoning_summary: str | None = None
     verbosity: str | None = None
-    service_tier: str | None = None
     instructions: str | None = None
     store: bool | None = None
     include: str | Sequence[str] | None = None
@@ -150,7 +146,7 @@ class OpenAIResponsesChatModel(HttpModel, ChatModel):
     ) -> None:
         base_url = openai_url(base_url)
         self._options = model_options(OpenAIResponsesChatOptions, model, options)
-        self._unsupported = _UNSUPPORTED_BY_OPENAI if is_openai(base_url) else frozenset[str]()
+        self._common = OPENAI_OPTIONS if is_openai(base_url) else COMPATIBLE_OPTIONS
         self._http = connect(base_url, api_key, http, idempotent=True)
         self._origin = PROVIDER if is_openai(base_url) else urlsplit(self._http.base_url).netloc
         self._head_cache: EncodedOptions[tuple[bytes, Form]] = EncodedOptions()
@@ -240,9 +236,7 @@ class OpenAIResponsesChatModel(HttpModel, ChatModel):
 
     def _head(self, options: ChatOptions, *, streaming: bool) -> tuple[bytes, Form]:
         """Return the request body without input, and the form of the input."""
-        body = encode_options(
-            options, streaming=streaming, unsupported=self._unsupported, rules=self._rules
-        )
+        body = encode_options(options, streaming=streaming, common=self._common, rules=self._rules)
         return dumps(body), form_for(options, self._origin)
 
 

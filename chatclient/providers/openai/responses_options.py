@@ -1,28 +1,38 @@
 """Encodes options for OpenAI's Responses API; no I/O."""
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
+from chatclient.providers.openai.efforts import SAMPLING, effort, openai_effort
 from chatclient.providers.openai.responses_encoding import PROVIDER, Form
 from chatclient.providers.openai.schemas import enforceable, json_schema_format, with_own_strict
+from chatclient.providers.openai.server_tools import SERVER_TOOLS
+from chatclient.providers.wire.common_options import (
+    COMMON_OPTIONS,
+    CommonOptions,
+    Encode,
+    automatic,
+    field,
+    lacking,
+)
 from chatclient.providers.wire.fields import merge_extra, option_fields
 from chatclient.providers.wire.sendable_schemas import OPENAI_RULES, SchemaRules
 from chatclient.providers.wire.sendable_tools import sendable_definitions
+from chatclient.providers.wire.server_tools import with_server_tools
 
 _NAMES = {
     name: name
     for name in (
-        *("model", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty"),
-        *("seed", "stop", "service_tier", "instructions", "previous_response_id", "conversation"),
+        *("model", "instructions", "previous_response_id", "conversation"),
         *("background", "truncation", "prompt_cache_key", "prompt_cache_retention"),
         *("user", "safety_identifier", "top_logprobs", "max_tool_calls"),
     )
-} | {"max_tokens": "max_output_tokens", "request_metadata": "metadata"}
+} | {"request_metadata": "metadata"}
 _REASONING_NAMES = {"reasoning_effort": "effort", "reasoning_summary": "summary"}
 _TEXT_NAMES = {"verbosity": "verbosity", "response_format": "format"}
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
@@ -30,6 +40,42 @@ _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _REASONING_MODEL = re.compile(r"(^|[/:.])(o\d|gpt-[5-9](?!.*-chat)|codex|grok)")
 # These models also reject reasoning items of other models.
 _REASONLESS_MODEL = re.compile(r"(^|[/:.])(chatgpt|gpt-[34]|gpt-[5-9].*-chat)")
+
+
+def _tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any]:
+    builtin = getattr(options, "server_tools", None) or ()
+    if not builtin and not options.tool_callbacks:
+        return EMPTY
+    return {"tool_choice": _chosen_tool(choice, builtin)}
+
+
+def _parallel_tool_calls(allowed: bool, options: ChatOptions) -> Mapping[str, Any]:  # noqa: FBT001
+    has_tools = options.tool_callbacks or getattr(options, "server_tools", None)
+    return {"parallel_tool_calls": allowed} if has_tools else EMPTY
+
+
+_COMPATIBLE: Mapping[str, Encode] = {
+    **{name: field(name) for name in COMMON_OPTIONS},
+    "max_tokens": field("max_output_tokens"),
+    "tool_choice": _tool_choice,
+    "parallel_tool_calls": _parallel_tool_calls,
+    "reasoning": effort("none", "low", "medium", "high", path="reasoning.effort"),
+    "cache": automatic,
+    "user_id": field("safety_identifier"),
+}
+# developers.openai.com/api/reference/resources/responses/methods/create
+_MISSING = ("top_k", "stop", "seed", "presence_penalty", "frequency_penalty")
+_OPENAI: Mapping[str, Encode] = {
+    **_COMPATIBLE,
+    **SAMPLING,
+    **{name: lacking("the Responses API has no such option") for name in _MISSING},
+    "reasoning": openai_effort("reasoning.effort"),
+}
+_OWN = {"reasoning": ("reasoning_effort",), "user_id": ("user", "safety_identifier")}
+OPENAI_OPTIONS = CommonOptions("OpenAI", _OPENAI, _OWN)
+"""How OpenAI's Responses take the common options."""
+COMPATIBLE_OPTIONS = CommonOptions("openai-compatible", _COMPATIBLE, _OWN)
+"""How the Responses of compatible servers take the common options."""
 
 
 # Caches compare forms by identity, so equal values must give the same object.
@@ -58,18 +104,19 @@ def encode_options(
     options: ChatOptions,
     *,
     streaming: bool,
-    unsupported: Container[str] = (),
+    common: CommonOptions = OPENAI_OPTIONS,
     rules: SchemaRules = OPENAI_RULES,
 ) -> dict[str, Any]:
     """Return the request body without input."""
+    options = common.settle(with_server_tools(options, common.provider, SERVER_TOOLS))
     given = options.set_values()
     stored = _is_stored(given)
-    body = option_fields(options, _NAMES, unsupported)
+    body = common.encode(options) | option_fields(options, _NAMES)
     body["store"] = stored
     if include := _include(given, stored=stored):
         body["include"] = include
     if reasoning := option_fields(options, _REASONING_NAMES):
-        body["reasoning"] = reasoning
+        body["reasoning"] = {**body.get("reasoning", {}), **reasoning}
     if text := _text(options):
         body["text"] = text
     body |= _tools(given, form_for(options), sendable_definitions(options, rules))
@@ -111,12 +158,7 @@ def _tools(
     functions = [_function(d, strict) for d in definitions if d.name not in form.custom_tools]
     if not functions and not builtin:
         return {}
-    body: dict[str, Any] = {"tools": [*functions, *builtin]}
-    if "tool_choice" in given:
-        body["tool_choice"] = _tool_choice(given["tool_choice"], builtin)
-    if "parallel_tool_calls" in given:
-        body["parallel_tool_calls"] = given["parallel_tool_calls"]
-    return body
+    return {"tools": [*functions, *builtin]}
 
 
 def _function(definition: ToolDefinition, strict: bool) -> dict[str, Any]:  # noqa: FBT001
@@ -134,7 +176,7 @@ def _function(definition: ToolDefinition, strict: bool) -> dict[str, Any]:  # no
     }
 
 
-def _tool_choice(choice: str, builtin: Iterable[Mapping[str, Any]]) -> Any:
+def _chosen_tool(choice: str, builtin: Iterable[Mapping[str, Any]]) -> Any:
     if choice in ("auto", "none", "required"):
         return choice
     for tool in builtin:

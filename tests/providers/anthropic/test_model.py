@@ -1035,7 +1035,6 @@ def test_option_fields() -> None:
         top_k=5,
         max_tokens=100,
         stop=("END",),
-        seed=1,
         thinking="adaptive",
         effort="low",
         user_id="u",

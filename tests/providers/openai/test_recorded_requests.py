@@ -26,8 +26,9 @@ from chatclient.chat.serialization import message_from_dict, message_to_dict
 from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.providers.openai.chat import OpenAIChatOptions
 from chatclient.providers.openai.chat_decoding import decode_response
-from chatclient.providers.openai.chat_encoding import encode_message, encode_options
+from chatclient.providers.openai.chat_encoding import encode_message
 from chatclient.providers.openai.chat_format import messages_from_openai, messages_to_openai
+from chatclient.providers.openai.chat_options import encode_options
 from chatclient.providers.openai.dialect import COMPATIBLE, OPENAI, REASONING_FIELD, Dialect
 from chatclient.providers.openai.presets import PRESETS
 from tests.support.replay import RECORDINGS, Exchange, exchanges, needs_recordings
@@ -299,7 +300,7 @@ def options_of(request: dict[str, Any]) -> OpenAIChatOptions:
         extra["tool_choice"] = given.pop("tool_choice", None)
     if isinstance(given.get("stop"), str):
         given["stop"] = (given["stop"],)
-    known = OpenAIChatOptions.__dataclass_fields__
+    known = OpenAIChatOptions.__dataclass_fields__.keys() - {"reasoning"}  # OpenRouter's object
     extra.update({key: given.pop(key) for key in list(given) if key not in known})
     return OpenAIChatOptions(extra={k: v for k, v in extra.items() if v}, **given)
 
@@ -374,7 +375,7 @@ def test_requests_match_the_official_schema() -> None:
             "openai",
             "azure",
         ):  # OpenAI lacks the other fields of these services
-            options = options.mutate(extra={}, reasoning_effort=None, service_tier=None)
+            options = options.mutate(extra={}, reasoning_effort=None, service_tier=None, top_k=None)
         body = encode_options(options, OPENAI, streaming=exchange.streaming)
         body = {**body, "model": "m", "messages": encoded(messages, openai)}
         body = json.loads(json.dumps(body))

@@ -1279,7 +1279,7 @@ def test_option_fields() -> None:
     ("url", "has_them"), [("https://api.openai.com/v1", False), ("http://vllm.test/v1", True)]
 )
 def test_unsupported_options_are_not_sent(url: str, *, has_them: bool) -> None:
-    """Options that OpenAI rejects are not sent."""
+    """Default options that OpenAI rejects are not sent."""
     sent: list[Json] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -1291,7 +1291,7 @@ def test_unsupported_options_are_not_sent(url: str, *, has_them: bool) -> None:
     )
     with httpx.Client(transport=httpx.MockTransport(answer)) as client:
         model = OpenAIResponsesChatModel(
-            api_key="k", base_url=url, http_client=client, options=options
+            "gpt-4.1", api_key="k", base_url=url, http_client=client, options=options
         )
         assert model.call("x").text == "ok"
 

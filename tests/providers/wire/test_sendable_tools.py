@@ -15,10 +15,10 @@ from chatclient.chat.response import Generation
 from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.errors import ToolDefinitionError
 from chatclient.providers.anthropic.options import encode_options as anthropic_request
-from chatclient.providers.gemini.encoding import encode_options as gemini_request
+from chatclient.providers.gemini.options import encode_options as gemini_request
 from chatclient.providers.ollama.codec import encode_options as ollama_request
 from chatclient.providers.openai.chat import OpenAIChatModel
-from chatclient.providers.openai.chat_encoding import encode_options as chat_request
+from chatclient.providers.openai.chat_options import encode_options as chat_request
 from chatclient.providers.openai.dialect import COMPATIBLE, OPENAI
 from chatclient.providers.openai.responses_options import encode_options as responses_request
 from chatclient.providers.wire.sendable_schemas import (

@@ -318,8 +318,8 @@ def test_pickle() -> None:
 @pytest.mark.parametrize(
     ("model", "field", "set_before"),
     [
-        (OpenAIChatModel(api_key="k"), "stream_options", {"include_usage": True}),
-        (OpenAIResponsesChatModel(api_key="k"), "text", {"verbosity": "low"}),
+        (OpenAIChatModel("gpt-4.1", api_key="k"), "stream_options", {"include_usage": True}),
+        (OpenAIResponsesChatModel("gpt-4.1", api_key="k"), "text", {"verbosity": "low"}),
         (AnthropicChatModel(api_key="k"), "metadata", {"user_id": "ada"}),
         (GeminiChatModel(api_key="k"), "generationConfig", {"temperature": 0.5}),
         (OllamaChatModel(), "options", {"temperature": 0.5}),
@@ -337,7 +337,7 @@ def test_extra_fields(model: Any, field: str, set_before: dict[str, Any]) -> Non
     own = {name: value for name, value in OWN.items() if hasattr(model.options, name)}
     options = model.options.mutate(
         temperature=0.5, tool_callbacks=tool_callbacks(look), extra=extra, **own
-    )
+    ).as_defaults()
     how = {} if isinstance(model, GeminiChatModel) else {"streaming": True}
     body = json.loads(model._body(Prompt("x", options), **how))
 

@@ -1,0 +1,172 @@
+"""Encodes options for Gemini; no I/O."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from chatclient._internal.frozen import EMPTY
+from chatclient.chat.options import ChatOptions
+from chatclient.chat.tool import ToolDefinition
+from chatclient.providers.gemini.decoding import PROVIDER
+from chatclient.providers.gemini.server_tools import SERVER_TOOLS
+from chatclient.providers.wire.common_options import (
+    CommonOptions,
+    automatic,
+    encode_effort,
+    field,
+    is_off,
+    lacking,
+)
+from chatclient.providers.wire.fields import merge_extra, option_fields
+from chatclient.providers.wire.sendable_schemas import GEMINI_RULES
+from chatclient.providers.wire.sendable_tools import sendable_definitions
+from chatclient.providers.wire.server_tools import with_server_tools
+
+# ai.google.dev/gemini-api/docs/thinking: levels since Gemini 3, budgets with 2.5.
+_WITHOUT_THINKING = re.compile(r"gemini-(?:1|2\.0)")
+_WITH_BUDGET = re.compile(r"gemini-2\.5")
+_WITH_MINIMAL = re.compile(r"gemini-3(?:\.[1-6])?-flash")
+_WITHOUT_MEDIUM = re.compile(r"gemini-3-pro")
+_LEVEL, _BUDGET = (
+    f"generationConfig.thinkingConfig.{name}" for name in ("thinkingLevel", "thinkingBudget")
+)
+_BUDGETS = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24_576, "max": 24_576}
+_LARGEST_OF_PRO = 32_768
+
+
+def _reasoning(value: Any, options: ChatOptions) -> Mapping[str, Any] | str:
+    model = options.model or ""
+    is_pro = "-pro" in model
+    if _WITHOUT_THINKING.search(model):
+        return EMPTY if is_off(value) else "it does not reason"
+    if _WITH_BUDGET.search(model):
+        if is_off(value):
+            return "it always reasons" if is_pro else {_BUDGET: 0}
+        if value == "max" and is_pro:
+            return {_BUDGET: _LARGEST_OF_PRO}
+        return {_BUDGET: value if isinstance(value, int) else _BUDGETS[value]}
+    if isinstance(value, int) and value:
+        return {_BUDGET: value}
+    levels = ("minimal",) if _WITH_MINIMAL.search(model) else ()
+    medium = () if _WITHOUT_MEDIUM.search(model) else ("medium",)
+    return encode_effort(value, _LEVEL, (*levels, "low", *medium, "high"))
+
+
+_MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+
+
+def _tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any]:
+    config = _calling_config(choice, options)
+    return {"toolConfig.functionCallingConfig": config} if config else EMPTY
+
+
+def _calling_config(choice: str | None, options: ChatOptions) -> Mapping[str, Any]:
+    tools = options.tool_callbacks or ()
+    if not tools:
+        return EMPTY
+    if choice in (None, "auto") and any(tool.definition.strict for tool in tools):
+        return {"mode": "VALIDATED"}
+    if choice is None:
+        return EMPTY
+    if choice in _MODES:
+        return {"mode": _MODES[choice]}
+    return {"mode": "ANY", "allowedFunctionNames": [choice]}
+
+
+def _parallel_tool_calls(allowed: bool, options: ChatOptions) -> Mapping[str, Any] | str:  # noqa: FBT001
+    if allowed or not options.tool_callbacks:
+        return EMPTY
+    return "its models may always ask for several tools"
+
+
+def _service_tier(tier: str, _options: ChatOptions) -> Mapping[str, Any]:
+    return {"serviceTier": "standard" if tier in ("auto", "default") else tier}
+
+
+COMMON_OPTIONS = CommonOptions(
+    "Gemini",
+    {
+        "temperature": field("generationConfig.temperature"),
+        "top_p": field("generationConfig.topP"),
+        "top_k": field("generationConfig.topK"),
+        "max_tokens": field("generationConfig.maxOutputTokens"),
+        "stop": field("generationConfig.stopSequences"),
+        "seed": field("generationConfig.seed"),
+        "presence_penalty": field("generationConfig.presencePenalty"),
+        "frequency_penalty": field("generationConfig.frequencyPenalty"),
+        "tool_choice": _tool_choice,
+        "parallel_tool_calls": _parallel_tool_calls,
+        "reasoning": _reasoning,
+        "cache": automatic,
+        "service_tier": _service_tier,
+        "user_id": lacking("the API does not ask for it"),
+    },
+    {"reasoning": ("thinking_budget", "thinking_level")},
+)
+"""How the API takes the common options."""
+
+_GENERATION = {
+    "candidate_count": "candidateCount",
+    "response_mime_type": "responseMimeType",
+    "response_modalities": "responseModalities",
+    "response_logprobs": "responseLogprobs",
+    "logprobs": "logprobs",
+    "media_resolution": "mediaResolution",
+    "speech_config": "speechConfig",
+    "image_config": "imageConfig",
+}
+_THINKING = {
+    "thinking_budget": "thinkingBudget",
+    "thinking_level": "thinkingLevel",
+    "include_thoughts": "includeThoughts",
+}
+
+
+def encode_options(options: ChatOptions) -> dict[str, Any]:
+    """Return the request body without messages."""
+    offered = options.tool_callbacks
+    options = with_server_tools(options, COMMON_OPTIONS.provider, SERVER_TOOLS)
+    has_both = options.tool_callbacks is not offered and bool(options.tool_callbacks)
+    options = COMMON_OPTIONS.settle(options)
+    body = COMMON_OPTIONS.encode(options)
+    generation = body.pop("generationConfig", {}) | option_fields(options, _GENERATION)
+    if thinking := option_fields(options, _THINKING):
+        generation["thinkingConfig"] = {**generation.get("thinkingConfig", {}), **thinking}
+    if options.output_schema is not None:
+        generation["responseMimeType"] = "application/json"
+        generation["responseJsonSchema"] = options.output_schema
+    body |= option_fields(options, {"cached_content": "cachedContent", "labels": "labels"})
+    if generation:
+        body["generationConfig"] = generation
+    if thresholds := getattr(options, "safety_settings", None):
+        body["safetySettings"] = [
+            {"category": category, "threshold": threshold}
+            for category, threshold in thresholds.items()
+        ]
+    body.update(_tools(options))
+    if has_both:  # ai.google.dev/gemini-api/docs/tool-combination
+        body["toolConfig"] = {
+            **body.get("toolConfig", {}),
+            "includeServerSideToolInvocations": True,
+        }
+    return merge_extra(body, options.extra)
+
+
+def _tools(options: ChatOptions) -> dict[str, Any]:
+    definitions = sendable_definitions(options, GEMINI_RULES)
+    tools: list[Any] = [dict(tool) for tool in getattr(options, "server_tools", None) or ()]
+    if definitions:
+        tools.insert(0, {"functionDeclarations": [_declaration(d) for d in definitions]})
+    body: dict[str, Any] = {"tools": tools} if tools else {}
+    if options.tool_choice is None and (config := _calling_config(None, options)):
+        body["toolConfig"] = {"functionCallingConfig": config}
+    return body
+
+
+def _declaration(definition: ToolDefinition) -> dict[str, Any]:
+    return {
+        **definition.provider_options.get(PROVIDER, EMPTY),
+        "name": definition.name,
+        "description": definition.description,
+        "parametersJsonSchema": definition.input_schema,
+    }

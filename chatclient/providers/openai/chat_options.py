@@ -1,0 +1,125 @@
+"""Encodes options for Chat Completions; no I/O."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from chatclient._internal.frozen import EMPTY
+from chatclient.chat.options import ChatOptions
+from chatclient.chat.tool import ToolDefinition
+from chatclient.providers.openai.dialect import Dialect
+from chatclient.providers.openai.schemas import enforceable, json_schema_format, with_own_strict
+from chatclient.providers.wire.common_options import (
+    COMMON_OPTIONS,
+    CommonOptions,
+    Encode,
+    automatic,
+    field,
+    is_off,
+    lacking,
+)
+from chatclient.providers.wire.fields import merge_extra, option_fields
+from chatclient.providers.wire.sendable_tools import sendable_definitions
+from chatclient.providers.wire.server_tools import with_server_tools
+
+
+@lru_cache(maxsize=64)
+def common_options(dialect: Dialect) -> CommonOptions:
+    """Return how the server takes the common options."""
+    encoders: dict[str, Encode] = {
+        **{name: field(name) for name in COMMON_OPTIONS},
+        "max_tokens": field(dialect.max_tokens),
+        "seed": field(dialect.seed),
+        "tool_choice": _tool_choice if dialect.forces_calls else _unforced_tool_choice,
+        "parallel_tool_calls": _parallel_tool_calls,
+        "reasoning": dialect.reasoning,
+        "cache": automatic,
+        "user_id": field(dialect.user_id),
+        **dialect.sampling,
+        **{name: lacking(f"{dialect.provider} has no such option") for name in dialect.unsupported},
+    }
+    own = {"reasoning": ("reasoning_effort",), "user_id": ("user", "safety_identifier")}
+    return CommonOptions(dialect.provider, encoders, own)
+
+
+def _tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any]:
+    if not options.tool_callbacks:
+        return EMPTY
+    if choice in ("auto", "none", "required"):
+        return {"tool_choice": choice}
+    return {"tool_choice": {"type": "function", "function": {"name": choice}}}
+
+
+def _unforced_tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any] | str:
+    forced = choice not in ("auto", "none") and bool(options.tool_callbacks)
+    # Models that reason cannot be forced. `deepseek-chat` does not; `thinking` tells others.
+    told = is_off(options.reasoning) or "thinking" in options.extra
+    if forced and not told and "deepseek-chat" not in (options.model or ""):
+        return "its models cannot be forced to call a tool"
+    return _tool_choice(choice, options)
+
+
+def _parallel_tool_calls(allowed: bool, options: ChatOptions) -> Mapping[str, Any]:  # noqa: FBT001
+    return {"parallel_tool_calls": allowed} if options.tool_callbacks else EMPTY
+
+
+_OPTION_FIELDS = {
+    name: name
+    for name in (
+        *("model", "n", "reasoning_effort", "verbosity", "user"),
+        *("safety_identifier", "logit_bias", "logprobs", "top_logprobs", "store", "modalities"),
+        *("audio", "prediction", "prompt_cache_key", "prompt_cache_retention"),
+        "web_search_options",
+    )
+}
+
+
+def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -> dict[str, Any]:
+    """Return the request body without messages."""
+    common = common_options(dialect)
+    options = common.settle(with_server_tools(options, dialect.provider))
+    body = common.encode(options) | option_fields(options, _OPTION_FIELDS)
+    renamed = (
+        ("metadata", getattr(options, "request_metadata", None)),
+        ("response_format", _response_format(options)),
+    )
+    body.update({name: value for name, value in renamed if value is not None})
+    body.update(_tools(options, dialect))
+    body["stream"] = streaming  # some gateways stream by default
+    if streaming and dialect.usage_in_stream:
+        body["stream_options"] = {"include_usage": True}
+    return merge_extra(body, options.extra)
+
+
+def _tools(options: ChatOptions, dialect: Dialect) -> dict[str, Any]:
+    if not options.tool_callbacks:
+        return {}
+    strict: bool | None = getattr(options, "strict_tools", None)
+    definitions = sendable_definitions(options, dialect.tool_schemas)
+    tools = [_tool(each, dialect.provider, strict=strict) for each in definitions]
+    return {"tools": tools}
+
+
+def _tool(definition: ToolDefinition, provider: str, *, strict: bool | None) -> dict[str, Any]:
+    own = definition.provider_options.get(provider, EMPTY)
+    definition = with_own_strict(definition, own)
+    function: dict[str, Any] = {
+        **own,
+        "name": definition.name,
+        "description": definition.description,
+        "parameters": definition.input_schema,
+    }
+    if definition.strict is not None:
+        function["strict"] = definition.strict
+    elif strict is not None:
+        form = enforceable(definition.input_schema) if strict else None
+        function["strict"] = form is not None
+        function["parameters"] = form or definition.input_schema
+    return {"type": "function", "function": function}
+
+
+def _response_format(options: ChatOptions) -> Mapping[str, Any] | None:
+    schema = options.output_schema
+    if schema is None:
+        return getattr(options, "response_format", None)
+    return {"type": "json_schema", "json_schema": json_schema_format(schema)}
