@@ -25,7 +25,6 @@ from chatclient.providers.bedrock.encoding import CACHE_POINT, CONVERSE, PROVIDE
 from chatclient.providers.bedrock.frames import MessageSplitter, is_text
 from chatclient.providers.bedrock.options import (
     BedrockChatOptions,
-    cached_up_to,
     encode_options,
     encode_tools,
     forces_calls,
@@ -131,7 +130,7 @@ class BedrockChatModel(HttpModel, ChatModel):
         if messages and isinstance(last := messages[-1], AssistantMessage):  # prefill
             messages = (*messages[:-1], without_trailing_space(last))
         sent = EncodedConversation().plus(messages, CONVERSE, encode_blocks)
-        cached = cached_up_to(prompt.options)
+        cached = prompt.options.cache
         turns = sent.messages()
         if cached == "conversation" and sent.role == "user":
             turns = b"%b,%b]}" % (turns.removesuffix(b"]}"), _CACHE_POINT)

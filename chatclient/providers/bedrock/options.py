@@ -3,60 +3,47 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from chatclient._internal.checks import check_choice
+from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
 from chatclient.chat.messages import AssistantMessage, Message
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
+from chatclient.providers.anthropic.reasoning import encode_reasoning
 from chatclient.providers.bedrock.encoding import CACHE_POINT
-from chatclient.providers.wire.fields import merge_extra, option_fields, valid_tool_name
+from chatclient.providers.wire.common_options import (
+    CommonOptions,
+    automatic,
+    field,
+    is_off,
+    lacking,
+)
+from chatclient.providers.wire.fields import merge_extra, valid_tool_name
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
-
-CachedUpTo = Literal["tools", "system", "conversation"]
-"""The cached prefix of a prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BedrockChatOptions(ChatOptions):
     """Additional options of Amazon Bedrock's Converse API.
 
-    The API has no seed, no penalties, and nothing against parallel tool calls; those options are
-    not sent. `top_k` is sent to Claude and Nova. Other fields of the API, such as
-    `performanceConfig`, `serviceTier` and `requestMetadata`, go into `extra`.
+    Other fields of the API, such as `performanceConfig` and `requestMetadata`, go into `extra`.
 
     Attributes:
         thinking: Reasoning of Claude: a budget in tokens, a mode such as `adaptive`, or the
             complete value of Claude's field.
-        cache: Cached prefix of the prompt: the tools, also the system text, or also the
-            conversation. Claude and Nova cache.
         guardrail: The guardrail of the request, as the API's `guardrailConfig`.
         model_fields: Fields that only this model knows (`additionalModelRequestFields`).
         server_tools: Names of tools that Bedrock runs, such as `nova_grounding`.
-
-    Raises:
-        UsageError: *cache* is not a known value, or an option of `ChatOptions` is invalid.
     """
 
     thinking: int | str | Mapping[str, Any] | None = None
-    cache: CachedUpTo | None = None
     guardrail: Mapping[str, Any] | None = None
     model_fields: Mapping[str, Any] | None = None
     server_tools: str | Sequence[str] | None = None
 
-    def __post_init__(self) -> None:
-        ChatOptions.__post_init__(self)  # slots: there is no `super()` without arguments
-        check_choice("cache", self.cache, None, CachedUpTo)
 
-
-_INFERENCE = {
-    "max_tokens": "maxTokens",
-    "temperature": "temperature",
-    "top_p": "topP",
-    "stop": "stopSequences",
-}
 _NOVA = re.compile(r"amazon\.nova")
 
 
@@ -70,27 +57,69 @@ def forces_calls(model: str) -> bool:
     return is_claude(model) or _NOVA.search(model) is not None
 
 
+def _top_k(value: int, options: ChatOptions) -> Mapping[str, Any] | str:
+    model = options.model or ""
+    if is_claude(model):
+        return {"additionalModelRequestFields.top_k": value}
+    if _NOVA.search(model):
+        return {"additionalModelRequestFields.inferenceConfig.topK": value}
+    return "only Claude and Nova take it"
+
+
+def _reasoning(value: str | int, options: ChatOptions) -> Mapping[str, Any] | str:
+    if not is_claude(options.model or ""):
+        return EMPTY if is_off(value) else "the API has no common field for it"
+    fields = encode_reasoning(value, options)
+    if isinstance(fields, str):
+        return fields
+    return {f"additionalModelRequestFields.{path}": each for path, each in fields.items()}
+
+
+def _parallel_tool_calls(allowed: bool, options: ChatOptions) -> Mapping[str, Any] | str:  # noqa: FBT001
+    if allowed or not options.tool_callbacks:
+        return EMPTY
+    return "its models may always ask for several tools"
+
+
+COMMON_OPTIONS = CommonOptions(
+    "Bedrock",
+    {
+        "temperature": field("inferenceConfig.temperature"),
+        "top_p": field("inferenceConfig.topP"),
+        "top_k": _top_k,
+        "max_tokens": field("inferenceConfig.maxTokens"),
+        "stop": field("inferenceConfig.stopSequences"),
+        "seed": lacking("the API has no seed"),
+        "presence_penalty": lacking("the API has no penalties"),
+        "frequency_penalty": lacking("the API has no penalties"),
+        "tool_choice": automatic,  # encoded with the tools, which depend on the messages
+        "parallel_tool_calls": _parallel_tool_calls,
+        "reasoning": _reasoning,
+        "cache": automatic,  # encoded as points in the prompt
+        "service_tier": field("serviceTier.type"),
+        "user_id": lacking("the API does not ask for it"),
+    },
+    {"reasoning": ("thinking",)},
+)
+"""How the API takes the common options."""
+
+
 def encode_options(options: ChatOptions) -> dict[str, Any]:
     """Return the request body without messages, system text and tools."""
-    fields = {
-        "inferenceConfig": option_fields(options, _INFERENCE),
-        "additionalModelRequestFields": _model_fields(options),
+    options = COMMON_OPTIONS.settle(options)
+    body = COMMON_OPTIONS.encode(options)
+    fields = body.pop("additionalModelRequestFields", {})
+    if thinking := thinking_in(options):
+        fields["thinking"] = thinking
+    more = {
+        "additionalModelRequestFields": merge_extra(
+            fields, getattr(options, "model_fields", None) or {}
+        ),
         "guardrailConfig": getattr(options, "guardrail", None),
         "outputConfig": _output_config(options),
     }
-    body = {name: value for name, value in fields.items() if value}
+    body.update({name: value for name, value in more.items() if value})
     return merge_extra(body, options.extra)
-
-
-def _model_fields(options: ChatOptions) -> dict[str, Any]:
-    model, fields = options.model or "", dict[str, Any]()
-    if thinking := thinking_in(options):
-        fields["thinking"] = thinking
-    if options.top_k is not None and is_claude(model):
-        fields["top_k"] = options.top_k
-    elif options.top_k is not None and _NOVA.search(model):
-        fields["inferenceConfig"] = {"topK": options.top_k}
-    return merge_extra(fields, getattr(options, "model_fields", None) or {})
 
 
 def thinking_in(options: ChatOptions) -> Mapping[str, Any]:
@@ -114,12 +143,6 @@ def _output_config(options: ChatOptions) -> dict[str, Any] | None:
     return {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": schema}}}
 
 
-def cached_up_to(options: ChatOptions) -> CachedUpTo | None:
-    """Return which prefix of the prompt is cached."""
-    cache: CachedUpTo | None = getattr(options, "cache", None)
-    return cache
-
-
 def encode_tools(options: ChatOptions, messages: Iterable[Message]) -> dict[str, Any] | None:
     """Return the request's `toolConfig`; *messages* are those of the request.
 
@@ -135,7 +158,7 @@ def encode_tools(options: ChatOptions, messages: Iterable[Message]) -> dict[str,
         choice = None
     if not offered:
         return None
-    if cached_up_to(options) is not None:
+    if options.cache is not None:
         offered.append(CACHE_POINT)
     config: dict[str, Any] = {"tools": offered}
     if choice is not None:
