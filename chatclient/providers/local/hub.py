@@ -39,6 +39,7 @@ def fetch_model_file(file: ModelFile) -> Path:
 
 def _download(file: ModelFile) -> Path:
     try:
+        import_module("huggingface_hub.file_download")  # and the modules `constants` and `errors`
         hub = import_module("huggingface_hub")
     except ImportError as error:
         msg = (
@@ -63,7 +64,9 @@ def _fetch(hub: Any, file: ModelFile) -> Path:
             return Path(cached)
         _remove(Path(cached))
     _check_space(file, Path(hub.constants.HF_HUB_CACHE))
-    path = Path(hub.hf_hub_download(**where, library_name=__package__, library_version=__version__))
+    path = Path(
+        hub.hf_hub_download(**where, library_name="chatclient", library_version=__version__)
+    )
     if is_verified(path, file):
         return path
     _remove(path)
