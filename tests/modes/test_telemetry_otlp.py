@@ -152,11 +152,11 @@ def test_a_collector_gets_the_turn(ask: Ask, collector: Collector) -> None:
     tree = collector.tree()
     assert sorted(tree[3:5]) == ["    execute_tool get_weather"] * 2
     assert [*tree[:3], *tree[5:]] == [
-        "chat_client",
+        "invoke_agent",
         "  advisor ToolCallingAdvisor",
         "    chat ScriptedModel",
         "    chat ScriptedModel",
-        "chat_client",
+        "invoke_agent",
         "  advisor ToolCallingAdvisor",
         "    chat ScriptedModel",
     ]

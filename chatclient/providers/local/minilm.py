@@ -26,7 +26,8 @@ _MISSING = "the local embedding model needs more packages; pip install 'chatclie
 class MiniLmEmbeddingModel(EmbeddingModel):
     """A local embedding model with 384 dimensions, mainly for English; a few ms of CPU per text.
 
-    The first text downloads the weights (23 MB), as `fetch_model_file` does, and loads them. Vectors are normalized to length 1. Texts are
+    The first text downloads the weights (23 MB), as `fetch_model_file` does, and loads them.
+    Vectors are normalized to length 1. Texts are
     truncated to 256 tokens. Thread-safe. Needs the extra `embeddings`.
 
     Args:
