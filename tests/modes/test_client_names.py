@@ -38,7 +38,7 @@ def test_name_in_spans_metrics_logs_and_trail(ask: Ask, caplog: pytest.LogCaptur
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "support",
     }
-    assert str(result.trail).startswith("turn of support (")
+    assert str(result.response.trail).startswith("turn of support (")
     records: list[Any] = [r for r in caplog.records if "model call" in r.getMessage()]
     assert [record.chatclient["client"] for record in records] == ["support"]
 

@@ -1,7 +1,6 @@
 """What a collector gets: the real SDK, its OTLP exporter, real HTTP, the protocol's messages."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
