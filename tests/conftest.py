@@ -47,12 +47,11 @@ def http_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 def local_model() -> Iterator[ChatModel]:
     """Return the local model for tests marked `live`; `make test` downloads its weights."""
     from chatclient.providers.local.model import LocalChatModel
-    from chatclient.providers.local.weights import QWEN_CODER_1_5B, WeightsError, join_weights
+    from chatclient.providers.local.model_file import QWEN_CODER_1_5B
+    from chatclient.providers.local.packaged import find_installed
 
     pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
-    try:
-        join_weights(QWEN_CODER_1_5B)
-    except WeightsError as error:
-        pytest.skip(f"no weights: {error}")
+    if find_installed(QWEN_CODER_1_5B) is None:
+        pytest.skip("the dependency group `weights` is not installed")
     with LocalChatModel() as model:
         yield model

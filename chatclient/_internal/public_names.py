@@ -180,9 +180,13 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.providers.http.retry": "RetryPolicy",
         "chatclient.providers.http.settings": "HttpOptions",
         "chatclient.providers.http.timeouts": "Timeouts",
+        "chatclient.providers.local.hub": "fetch_model_file",
         "chatclient.providers.local.minilm": "MiniLmEmbeddingModel",
         "chatclient.providers.local.model": "LocalChatModel",
-        "chatclient.providers.local.weights": "Weights join_weights",
+        "chatclient.providers.local.model_file": (
+            "ModelFile ModelFileCorruptError ModelFileError ModelFileNotFoundError "
+            "ModelFileStorageError ModelFileUnavailableError"
+        ),
         "chatclient.providers.ollama.model": "OllamaChatModel OllamaChatOptions",
         "chatclient.providers.openai.chat": "OpenAIChatModel OpenAIChatOptions",
         "chatclient.providers.openai.chat_format": "messages_from_openai messages_to_openai",

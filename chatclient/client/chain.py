@@ -4,14 +4,15 @@ from chatclient._internal.text import printable_line
 from chatclient.chain.chain import AdvisorChain, is_tool_calling, name_of, order_of
 
 
-def describe_chain(chain: AdvisorChain, *, rounds: bool) -> str:
+def describe_chain(chain: AdvisorChain, client: str | None, *, rounds: bool) -> str:
     """Return the chain as text, outermost first.
 
     Args:
         chain: The chain.
+        client: The name of the client, or None.
         rounds: Whether tools are run. If so, advisors inside the tool loop are indented.
     """
-    lines = ["ChatClient"]
+    lines = ["ChatClient" if client is None else f"ChatClient {client!r}"]
     indent = ""
     for advisor in chain.advisors:
         lines.append(f"{indent}→ {name_of(advisor)} (order {order_of(advisor)})")
@@ -22,14 +23,15 @@ def describe_chain(chain: AdvisorChain, *, rounds: bool) -> str:
     return "\n".join(map(printable_line, lines))
 
 
-def draw_chain(chain: AdvisorChain, *, rounds: bool) -> str:
+def draw_chain(chain: AdvisorChain, client: str | None, *, rounds: bool) -> str:
     """Return the chain as a Mermaid flowchart.
 
     Args:
         chain: The chain.
+        client: The name of the client, or None.
         rounds: Whether tools are run. If so, the inside of the tool loop is a subgraph.
     """
-    lines = ["flowchart TB", '    client(["ChatClient"])']
+    lines = ["flowchart TB", f'    client(["{client or "ChatClient"}"])']
     indent, above = "    ", "client"
     for number, advisor in enumerate(chain.advisors):
         here = f"advisor{number}"

@@ -109,6 +109,11 @@ class ChatClient(Closeable):
         """The chat model of this client."""
         return self._shared.model
 
+    @property
+    def name(self) -> str | None:
+        """The name of the client, or None."""
+        return self._shared.name
+
     def prompt(
         self, prompt: str | Message | Iterable[Message] | Prompt | None = None
     ) -> "ChatClientRequestSpec":
@@ -196,8 +201,8 @@ class ChatClient(Closeable):
 
     def as_tool(
         self,
-        name: str,
-        description: str,
+        name: str | None = None,
+        description: str | None = None,
         *,
         metadata: ToolMetadata | None = None,
         conversation: str | ConversationOf | None = None,
@@ -209,8 +214,8 @@ class ChatClient(Closeable):
         of the agent are streamed as `ToolProgress` and appear in the trail of the caller.
 
         Args:
-            name: The name of the tool.
-            description: The description of the tool for the model.
+            name: The name of the tool; default: the name of the client.
+            description: The description of the tool for the model; required.
             metadata: How the tool is run.
             conversation: For an agent with a memory: the conversation id, or a plain or async
                 function of the `ToolContext` that returns it. Default: `{id}/{name}` with the
@@ -219,9 +224,17 @@ class ChatClient(Closeable):
                 as JSON. Default: a text, `request`.
 
         Raises:
+            UsageError: The name or the description is missing.
             ToolDefinitionError: Providers do not accept the name, the type has no schema, or the
                 compensation has a parameter that the tool does not have.
         """
+        name = self.name if name is None else name
+        if name is None:
+            msg = "the tool needs a name: as_tool(name, ...), or builder.name(...) for the client"
+            raise UsageError(msg)
+        if description is None:
+            msg = f"the tool {name!r} needs a description that tells the model when to call it"
+            raise UsageError(msg)
         if conversation is None and self._defaults.lacks_conversation:
             conversation = conversation_below(name)
         return ClientTool(
@@ -264,14 +277,16 @@ class ChatClient(Closeable):
             raise missing_attribute(self, name, hint)
 
     def __repr__(self) -> str:
-        return f"ChatClient({self._shared.model.name})"
+        return f"ChatClient({self._shared.label})"
 
     def __str__(self) -> str:
-        return describe_chain(self._pipeline.chain, rounds=self._pipeline.runs_tools)
+        pipeline = self._pipeline
+        return describe_chain(pipeline.chain, self.name, rounds=pipeline.runs_tools)
 
     def diagram(self) -> str:
         """Return the advisor chain as a Mermaid flowchart."""
-        return draw_chain(self._pipeline.chain, rounds=self._pipeline.runs_tools)
+        pipeline = self._pipeline
+        return draw_chain(pipeline.chain, self.name, rounds=pipeline.runs_tools)
 
 
 class ChatClientBuilder:
@@ -395,6 +410,14 @@ class ChatClientBuilder:
         check_method("a resolver of tools", resolver, "resolve", hint)
         return type(self)(replace(self._shared, resolver=resolver), self._settings)
 
+    def name(self, name: str) -> Self:
+        """Set the name of the client: in logs, spans and trails, and as a tool.
+
+        Raises:
+            UsageError: The name is blank, or not a string.
+        """
+        return type(self)(self._shared.with_name(name), self._settings)
+
     def observers(self, *observers: Observer | Iterable[Observer]) -> Self:
         """Add observers of the operations of all requests, such as a `Telemetry`.
 
@@ -429,7 +452,7 @@ class ChatClientBuilder:
         return type(self)(self._shared, settings)
 
     def __repr__(self) -> str:
-        return f"ChatClientBuilder({self._shared.model.name})"
+        return f"ChatClientBuilder({self._shared.label})"
 
     if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
 

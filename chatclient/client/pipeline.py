@@ -101,11 +101,17 @@ class Pipeline:
         """
         trail = Trail(runtime.steps)
         conversation_id = settings.advisor_params.get(CONVERSATION_ID)
-        observers = all_observers(self.shared.observers, conversation_id)
+        observers = all_observers(self.shared.observers, conversation_id, self.shared.name)
         outer, runtime = runtime, runtime.for_request(trail.steps, observers, conversation_id)
         turn = _turn_for(settings.advisor_params)
         call = ClientCall(
-            EMPTY_PROMPT, (), runtime.streaming, conversation_id, settings.advisor_params, turn
+            EMPTY_PROMPT,
+            (),
+            runtime.streaming,
+            conversation_id,
+            settings.advisor_params,
+            turn,
+            self.shared.name,
         )
         try:
             with runtime.observe(call) as step:

@@ -8,6 +8,7 @@ from typing import Any
 from chatclient._internal.checks import check_method, check_type
 from chatclient._internal.closeable import Closeable
 from chatclient.chat.model import ChatModel
+from chatclient.errors import UsageError
 from chatclient.providers.registry import chat_model
 from chatclient.runtime.observation import Observer
 from chatclient.tools.duplicates import DuplicatePolicy
@@ -26,6 +27,7 @@ class SharedParts:
         duplicate_tools: What to do if several tools have the same name.
         observers: Observe the operations of each request.
         owned: Objects other than the model that are closed with the client.
+        name: The name of the client, or None.
     """
 
     model: ChatModel
@@ -34,6 +36,24 @@ class SharedParts:
     duplicate_tools: DuplicatePolicy = "error"
     observers: tuple[Observer, ...] = ()
     owned: tuple[Closeable, ...] = ()
+    name: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The names of the client and of its model, for `repr`."""
+        return self.model.name if self.name is None else f"{self.name!r}, {self.model.name}"
+
+    def with_name(self, name: str) -> "SharedParts":
+        """Return a copy with another name.
+
+        Raises:
+            UsageError: The name is blank, or not a string.
+        """
+        check_type("the name of a client", name, str)
+        if not name.strip():
+            msg = "the name of a client must not be blank"
+            raise UsageError(msg)
+        return replace(self, name=name)
 
     def with_observers(self, observers: Iterable[Observer | Iterable[Observer]]) -> "SharedParts":
         """Return a copy with more observers.

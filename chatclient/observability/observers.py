@@ -10,10 +10,10 @@ from chatclient.runtime.observation import Observer
 
 
 def all_observers(
-    own: tuple[Observer, ...] = (), conversation_id: str | None = None
+    own: tuple[Observer, ...] = (), conversation_id: str | None = None, client: str | None = None
 ) -> tuple[Observer, ...]:
     """Return *own* observers, and those for OpenTelemetry and debug logging if these are set up."""
-    return (*own, *_telemetry_observers(own), *log_observers(conversation_id))
+    return (*own, *_telemetry_observers(own), *log_observers(conversation_id, client))
 
 
 def _telemetry_observers(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:

@@ -25,26 +25,29 @@ class OperationLog:
 
     Args:
         conversation_id: The id of the conversation, or None.
+        client: The name of the client, or None.
     """
 
-    def __init__(self, conversation_id: str | None) -> None:
+    def __init__(self, conversation_id: str | None, client: str | None) -> None:
         self._conversation_id = conversation_id
+        self._client = client
         self._round = 0
 
     def begin(self, operation: Operation) -> Observation:
         """Count the rounds, and return the observation that logs *operation*."""
         if isinstance(operation, ModelCall) and not operation.auxiliary:
             self._round += 1
-        return _LogObservation(self._conversation_id, self._round)
+        return _LogObservation(self._conversation_id, self._client, self._round)
 
 
 class _LogObservation:
     """Logs the end of an operation."""
 
-    __slots__ = ("_conversation_id", "_round")
+    __slots__ = ("_client", "_conversation_id", "_round")
 
-    def __init__(self, conversation_id: str | None, round_: int) -> None:
+    def __init__(self, conversation_id: str | None, client: str | None, round_: int) -> None:
         self._conversation_id = conversation_id
+        self._client = client
         self._round = round_
 
     def end(self, ended: Step, error: BaseException | None) -> None:
@@ -53,6 +56,7 @@ class _LogObservation:
         log.debug(
             _EVENTS[operation.kind],
             operation=operation.name,
+            client=self._client,
             conversation_id=self._conversation_id,
             round=self._round or None,
             tool=operation.call.name if isinstance(operation, ToolRun) else None,
@@ -61,6 +65,6 @@ class _LogObservation:
         )
 
 
-def log_observers(conversation_id: str | None) -> tuple[Observer, ...]:
+def log_observers(conversation_id: str | None, client: str | None) -> tuple[Observer, ...]:
     """Return an `OperationLog` for a turn, if debug events are written."""
-    return (OperationLog(conversation_id),) if log.is_enabled_for_debug() else ()
+    return (OperationLog(conversation_id, client),) if log.is_enabled_for_debug() else ()

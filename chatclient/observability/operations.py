@@ -52,6 +52,7 @@ class ClientCall(Operation):
         conversation_id: The id of the conversation, or None.
         context: The context of the request.
         turn: The record of the turn.
+        client: The name of the client, or None.
     """
 
     kind: ClassVar[Kind] = "client"
@@ -61,18 +62,19 @@ class ClientCall(Operation):
     conversation_id: str | None
     context: Mapping[str, Any] = field(default=EMPTY, repr=False)
     turn: Turn = field(default_factory=Turn, repr=False)
+    client: str | None = None
 
     @property
     def name(self) -> str:
-        """The same for all clients."""
-        return "chat_client"
+        """`invoke_agent`, and the client's name if it has one."""
+        return "invoke_agent" if self.client is None else f"invoke_agent {self.client}"
 
     def attributes(self) -> Attributes:
-        """Return the conversation and the mode."""
+        """Return the client's name, the conversation and the mode."""
         return _without_none(
             {
-                "gen_ai.operation.name": "invoke_workflow",
-                "gen_ai.workflow.name": "chat_client",
+                "gen_ai.operation.name": "invoke_agent",
+                "gen_ai.agent.name": self.client,
                 "gen_ai.conversation.id": self.conversation_id,
                 "chatclient.stream": self.streaming,
             }

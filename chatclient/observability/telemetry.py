@@ -48,7 +48,7 @@ _MODEL_LABELS = (
 )
 _TOOL_LABELS = ("gen_ai.operation.name", "gen_ai.tool.name")
 _OPERATION_ONLY = ("gen_ai.operation.name",)
-_TURN_LABELS = ("gen_ai.operation.name", "gen_ai.workflow.name")
+_TURN_LABELS = ("gen_ai.operation.name", "gen_ai.agent.name")
 
 
 class Telemetry:
@@ -87,7 +87,7 @@ class Telemetry:
             "Time until the first chunk of a stream",
         )
         self._turn_duration = _seconds(
-            meter, "gen_ai.invoke_workflow.duration", "Duration of a request with all its rounds"
+            meter, "gen_ai.invoke_agent.duration", "Duration of a request with all its rounds"
         )
         self._tool_duration = _seconds(
             meter, "gen_ai.execute_tool.duration", "Duration of a tool call"

@@ -160,7 +160,8 @@ def _lines(trail: Trail) -> Iterator[str]:
     for step in trail.steps:
         if isinstance(step.operation, ClientCall):
             names = " → ".join(step.operation.advisors)
-            yield f"turn{_duration(step)}: {names}" if names else f"turn{_duration(step)}"
+            client = "" if step.operation.client is None else f" of {step.operation.client}"
+            yield f"turn{client}{_duration(step)}" + (f": {names}" if names else "")
     calls = filter(_is_round, trail.steps)
     for round_, call in zip(trail.rounds, calls, strict=False):  # a running turn may add rounds
         yield from _round_lines(round_, call)

@@ -45,9 +45,17 @@ if TYPE_CHECKING:
     from chatclient.providers.http.settings import HttpOptions as HttpOptions
     from chatclient.providers.http.stream_listener import with_listener as with_listener
     from chatclient.providers.http.timeouts import Timeouts as Timeouts
+    from chatclient.providers.local.hub import fetch_model_file as fetch_model_file
     from chatclient.providers.local.minilm import MiniLmEmbeddingModel as MiniLmEmbeddingModel
     from chatclient.providers.local.model import LocalChatModel as LocalChatModel
-    from chatclient.providers.local.weights import Weights as Weights, join_weights as join_weights
+    from chatclient.providers.local.model_file import (
+        ModelFile as ModelFile,
+        ModelFileCorruptError as ModelFileCorruptError,
+        ModelFileError as ModelFileError,
+        ModelFileNotFoundError as ModelFileNotFoundError,
+        ModelFileStorageError as ModelFileStorageError,
+        ModelFileUnavailableError as ModelFileUnavailableError,
+    )
     from chatclient.providers.ollama.model import (
         OllamaChatModel as OllamaChatModel,
         OllamaChatOptions as OllamaChatOptions,

@@ -1,5 +1,6 @@
 """Code blocks of README and docs run, and the names in them exist."""
 
+import base64
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -12,9 +13,11 @@ import pytest
 from chatclient import Prompt, UserMessage, errors
 from chatclient.testing import Answer, ScriptedModel, call
 from docs import features
+from tests.support.otlp_collector import Collector, told
 from tests.support.paths import ROOT
 
 FEATURES = ROOT / "docs" / "features.md"  # generated
+COLLECTED = ("langfuse.md", "logfire.md")  # their code needs a collector
 PAGES = sorted([ROOT / "README.md", FEATURES, *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -73,9 +76,7 @@ def play(prompt: Prompt) -> Answer:
     return "It is done." if schema is None else json.dumps(example(schema, schema))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_code_of_a_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a page run in order with a scripted model."""
+def run_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("shared_parts", "from_settings"):
         monkeypatch.setattr(
             f"chatclient.client.{module}.chat_model", lambda name: ScriptedModel(play)
@@ -83,6 +84,48 @@ def test_code_of_a_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     namespace: dict[str, Any] = {"__name__": page.stem}
     for line, code in blocks(page):
         exec(compile("\n" * line + code, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in COLLECTED], ids=name_of)
+def test_code_of_a_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page run in order with a scripted model."""
+    run_page(page, monkeypatch)
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    running = Collector()
+    yield running
+    running.close()
+
+
+def test_langfuse(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Langfuse gets the spans, with the keys and the content."""
+    monkeypatch.setenv("LANGFUSE_BASE_URL", collector.address)
+    monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk")
+    monkeypatch.setenv("LANGFUSE_SECRET_KEY", "sk")
+
+    run_page(ROOT / "docs" / "langfuse.md", monkeypatch)
+
+    basic = base64.b64encode(b"pk:sk").decode()
+    assert collector.requests == [("/api/public/otel/v1/traces", f"Basic {basic}")]
+    found = {span.name: told(span) for span in collector.spans}
+    assert found["invoke_agent support"]["gen_ai.conversation.id"] == "c1"
+    assert "Say hello." in found["chat ScriptedModel"]["gen_ai.input.messages"]
+
+
+def test_logfire(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logfire gets spans and metrics, with the token and without content."""
+    monkeypatch.setenv("LOGFIRE_BASE_URL", collector.address)
+    monkeypatch.setenv("LOGFIRE_TOKEN", "token")
+
+    run_page(ROOT / "docs" / "logfire.md", monkeypatch)
+
+    assert set(collector.requests) == {("/v1/traces", "token"), ("/v1/metrics", "token")}
+    found = {span.name: told(span) for span in collector.spans}
+    assert found["invoke_agent support"]["gen_ai.agent.name"] == "support"
+    assert "gen_ai.input.messages" not in found["chat ScriptedModel"]
+    assert "gen_ai.invoke_agent.duration" in collector.metrics
 
 
 def test_links_between_pages() -> None:

@@ -11,7 +11,8 @@ from chatclient.chat.events import TextDelta
 from chatclient.chat.options import ChatOptions
 from chatclient.providers.anthropic.model import AnthropicChatModel
 from chatclient.providers.local.llama_server import LlamaServer, RunningServer
-from chatclient.providers.local.weights import QWEN_CODER_1_5B, WeightsError, join_weights
+from chatclient.providers.local.model_file import QWEN_CODER_1_5B
+from chatclient.providers.local.packaged import find_installed
 from chatclient.providers.openai.responses import OpenAIResponsesChatModel
 from chatclient.tools import tool
 from tests.support.ask import Ask
@@ -28,10 +29,9 @@ KINDS: dict[str, Callable[..., ChatModel]] = {
 def server() -> Iterator[RunningServer]:
     """Start llama.cpp; the weights are downloaded by `make test`."""
     pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
-    try:
-        weights = join_weights(QWEN_CODER_1_5B)
-    except WeightsError as error:
-        pytest.skip(f"no weights: {error}")
+    weights = find_installed(QWEN_CODER_1_5B)
+    if weights is None:
+        pytest.skip("the dependency group `weights` is not installed")
     with closing(LlamaServer(weights)) as llama:
         yield llama.start()
 

@@ -1204,7 +1204,8 @@ def test_a_chain_without_a_loop_is_drawn_without_a_box() -> None:
     async def passing(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         return await call_next(request)
 
-    assert draw_chain(AdvisorChain([passing], ScriptedModel()), rounds=True).splitlines()[1:] == [
+    chain = AdvisorChain([passing], ScriptedModel())
+    assert draw_chain(chain, None, rounds=True).splitlines()[1:] == [
         '    client(["ChatClient"])',
         '    advisor0["passing"]',
         "    client --> advisor0",

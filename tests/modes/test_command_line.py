@@ -122,7 +122,7 @@ def test_a_trace_is_the_tree_of_the_turn(serve: Serve, capsys: pytest.CaptureFix
 
     tree = re.sub(r" \d+\.\d ms", "", capsys.readouterr().out).splitlines()[2:]
     assert tree == [
-        "  chat_client",
+        "  invoke_agent",
         "    advisor MessageChatMemoryAdvisor",
         "      load memory",
         "      advisor ToolCallingAdvisor",

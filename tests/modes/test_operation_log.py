@@ -60,7 +60,7 @@ def test_every_operation_has_a_line(ask: Ask, caplog: pytest.LogCaptureFixture) 
         ("advisor", "advisor ToolCallingAdvisor", None, None),
         ("advisor", "advisor MessageChatMemoryAdvisor", None, None),
         ("memory access", "store memory", 3, None),
-        ("turn", "chat_client", None, None),
+        ("turn", "invoke_agent", None, None),
     ]
     assert [line.get("error") for line in found if line["event"] == "tool call"] == [
         None,

@@ -158,7 +158,7 @@ def test_the_spans_of_a_turn_are_nested(ask: Ask, recorded: Recorded) -> None:
     ask(client_of(recorded, TWO_CITIES, "Fine.").prompt("Weather?"))
 
     assert recorded.tree() == [
-        "chat_client",
+        "invoke_agent",
         "  advisor ToolCallingAdvisor",
         "    advisor Inner",
         "      chat m-1",
@@ -192,9 +192,8 @@ def test_spans_say_what_the_conventions_ask_for(ask: Ask, recorded: Recorded) ->
         **({"gen_ai.request.stream": True} if ask.streaming else {}),
     }
     assert ("gen_ai.response.time_to_first_chunk" in model) == ask.streaming
-    assert attributes(recorded.span("chat_client")) == {
-        "gen_ai.operation.name": "invoke_workflow",
-        "gen_ai.workflow.name": "chat_client",
+    assert attributes(recorded.span("invoke_agent")) == {
+        "gen_ai.operation.name": "invoke_agent",
         "gen_ai.conversation.id": "c-1",
         "gen_ai.response.finish_reasons": ("stop",),
         "gen_ai.usage.input_tokens": 20,
@@ -353,8 +352,8 @@ def test_a_failure_before_the_first_advisor_is_seen(ask: Ask, recorded: Recorded
         ask(request(client_of(recorded, "unasked")))
 
     (span,) = recorded.spans
-    (point,) = recorded.points("gen_ai.invoke_workflow.duration")
-    assert span.name == "chat_client"
+    (point,) = recorded.points("gen_ai.invoke_agent.duration")
+    assert span.name == "invoke_agent"
     assert span.status.status_code is StatusCode.ERROR
     assert attributes(span)["error.type"] == point.attributes["error.type"] == error_type
     if isinstance(caught.value, ChatClientError):
@@ -370,7 +369,7 @@ def test_what_is_made_ready_for_a_request_is_a_part_of_it(ask: Ask, recorded: Re
 
     ask(client_of(recorded, "Fine.").prompt("Hi").system(write))
 
-    assert recorded.tree()[:2] == ["chat_client", "  read settings"]
+    assert recorded.tree()[:2] == ["invoke_agent", "  read settings"]
 
 
 def test_leaving_a_stream_early_ends_the_spans(recorded: Recorded) -> None:
@@ -577,8 +576,8 @@ def test_metrics_count_calls_and_tokens(ask: Ask, recorded: Recorded) -> None:
         None: 1,
         "LookupError": 1,
     }
-    (turn,) = recorded.points("gen_ai.invoke_workflow.duration")
-    assert turn.attributes["gen_ai.operation.name"] == "invoke_workflow"
+    (turn,) = recorded.points("gen_ai.invoke_agent.duration")
+    assert turn.attributes["gen_ai.operation.name"] == "invoke_agent"
     assert turn.count == 1
     first = recorded.points("gen_ai.client.operation.time_to_first_chunk")
     assert sum(point.count for point in first) == (2 if ask.streaming else 0)
@@ -601,7 +600,7 @@ def test_a_span_of_the_application_is_the_parent(ask: Ask, recorded: Recorded) -
     with recorded.tracers.get_tracer("app").start_as_current_span("web request"):
         ask(client)
 
-    assert recorded.tree()[:2] == ["web request", "  chat_client"]
+    assert recorded.tree()[:2] == ["web request", "  invoke_agent"]
     assert seen == ["execute_tool look"]
 
 
@@ -682,7 +681,7 @@ def test_an_sdk_is_used_as_soon_as_it_is_set_up(by_environment: bool) -> None:
     )
 
     assert ran.stderr == ""
-    turn = ["chat ScriptedModel", "advisor ToolCallingAdvisor", "chat_client"]
+    turn = ["chat ScriptedModel", "advisor ToolCallingAdvisor", "invoke_agent"]
     assert ran.stdout.split() == " ".join(turn * 2).split()
 
 

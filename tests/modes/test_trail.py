@@ -425,7 +425,7 @@ def test_the_trails_of_agents_are_a_part_of_their_askers(ask: Ask) -> None:
     assert "\n        round 2: ScriptedModel, 3 messages, tools: get_weather\n" in str(trail)
     named = [(depth, step.operation.name) for depth, step in trail.tree()]
     at = next(at for at, (_, name) in enumerate(named) if name == "execute_tool expert")
-    assert named[at + 1] == (named[at][0] + 1, "chat_client")
+    assert named[at + 1] == (named[at][0] + 1, "invoke_agent")
 
 
 def test_requests_within_a_step_of_an_advisors_own_belong_to_it(ask: Ask) -> None:

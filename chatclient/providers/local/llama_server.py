@@ -28,6 +28,17 @@ class LlamaServerError(ProviderError):
     """The local model cannot be started."""
 
 
+class LlamaMissingError(LlamaServerError):
+    """llama.cpp is not installed."""
+
+
+def require_llama() -> None:
+    """Raise `LlamaMissingError` unless llama.cpp is installed."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        msg = "The local model needs xllamacpp. Run: pip install 'chatclient[local]'"
+        raise LlamaMissingError(msg, provider="local")
+
+
 @dataclass(frozen=True, slots=True)
 class _Settings:
     model_path: str
@@ -161,9 +172,7 @@ def _stop_all() -> None:
 
 def _launch(settings: _Settings) -> RunningServer:
     _require_gguf(settings.model_path)
-    if importlib.util.find_spec("xllamacpp") is None:
-        msg = "The local model needs xllamacpp. Run: pip install 'chatclient[local]'"
-        raise LlamaServerError(msg, provider="local")
+    require_llama()
     key = secrets.token_urlsafe(32)
     # Passed on stdin, because other users of the machine can see command-line arguments.
     arguments = json.dumps({**asdict(settings), "api_key": key, "sys_path": sys.path})

