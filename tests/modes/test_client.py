@@ -1221,7 +1221,7 @@ def test_chain_is_drawn_without_control_characters() -> None:
         return await call_next(request)
 
     passing.__name__ = passing.__qualname__ = "a\x1b]52;c;aGk=\x07"
-    drawn = draw_chain(AdvisorChain([passing], ScriptedModel()), rounds=False)
+    drawn = draw_chain(AdvisorChain([passing], ScriptedModel()), None, rounds=False)
 
     assert '["a\\x1b]52;c;aGk=\\x07"]' in drawn
 
