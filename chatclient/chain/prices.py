@@ -1,4 +1,4 @@
-"""What model calls cost, from the offline data of `genai-prices` (extra `prices`)."""
+"""The cost of model calls, from the offline data of `genai-prices` (extra `prices`)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress

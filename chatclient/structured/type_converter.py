@@ -25,9 +25,10 @@ from chatclient.structured.answer_cleaning import (
 )
 from chatclient.structured.partial import partial_value
 from chatclient.tools.function.argument_repair import repair_value
-from chatclient.tools.function.argument_types import PYDANTIC_ERRORS, reason, typed_dict
+from chatclient.tools.function.argument_types import reason, typed_dict
 from chatclient.tools.function.binding import problems
 from chatclient.tools.function.exact_numbers import NumberRewriter, public_schema
+from chatclient.tools.function.parameters import PYDANTIC_ERRORS
 from chatclient.tools.function.schema_generator import schema_of
 
 if TYPE_CHECKING:

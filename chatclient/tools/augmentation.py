@@ -24,9 +24,10 @@ from chatclient.chat.tool import (
 )
 from chatclient.errors import ChatClientError, ToolDefinitionError
 from chatclient.runtime.threads import is_async
-from chatclient.tools.function.argument_types import PYDANTIC_ERRORS, reason
+from chatclient.tools.function.argument_types import reason
 from chatclient.tools.function.binding import ArgumentReader, object_in, own_schema, read_arguments
 from chatclient.tools.function.exact_numbers import public_schema
+from chatclient.tools.function.parameters import PYDANTIC_ERRORS
 from chatclient.tools.function.schema_generator import schema_of
 from chatclient.tools.pending_turn import ApprovalRequired
 from chatclient.tools.providers import is_provider

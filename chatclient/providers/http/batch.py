@@ -1,4 +1,4 @@
-"""What the batch APIs of all providers share."""
+"""The HTTP client of a batch, and decoders that the batch APIs share."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping

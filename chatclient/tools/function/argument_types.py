@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, NotRequired, TypeVar, get_origin
 
 import typing_extensions  # pydantic's own; its TypedDict is the one that pydantic reads everywhere
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
-from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, SchemaError, SchemaValidator, to_json
 
@@ -21,6 +20,7 @@ from chatclient.chat.tool import ToolContext, ToolRequest
 from chatclient.errors import ToolDefinitionError
 from chatclient.tools.function.parameters import (
     MISSING,
+    PYDANTIC_ERRORS,
     Parameter,
     ToolParam,
     is_memory_id,
@@ -31,15 +31,6 @@ from chatclient.tools.function.parameters import (
 from chatclient.tools.function.schema_generator import schema_of
 
 T = TypeVar("T")
-
-PYDANTIC_ERRORS = (
-    PydanticUserError,
-    PydanticUndefinedAnnotation,
-    SchemaError,
-    TypeError,
-    ValueError,
-)
-"""The errors of pydantic for a type that it cannot validate or describe."""
 
 
 def reason(error: Exception) -> str:

@@ -19,8 +19,8 @@ from typing import (
 )
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic.errors import PydanticUserError
-from pydantic_core import CoreSchema
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic_core import CoreSchema, SchemaError
 from pydantic_core.core_schema import with_default_schema
 
 from chatclient._internal.annotations import declared_signature
@@ -35,12 +35,19 @@ from chatclient._internal.type_variables import (
 )
 from chatclient.chat.tool import ToolContext
 from chatclient.errors import ToolDefinitionError
+from chatclient.tools.function.schema_tidying import REQUIRED
 
 MISSING: Any = inspect.Parameter.empty
 """Stands for a default or an annotation that is not there."""
 
-REQUIRED = "x-required"
-"""Marks, until a schema is done, a property of which `ToolParam` says whether it is required."""
+PYDANTIC_ERRORS = (
+    PydanticUserError,
+    PydanticUndefinedAnnotation,
+    SchemaError,
+    TypeError,
+    ValueError,
+)
+"""The errors of pydantic for a type that it cannot validate or describe."""
 
 Role: TypeAlias = Literal["argument", "context", "memory_id"]
 """Who gives a parameter its value: the model, or the library."""

@@ -17,7 +17,6 @@ from chatclient.chat.tool import ToolContext
 from chatclient.errors import ToolDefinitionError
 from chatclient.tools.function.argument_repair import repair_value
 from chatclient.tools.function.argument_types import (
-    PYDANTIC_ERRORS,
     arguments_of,
     reason,
     typed_dict,
@@ -29,6 +28,7 @@ from chatclient.tools.function.exact_numbers import public_schema
 from chatclient.tools.function.naming import check_tool_name, describe_name, sanitise_tool_name
 from chatclient.tools.function.parameters import (
     MISSING,
+    PYDANTIC_ERRORS,
     Callee,
     Parameter,
     ToolMemoryId,

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from chatclient._internal.json_schema import JsonSchema, map_subschemas
-from chatclient.tools.function.parameters import REQUIRED
+
+REQUIRED = "x-required"
+"""Marks, until a schema is done, a property of which `ToolParam` says whether it is required."""
 
 READS_TEXT = "x-reads-text"
 """Marks an enum of numbers that takes them as text, as keys are."""

@@ -10,9 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 from chatclient._internal.frozen import FrozenDict
 from chatclient.chat.tool import ToolContext
 from chatclient.errors import ToolDefinitionError, ToolUsageError
-from chatclient.tools.function.argument_types import PYDANTIC_ERRORS
 from chatclient.tools.function.binding import ArgumentReader
-from chatclient.tools.function.parameters import MISSING, Parameter, callee_of
+from chatclient.tools.function.parameters import MISSING, PYDANTIC_ERRORS, Parameter, callee_of
 from chatclient.tools.tool_execution import ToolExecution
 
 T = TypeVar("T")
