@@ -118,10 +118,12 @@ def test_expiry(place: tuple[str, str]) -> None:
         RedisChatMemoryRepository(url, key_prefix=prefix) as lasting,
     ):
         add(repository, 1)
-        assert 0 < client.pttl(key_of(prefix)) <= 60_000
+        left: Any = client.pttl(key_of(prefix))  # typed differently by each release of redis
+        assert 0 < left <= 60_000
         client.persist(key_of(prefix))
         drive(repository.replace("c", turn(2), BLOCKING))
-        assert 0 < client.pttl(key_of(prefix)) <= 60_000
+        left = client.pttl(key_of(prefix))
+        assert 0 < left <= 60_000
         add(lasting, 3)
         assert client.pttl(key_of(prefix)) == -1
         add(fleeting, 4, name="gone")
