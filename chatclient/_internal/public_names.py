@@ -122,9 +122,9 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.execution.result": "ToolExecutionResult",
         "chatclient.tools.execution.toolset": "ToolCallbackResolver",
         "chatclient.tools.function.callback": "FunctionToolCallback",
+        "chatclient.chat.server_tool": "Fallback ServerTool",
         "chatclient.chat.server_tools": (
-            "CodeExecution Fallback FileSearch ImageGeneration McpConnector ServerTool WebFetch "
-            "WebSearch"
+            "CodeExecution FileSearch ImageGeneration McpConnector WebFetch WebSearch"
         ),
         "chatclient.tools.function.data_tool": "DataToolCallback Executor ExternalTool is_external",
         "chatclient.tools.function.decorator": "tool",

@@ -29,7 +29,7 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse
 from chatclient.chat.serialization import message_to_dict
-from chatclient.chat.server_tools import ServerTool
+from chatclient.chat.server_tool import ServerTool
 from chatclient.chat.tool import FAILURE, STEP
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime

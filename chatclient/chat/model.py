@@ -3,12 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable
 from contextlib import aclosing
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.closeable import Closeable
 from chatclient._internal.exception_groups import raise_single
-from chatclient.chat.batch_api import BatchApi, SendItem
 from chatclient.chat.messages import Message
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, check_tool_names
 from chatclient.chat.prompt import Prompt, as_prompt, with_default_options
@@ -19,6 +18,9 @@ from chatclient.runtime.deadlines import within_callers_deadline
 from chatclient.runtime.event_stream import AsyncEvents, drive_stream
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.runtime.threads import is_awaitable
+
+if TYPE_CHECKING:  # only loaded with batches
+    from chatclient.chat.batch_api import BatchApi, SendItem
 
 OutputMode = Literal["schema", "tool", "instructions"]
 """How a model returns JSON: its provider enforces a schema, it calls a tool whose parameters are
@@ -73,7 +75,7 @@ class ChatModel(Closeable, ABC):
         """
         return ""
 
-    def batched(self, send: SendItem) -> "tuple[ChatModel, BatchApi] | None":  # noqa: ARG002
+    def batched(self, send: "SendItem") -> "tuple[ChatModel, BatchApi] | None":  # noqa: ARG002
         """Return the provider's batch API, and a copy of this model whose requests go to *send*.
 
         None, the default, means that the provider has no batch API.

@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING
 from chatclient._internal.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient.chat.server_tool import (
+        Fallback as Fallback,
+        ServerTool as ServerTool,
+    )
     from chatclient.chat.server_tools import (
         CodeExecution as CodeExecution,
-        Fallback as Fallback,
         FileSearch as FileSearch,
         ImageGeneration as ImageGeneration,
         McpConnector as McpConnector,
-        ServerTool as ServerTool,
         WebFetch as WebFetch,
         WebSearch as WebSearch,
     )

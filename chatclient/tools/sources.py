@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from chatclient._internal.checks import signature_error
-from chatclient.chat.server_tools import ServerTool
+from chatclient.chat.server_tool import ServerTool
 from chatclient.chat.tool import ToolCallback, ToolCallbackProvider, ToolDefinition, ToolMetadata
 from chatclient.errors import ToolDefinitionError
 from chatclient.runtime.blocking import drive
