@@ -28,7 +28,8 @@ class MessageAggregator:
     pieces. Pieces of one sound are joined even if other parts come between them. Fragments of tool
     calls are assigned by id, else by index. A fragment with a name and without an id starts a new
     call if the previous call is complete or was named in the same chunk. Of repeated metadata
-    (usage, ids), the last value that is set wins.
+    (usage, ids), the last value that is set wins. Log probabilities of tokens are joined by the
+    decoder of the stream, not here.
     """
 
     __slots__ = ("_generations", "_metadata", "_native", "_values")

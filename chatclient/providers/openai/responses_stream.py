@@ -46,7 +46,7 @@ class _OpenItem:
         received: Its text, reasoning or arguments so far.
         pending: The parts that have not been emitted.
         done: Whether it is complete.
-        is_released: Whether its parts are emitted immediately, because it and all items before it
+        is_in_turn: Whether its parts are emitted immediately, because it and all items before it
             are complete, or calls with a known name.
     """
 
@@ -60,7 +60,7 @@ class _OpenItem:
     received: list[str] = field(default_factory=list)
     pending: list[Part] = field(default_factory=list)
     done: bool = False
-    is_released: bool = False
+    is_in_turn: bool = False
 
     def from_deltas(self) -> dict[str, Any] | None:
         """Return the complete item built from its deltas, or None for other types of items."""
@@ -139,7 +139,7 @@ class StreamDecoder:
         if item.type not in CALLS or not item.call_id or not data.get("name"):
             return None
         item.named = True
-        return self._release_parts(
+        return self._chunk_of(
             item, ToolCallChunk(item.number, item.call_id, text_field(data["name"]))
         )
 
@@ -148,7 +148,7 @@ class StreamDecoder:
         item.received.append(text)
         if self._open and item is self._open[0]:
             return text or None
-        return self._release_parts(item, text)
+        return self._chunk_of(item, text)
 
     def _read_reasoning(self, event: Item) -> ChatResponse | str | None:
         item, text = self._item_of(event), text_field(event.get("delta"))
@@ -160,7 +160,7 @@ class StreamDecoder:
             text = PART_SEPARATOR + text
         item.part = part
         item.received.append(text)
-        return self._release_parts(item, Reasoning(text, provider=self._origin))
+        return self._chunk_of(item, Reasoning(text, provider=self._origin))
 
     def _read_text_done(self, event: Item) -> ChatResponse | str | None:
         # Some servers send no deltas.
@@ -168,7 +168,7 @@ class StreamDecoder:
         if item.received or not text:
             return None
         item.received.append(text)
-        return self._release_parts(item, text)
+        return self._chunk_of(item, text)
 
     def _read_arguments(self, event: Item) -> ChatResponse | str | None:
         return self._add_arguments(self._item_of(event), text_field(event.get("delta")))
@@ -185,14 +185,14 @@ class StreamDecoder:
         item.received.append(text)
         if not item.named:
             return None  # emitted with the name
-        return self._release_parts(item, ToolCallChunk(item.number, item.call_id, arguments=text))
+        return self._chunk_of(item, ToolCallChunk(item.number, item.call_id, arguments=text))
 
     def _read_refusal(self, event: Item) -> ChatResponse | str | None:
         item, text = self._item_of(event), text_field(event.get("refusal"))
         if not text:
             return None
         item.received.append(text)
-        return self._release_parts(item, refusal(text))
+        return self._chunk_of(item, refusal(text))
 
     def _read_done(self, event: Item) -> ChatResponse | str | None:
         data = event.get("item") or {}
@@ -200,7 +200,7 @@ class StreamDecoder:
         if item.done:
             return None  # repeated event
         self._complete(item, data)
-        return self._release_parts(item)
+        return self._chunk_of(item)
 
     def _read_end(self, event: Item) -> ChatResponse:
         status = event["type"].rpartition(".")[2]
@@ -214,7 +214,7 @@ class StreamDecoder:
         for item in self._open:
             item.done = True
         self.complete = True
-        parts = [*self._remaining_parts(), *self._release()]
+        parts = [*self._remaining_parts(), *self._take_emittable()]
         return final_chunk(data, self._kinds, parts, self._headers)
 
     _readers: ClassVar[Mapping[str, Callable[..., ChatResponse | str | None]]] = {
@@ -289,27 +289,30 @@ class StreamDecoder:
         item.pending += parts
         item.done = True
 
-    def _release_parts(self, item: _OpenItem, *parts: Part) -> ChatResponse | str | None:
+    def _chunk_of(self, item: _OpenItem, *parts: Part) -> ChatResponse | str | None:
         """Add *parts* to *item*, and return a chunk of all parts that can be emitted."""
         if parts and item.done:
             return None  # repeated event
         item.pending += parts
-        released = self._release()
-        if item.is_released:
-            released += item.pending
+        ready = self._take_emittable()
+        if item.is_in_turn:
+            ready += item.pending
             item.pending = []
-        return ChatResponse((Generation(AssistantMessage(released)),)) if released else None
+        return ChatResponse((Generation(AssistantMessage(ready)),)) if ready else None
 
     def _remaining_parts(self) -> list[Part]:
-        """Return the pending parts of released items, usually calls."""
-        released = [item for item in self._items if item.is_released]
-        parts = [part for item in released for part in item.pending]
-        for item in released:
+        """Remove and return the pending parts of items whose turn it is, usually calls."""
+        in_turn = [item for item in self._items if item.is_in_turn]
+        parts = [part for item in in_turn for part in item.pending]
+        for item in in_turn:
             item.pending = []
         return parts
 
-    def _release(self) -> list[Part]:
-        """Return the parts that can be emitted."""
+    def _take_emittable(self) -> list[Part]:
+        """Remove and return the pending parts whose turn it is, in the order of the items.
+
+        An item that is complete, or a call with a known name, no longer holds up the next one.
+        """
         parts: list[Part] = []
         while self._open:
             first = self._open[0]
@@ -317,6 +320,6 @@ class StreamDecoder:
             first.pending = []
             if not (first.done or first.named):
                 break
-            first.is_released = True
+            first.is_in_turn = True
             self._open.popleft()
         return parts

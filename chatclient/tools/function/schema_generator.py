@@ -1,4 +1,4 @@
-"""JSON Schema of Python types, as models and their providers want to see it.
+"""JSON Schema of Python types, for models and their providers.
 
 pydantic's own schemas describe what it accepts a little too generously, and carry titles that cost
 tokens and say nothing. `schema_of` promises instead: whatever satisfies the schema, formats
@@ -57,7 +57,7 @@ class _Generator(GenerateJsonSchema):
     """pydantic's generator, with stricter and more detailed schemas for some types."""
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
-        """Stay silent: what cannot be shown, such as a default without JSON form, is left out."""
+        """Log nothing: a value without a JSON form, such as some defaults, is left out."""
 
     def sort(self, value: JsonSchema, parent_key: str | None = None) -> JsonSchema:  # noqa: ARG002
         return value
@@ -111,7 +111,7 @@ class _Generator(GenerateJsonSchema):
         return _unmarked(super().function_wrap_schema(schema))
 
     def union_schema(self, schema: Any) -> JsonSchema:
-        """Describe a `Decimal` and a float alike once."""
+        """Return the union, with one branch for a `Decimal` and a float with equal schemas."""
         result = super().union_schema(schema)
         branches = result.get("anyOf")
         if branches is None:
@@ -228,7 +228,7 @@ class _Generator(GenerateJsonSchema):
         return result
 
     def named_tuple_schema(self, schema: Any) -> JsonSchema:
-        """An object: a model should not have to count the places of a tuple."""
+        """Return an object instead of an array, so that models name the fields."""
         array = super().named_tuple_schema(schema)
         names = [field.get("validation_alias", field["name"]) for field in schema["fields"]]
         return {
@@ -238,7 +238,7 @@ class _Generator(GenerateJsonSchema):
         }
 
     def call_schema(self, schema: Any) -> JsonSchema:
-        """The same; before pydantic 2.14, a named tuple is a call of its class."""
+        """Return the schema of a named tuple, which is a call of its class before pydantic 2.14."""
         return self.kw_arguments_schema(schema["arguments_schema"]["arguments_schema"], None)
 
     def model_schema(self, schema: Any) -> JsonSchema:
@@ -270,7 +270,11 @@ def _sentences(*texts: str | None) -> str:
 
 
 def _of_hashable(result: JsonSchema, items: Mapping[str, Any]) -> JsonSchema:
-    """Keep out of a set what cannot be in one."""
+    """Return *result*, the schema of a set, with items that can be hashed.
+
+    Raises:
+        PydanticInvalidForJsonSchema: Its items cannot be hashed.
+    """
     if items.get("type") in _UNHASHABLE or getattr(items.get("cls"), "__hash__", True) is None:
         msg = "a set holds only what can be hashed; use a list, or a frozen class"
         raise PydanticInvalidForJsonSchema(msg)
@@ -280,7 +284,10 @@ def _of_hashable(result: JsonSchema, items: Mapping[str, Any]) -> JsonSchema:
 
 
 def _documented(result: JsonSchema, cls: type[Any]) -> JsonSchema:
-    """Describe a class by its docstring, and its fields by bare texts and the docstring."""
+    """Return *result* with the description of the class and its fields.
+
+    They come from the docstring of the class, and from texts beside the types of the fields.
+    """
     properties = result.get("properties", {})
     for name, annotation in _hints(cls).items():
         if name in properties and (text := text_beside(annotation)):
