@@ -73,7 +73,7 @@ def test_cost_in_spans_and_metrics(ask: Ask) -> None:
     ask(ChatClient.builder(Priced("ok")).observers(telemetry).build().prompt("?"))
 
     spans = {span.name: span.attributes or {} for span in exporter.get_finished_spans()}
-    for name in ("chat gpt-4.1-mini", "chat_client"):
+    for name in ("chat gpt-4.1-mini", "invoke_agent"):
         assert spans[name]["chatclient.usage.cost"] == pytest.approx(0.00053)
         assert spans[name]["chatclient.usage.currency"] == "USD"
     data = json.loads(reader.get_metrics_data().to_json())  # type: ignore[union-attr]
