@@ -105,7 +105,7 @@ clean:
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv venv --quiet --clear $@
 	$(BIN)/uv pip install --quiet --python $@ --resolution lowest-direct \
-		--editable '.[aiohttp,http2,limits,mysql,postgres,prices,redis,settings,skills,socks,vectors]'
+		--editable '.[aiohttp,bedrock,http2,limits,mysql,postgres,prices,redis,settings,skills,socks,vectors]'
 	$(BIN)/uv pip freeze --quiet --python $@ --exclude-editable > $@/oldest.txt
 	$(BIN)/uv pip install --quiet --python $@ --constraint $@/oldest.txt --group test-base
 	@touch $@
