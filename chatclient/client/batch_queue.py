@@ -48,7 +48,7 @@ class BatchQueue:
         for batch_id, keys in list(self._journal.batches.items()):
             for key in keys:
                 self._future(key)
-            self._start(self._wait(batch_id, keys))
+            self._start(keys, self._wait(batch_id, keys))
 
     async def send(
         self, path: str, body: bytes, headers: Mapping[str, str], _runtime: Runtime
@@ -106,20 +106,24 @@ class BatchQueue:
     def _submit_collected(self) -> None:
         collected, self._items = self._items, {}
         for items in collected.values():
-            self._start(self._submit(items))
+            keys = [item.key for item in items]
+            self._start(keys, self._submit(items, keys))
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
+    def _start(self, keys: list[str], coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run *coroutine*, which answers the requests *keys*; an error is that of each of them."""
+
+        async def run() -> None:
+            try:
+                await coroutine
+            except Exception as error:  # noqa: BLE001 - raised in each of the requests
+                self._fail(keys, error)
+
+        task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _submit(self, items: list[BatchItem]) -> None:
-        keys = [item.key for item in items]
-        try:
-            batch_id = await self.api.submit(items, ON_LOOP)
-        except Exception as error:  # noqa: BLE001 - raised in each of the requests
-            self._fail(keys, error)
-            return
+    async def _submit(self, items: list[BatchItem], keys: list[str]) -> None:
+        batch_id = await self.api.submit(items, ON_LOOP)
         self._journal.add_batch(batch_id, keys)
         _log.info("batch submitted", batch=batch_id, requests=len(keys))
         await self._wait(batch_id, keys)
@@ -130,11 +134,10 @@ class BatchQueue:
             while (answers := await self.api.answers(batch_id, ON_LOOP)) is None:
                 await asyncio.sleep(seconds)
                 seconds = min(seconds * 1.5, max(_LONGEST_WAIT, self._poll_seconds))
-        except Exception as error:  # noqa: BLE001 - raised in each of the requests
-            if isinstance(error, ProviderError) and not error.retryable:
+        except ProviderError as error:
+            if not error.retryable:
                 self._journal.end_batch(batch_id, {})
-            self._fail(keys, error)
-            return
+            raise
         texts = {key: body.decode() for key, body in answers.items() if isinstance(body, bytes)}
         self._journal.end_batch(batch_id, texts)
         for key in keys:

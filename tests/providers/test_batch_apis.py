@@ -218,6 +218,17 @@ def test_batch_that_cannot_be_submitted() -> None:
     assert isinstance(result.error, ConnectionFailedError)
 
 
+def test_journal_that_cannot_be_written(tmp_path: Path) -> None:
+    """The error is that of each request; nothing waits for an answer."""
+    journal = tmp_path / "journal"
+    with server_for(anthropic) as server, anthropic(server.url) as model:
+        batch = ChatClient.create(model).batch(["1", "2"], journal=journal, **FAST)
+        journal.mkdir()
+        errors = [result.error for result in batch]
+
+    assert [type(error) for error in errors] == [IsADirectoryError] * 2
+
+
 def test_beta_features_of_all_requests() -> None:
     with server_for(anthropic) as server, anthropic(server.url) as model:
         client = ChatClient.create(model)
