@@ -24,7 +24,7 @@ from typing import Any, TypeVar, TypeVarTuple, overload
 
 import anyio
 
-from chatclient._internal.exception_groups import raise_single
+from chatclient._internal.exceptions import raise_single
 from chatclient.errors import DeadlineExceededError
 from chatclient.runtime.cancellation import (
     Cancellation,
