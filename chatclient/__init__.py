@@ -118,13 +118,13 @@ if TYPE_CHECKING:
         BatchResult as BatchResult,
         BatchSettings as BatchSettings,
     )
+    from chatclient.client.builder import ChatClientBuilder as ChatClientBuilder
     from chatclient.client.call_response import (
         AsyncCallResponse as AsyncCallResponse,
         CallResponse as CallResponse,
     )
     from chatclient.client.client import (
         ChatClient as ChatClient,
-        ChatClientBuilder as ChatClientBuilder,
     )
     from chatclient.client.durations import UNLIMITED as UNLIMITED, Duration as Duration
     from chatclient.client.request import ChatClientRequestSpec as ChatClientRequestSpec

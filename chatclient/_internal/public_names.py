@@ -42,7 +42,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.chat.turn": "TURN_KEY Turn",
         "chatclient.client.batch": "Batch BatchProgress BatchResult BatchSettings",
         "chatclient.client.call_response": "AsyncCallResponse CallResponse",
-        "chatclient.client.client": "ChatClient ChatClientBuilder",
+        "chatclient.client.builder": "ChatClientBuilder",
+        "chatclient.client.client": "ChatClient",
         "chatclient.client.request": "ChatClientRequestSpec",
         "chatclient.client.durations": "UNLIMITED Duration",
         "chatclient.client.settings": (

@@ -7,7 +7,6 @@ from typing import Any
 
 from chatclient._internal.frozen import merged, without
 from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
-from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN
 from chatclient.advisors.tool_loop.pending_notes import load_turn
 from chatclient.chain.chain import (
     MEMORY_ORDER,
@@ -41,6 +40,7 @@ from chatclient.runtime.deadlines import caller_deadline, within_callers_deadlin
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_of_library
 from chatclient.structured.output import StructuredOutput
+from chatclient.tools.pending_turn import RESUMED_TURN
 
 
 class Pipeline:

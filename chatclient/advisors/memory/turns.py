@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from chatclient._internal.checks import check_type
 from chatclient._internal.frozen import without
 from chatclient.advisors.memory.stored_messages import messages_to_store
-from chatclient.advisors.tool_loop.context_keys import EARLIER_MESSAGES
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next, turn_of
 from chatclient.chain.model_call import current_ledger, record_usage
 from chatclient.chat.messages import Message, UserMessage, system_messages, without_system
 from chatclient.chat.prompt import Prompt, count_default_messages
 from chatclient.chat.tool import CONVERSATION_ID
-from chatclient.chat.turn import PendingStore, check_deadline
+from chatclient.chat.turn import EARLIER_MESSAGES, PendingStore, check_deadline
 from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.repository import checked_id
