@@ -1,7 +1,4 @@
-"""The errors of the library, ordered by what a caller does next.
-
-`docs/errors.md` shows them as a tree, with what to do about each.
-"""
+"""The errors of the library, ordered by what a caller does next; `docs/errors.md` has a tree."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -21,11 +18,7 @@ class ChatClientError(Exception):
         # By default, exceptions are unpickled with their positional arguments only.
         state = {**self.__dict__, "args": self.args}
         state.pop("trail", None)
-        return _new, (type(self),), state
-
-
-def _new(kind: type[ChatClientError]) -> ChatClientError:
-    return kind.__new__(kind)
+        return type(self).__new__, (type(self),), state
 
 
 class UsageError(ChatClientError, ValueError):
@@ -364,8 +357,7 @@ class RateLimitExceededError(ChatClientError):
 class BudgetExceededError(ChatClientError):
     """The `limit` of a `Budget` is reached, with `spent`; `unit` is `cost`, `calls` or tokens.
 
-    Attributes:
-        retry_after: For a quota, the seconds until its period ends, else None.
+    For a quota, `retry_after` are the seconds until its period ends.
     """
 
     def __init__(

@@ -36,6 +36,7 @@ from chatclient.errors import ChatClientError, UsageError
 from chatclient.observability.observers import all_observers
 from chatclient.observability.operations import EMPTY_PROMPT, ClientCall
 from chatclient.observability.trail import Trail
+from chatclient.runtime.cancellation import UndoLog
 from chatclient.runtime.deadlines import caller_deadline, within_callers_deadline
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_of_library
@@ -102,7 +103,8 @@ class Pipeline:
         trail = Trail(runtime.steps)
         conversation_id = settings.advisor_params.get(CONVERSATION_ID)
         observers = all_observers(self.shared.observers, conversation_id, self.shared.name)
-        outer, runtime = runtime, runtime.for_request(trail.steps, observers, conversation_id)
+        outer, undo_log = runtime.undo_log, UndoLog()
+        runtime = runtime.for_request(trail.steps, observers, conversation_id, undo_log)
         turn = _turn_for(settings.advisor_params)
         call = ClientCall(
             EMPTY_PROMPT,
@@ -124,9 +126,9 @@ class Pipeline:
                     runtime.check_cancelled()
                     await runtime.until_deadline(turn.commit(runtime), "memory")
                 except BaseException:
-                    await runtime.undo()
+                    await runtime.shielded(undo_log.undo())
                     raise
-                runtime.hand_over_effects(outer)
+                undo_log.hand_over(outer)
                 step.result = response.chat_response
         except ChatClientError as error:
             error.trail = trail  # the trail of a failed agent call is part of this one

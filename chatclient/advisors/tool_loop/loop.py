@@ -378,7 +378,7 @@ def new_tool_turn(request: ChatClientRequest) -> ToolTurn:
     turn.executions.extend(request.context.get(TOOL_EXECUTIONS, ()))
     undo_log = request.runtime.undo_log
     if undo_log is not None:
-        loops = [each for each in undo_log if isinstance(each, ToolLoop)]
+        loops = [each for each in undo_log.effects if isinstance(each, ToolLoop)]
         turn.compensation.continue_from([loop.turn.compensation for loop in loops])
     return turn
 
