@@ -160,7 +160,7 @@ class Pipeline:
         if settings.system_function is not None:
             work = with_system_text(settings, messages, runtime)
             settings = await runtime.until_deadline(work, "the system text function")
-        with_system = partial(settings.with_system_message, messages)
+        with_system = partial(settings.prepend_system_message, messages)
         messages = await _rendered(with_system, runtime, in_worker=in_worker)
         options, context = await self._options_and_context(settings, messages, runtime)
         context = merged(context, {TURN: call.turn})

@@ -61,8 +61,7 @@ Ts = TypeVarTuple("Ts")
 Wait = Callable[[], Awaitable[None]]
 
 
-async def _do_nothing(_event: Any = None) -> None:
-    """Drop an event, or wait for no consumer."""
+async def _do_nothing(_event: Any = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
