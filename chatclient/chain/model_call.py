@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from chatclient._internal.checks import check_type
-from chatclient._internal.exception_groups import raise_single
+from chatclient._internal.exceptions import raise_single
 from chatclient.chain.prices import load_prices, models_in, with_cost
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.events import RoundEnded, TextDelta, events_of

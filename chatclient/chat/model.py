@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.closeable import Closeable
-from chatclient._internal.exception_groups import raise_single
+from chatclient._internal.exceptions import raise_single
 from chatclient.chat.messages import Message
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, check_tool_names
 from chatclient.chat.prompt import Prompt, as_prompt, with_default_options

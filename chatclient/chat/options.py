@@ -1,9 +1,20 @@
 """`ChatOptions`: the options of a request to a chat model."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Literal, Self, TypedDict, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    Self,
+    TypedDict,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+from weakref import ref
 
 from chatclient._internal.checks import (
     check_choice,
@@ -354,3 +365,30 @@ def check_tool_choice(options: ChatOptions) -> None:
 
 
 NO_OPTIONS = ChatOptions()
+
+
+T = TypeVar("T")
+
+
+class OptionsCache(Generic[T]):
+    """Caches the value for the last options, because successive requests usually share them.
+
+    The options are referenced weakly; otherwise the tool context of a request would live as long
+    as the advisor.
+
+    Args:
+        compute: Returns the value for given options.
+    """
+
+    __slots__ = ("_compute", "_last")
+
+    def __init__(self, compute: Callable[[ChatOptions], T]) -> None:
+        self._compute = compute
+        self._last: tuple[ref[ChatOptions], T] | None = None
+
+    def get(self, options: ChatOptions) -> T:
+        """Return the value for *options*."""
+        last = self._last
+        if last is None or last[0]() is not options:
+            last = self._last = (ref(options), self._compute(options))
+        return last[1]

@@ -1,4 +1,4 @@
-"""The parts of messages: text, media, reasoning, tool calls."""
+"""The parts of messages: text, media, reasoning, tool calls and their responses."""
 
 import base64
 import mimetypes
@@ -196,6 +196,35 @@ def with_new_key(call: ToolCall) -> ToolCall:
 def generate_call_id() -> str:
     """Return a random id for a tool call that the server sent without one."""
     return f"call_{uuid.uuid4().hex[:24]}"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResponse:
+    """The result of one tool call.
+
+    Attributes:
+        id: The id of the call.
+        name: The name of the tool.
+        data: The result as text, usually JSON.
+        is_error: Whether the call failed; `data` is the error message then.
+        media: Images and other content of the result.
+        metadata: Values for the application; not sent.
+
+    Raises:
+        WrongTypeError: *data* is not a text.
+    """
+
+    id: str
+    name: str
+    data: str
+    is_error: bool = False
+    media: tuple[Media, ...] = ()
+    metadata: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        check_type("the data of a tool response", self.data, str, "write json.dumps(...)")
+        if self.metadata is not EMPTY:
+            freeze_fields(self, "metadata")
 
 
 @dataclass(frozen=True, slots=True)

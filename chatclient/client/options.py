@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from chatclient._internal.frozen import merged
-from chatclient.advisors.tool_loop.context_keys import REFRESH_TOOLS
 from chatclient.chat.messages import Message, without_system
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, check_options
 from chatclient.chat.tool import CONVERSATION_ID, ToolCallback, ToolRequest
@@ -16,7 +15,7 @@ from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
 from chatclient.tools.duplicates import without_duplicates
 from chatclient.tools.execution.toolset import resolve_tool
-from chatclient.tools.providers import Offers, is_provider, offered_tools
+from chatclient.tools.providers import REFRESH_TOOLS, Offers, is_provider, offered_tools
 from chatclient.tools.sources import Resolved
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from chatclient._internal.frozen import merged, without
 from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
-from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN
 from chatclient.advisors.tool_loop.pending_notes import load_turn
 from chatclient.chain.chain import (
     MEMORY_ORDER,
@@ -37,10 +36,12 @@ from chatclient.errors import ChatClientError, UsageError
 from chatclient.observability.observers import all_observers
 from chatclient.observability.operations import EMPTY_PROMPT, ClientCall
 from chatclient.observability.trail import Trail
+from chatclient.runtime.cancellation import UndoLog
 from chatclient.runtime.deadlines import CallerDeadline, within_callers_deadline
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_of_library
 from chatclient.structured.output import StructuredOutput
+from chatclient.tools.pending_turn import RESUMED_TURN
 
 
 class Pipeline:
@@ -102,7 +103,8 @@ class Pipeline:
         trail = Trail(runtime.steps)
         conversation_id = settings.advisor_params.get(CONVERSATION_ID)
         observers = all_observers(self.shared.observers, conversation_id, self.shared.name)
-        outer, runtime = runtime, runtime.for_request(trail.steps, observers, conversation_id)
+        outer, undo_log = runtime.undo_log, UndoLog()
+        runtime = runtime.for_request(trail.steps, observers, conversation_id, undo_log)
         turn = _turn_for(settings.advisor_params)
         call = ClientCall(
             EMPTY_PROMPT,
@@ -124,9 +126,9 @@ class Pipeline:
                     runtime.check_cancelled()
                     await runtime.until_deadline(turn.commit(runtime), "memory")
                 except BaseException:
-                    await runtime.undo()
+                    await runtime.shielded(undo_log.undo())
                     raise
-                runtime.hand_over_effects(outer)
+                undo_log.hand_over(outer)
                 step.result = response.chat_response
         except ChatClientError as error:
             error.trail = trail  # the trail of a failed agent call is part of this one
@@ -158,7 +160,7 @@ class Pipeline:
         if settings.system_function is not None:
             work = with_system_text(settings, messages, runtime)
             settings = await runtime.until_deadline(work, "the system text function")
-        with_system = partial(settings.with_system_message, messages)
+        with_system = partial(settings.prepend_system_message, messages)
         messages = await _rendered(with_system, runtime, in_worker=in_worker)
         options, context = await self._options_and_context(settings, messages, runtime)
         context = merged(context, {TURN: call.turn})

@@ -346,7 +346,7 @@ class RequestSettings:
         user = self.user
         return bool(self.system.text or self.system_function or user.text or user.media)
 
-    def with_system_message(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    def prepend_system_message(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Return *messages* after the system message, if there is one.
 
         Raises:
@@ -390,18 +390,10 @@ async def with_system_text(
     Raises:
         UsageError: The function did not return a string.
     """
-    wrapper = settings.system_function
-    if wrapper is None:
+    function, params = settings.system_function, settings.advisor_params
+    if function is None:
         return settings
-    arguments: list[SystemRequest] = []
-    if wrapper.wants_request:
-        conversation_id = settings.advisor_params.get(CONVERSATION_ID)
-        arguments = [
-            SystemRequest(messages, conversation_id, settings.tool_context, settings.advisor_params)
-        ]
-    text = await runtime.invoke(wrapper.function, *arguments)
-    if not isinstance(text, str):
-        name = getattr(wrapper.function, "__name__", repr(wrapper.function))
-        msg = f"{name} must return the system text, but returned {text!r}"
-        raise UsageError(msg)
+    conversation_id = params.get(CONVERSATION_ID)
+    request = SystemRequest(messages, conversation_id, settings.tool_context, params)
+    text = await function.text_for(request, runtime)
     return replace(settings, system=replace(settings.system, text=text), system_function=None)

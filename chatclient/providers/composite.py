@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from chatclient._internal.checks import check_choice, check_type, error_kinds
-from chatclient._internal.exception_groups import single_error
+from chatclient._internal.exceptions import single_error
 from chatclient._internal.frozen import merged
 from chatclient._internal.logging import described, get_logger
 from chatclient.chat.model import ChatModel, OutputMode

@@ -25,8 +25,8 @@ import typing_extensions
 from pydantic import AliasChoices, AliasPath, BaseModel, TypeAdapter
 from pydantic_core import from_json
 
+from chatclient._internal.annotations import alias_value, replace_variables
 from chatclient._internal.json import exact_float
-from chatclient._internal.type_variables import alias_value, replace_variables
 from chatclient.chat.thinking_tags import answer_so_far
 from chatclient.structured.json_schema import AllOf
 from chatclient.tools.function.alias_paths import Path

@@ -26,6 +26,12 @@ from chatclient.chat.serialization import (
 from chatclient.errors import ToolUsageError, UsageError
 from chatclient.tools.tool_execution import ToolExecution
 
+PENDING_TURN = "pending_turn"
+"""The key in a response's context of a turn that is suspended for approval, a `PendingTurn`."""
+
+RESUMED_TURN = "resumed_turn"
+"""The key in a request's context of a suspended turn and its decisions, a `ResumedTurn`."""
+
 _VERSION = 1
 _LONGEST_MESSAGE = 500  # characters; the text may be from outside
 

@@ -25,7 +25,6 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
-from chatclient.advisors.tool_loop.context_keys import PENDING_TURN
 from chatclient.chain.chain import TOOL_CALLING_ORDER
 from chatclient.chat.events import (
     ApprovalNeeded,
@@ -69,6 +68,7 @@ from chatclient.tools import (
     tool_callbacks,
 )
 from chatclient.tools.execution.approval import DECISIONS
+from chatclient.tools.pending_turn import PENDING_TURN
 from tests.modes.test_tool_calling import assert_paired, results
 from tests.support.ask import Ask, Asked
 

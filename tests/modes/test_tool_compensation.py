@@ -34,7 +34,6 @@ from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.memory.session import SessionMemoryAdvisor
 from chatclient.advisors.memory.vector_store import VectorStoreChatMemoryAdvisor
 from chatclient.advisors.response_cache import ResponseCacheAdvisor
-from chatclient.advisors.tool_loop.context_keys import TOOL_EXECUTIONS
 from chatclient.advisors.tool_loop.steering import Steering
 from chatclient.chain.chain import turn_of
 from chatclient.chat.embedding import Vector
@@ -86,6 +85,7 @@ from chatclient.tools import (
     tool_callbacks,
 )
 from chatclient.tools.skills import Skill, Skills
+from chatclient.tools.tool_execution import TOOL_EXECUTIONS
 from tests.modes.test_retrieval import WordEmbedding
 from tests.modes.test_tool_calling import assert_paired, results
 from tests.support.ask import Ask, Mode

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from chatclient.advisors.tool_loop.context_keys import EARLIER_MESSAGES
 from chatclient.chain.chain import ChatClientRequest, turn_of
 from chatclient.chat.message_merging import CORRECTION
 from chatclient.chat.messages import Message, UserMessage, without_system
 from chatclient.chat.prompt import Prompt
+from chatclient.chat.turn import EARLIER_MESSAGES
 
 REWRITTEN_QUESTION = "rewritten_question"
 """The key in a request's context of the question as an advisor rewrote it, and the original text,

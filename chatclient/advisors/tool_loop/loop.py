@@ -6,36 +6,61 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from chatclient._internal.frozen import merged, without
-from chatclient.advisors.tool_loop.context_keys import (
-    EARLIER_MESSAGES,
-    PENDING_TURN,
-    REFRESH_TOOLS,
-    RESUMED_TURN,
-    TOOL_EXECUTIONS,
-    USER_INPUT,
-)
-from chatclient.advisors.tool_loop.messages import LoopMessages
 from chatclient.advisors.tool_loop.pending_notes import save_turn
 from chatclient.advisors.tool_loop.resumed_turn import ResumedTurn
+from chatclient.advisors.tool_loop.steering import USER_INPUT
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next, turn_of
 from chatclient.chat.events import ReasoningDelta, ReasoningSigned, TextDelta
-from chatclient.chat.messages import Message
+from chatclient.chat.messages import Message, without_system
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Generation
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID, ToolCallback
-from chatclient.chat.turn import TURN
+from chatclient.chat.turn import EARLIER_MESSAGES, TURN
 from chatclient.errors import ToolLoopError
-from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.execution.compensation import rewritten, with_undone
 from chatclient.tools.execution.manager import ToolCallingManager
 from chatclient.tools.execution.result import ToolExecutionResult
 from chatclient.tools.execution.turn import ToolTurn
-from chatclient.tools.pending_turn import PendingTurn
+from chatclient.tools.pending_turn import PENDING_TURN, RESUMED_TURN, PendingTurn
+from chatclient.tools.providers import REFRESH_TOOLS, RefreshTools
+from chatclient.tools.tool_execution import TOOL_EXECUTIONS
 
-RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCallback]]]
-"""Returns all tools of a request, given the conversation so far."""
+
+class LoopMessages:
+    """The conversation of a running tool loop, and what of it the next round sends.
+
+    Args:
+        messages: The prompt that the loop was called with.
+
+    Attributes:
+        history: The complete conversation.
+        to_send: The messages that the next round sends; a hook may have changed them.
+    """
+
+    def __init__(self, messages: tuple[Message, ...]) -> None:
+        self.history = self.to_send = messages
+
+    @property
+    def earlier(self) -> tuple[Message, ...]:
+        """The messages of the history that precede those to send."""
+        if self.to_send is self.history:
+            return ()
+        spoken = without_system(self.history)
+        sent = without_system(self.to_send)
+        places = (at for m in sent for at, each in enumerate(spoken) if each is m)
+        return spoken[: next(places, max(0, len(spoken) - len(sent)))]
+
+    def append(self, messages: tuple[Message, ...]) -> None:
+        """Append *messages* to the history and to what is sent."""
+        self.history = (*self.history, *messages)
+        self.to_send = (*self.to_send, *messages)
+
+    def restart(self, history: tuple[Message, ...]) -> None:
+        """Continue from *history*, and send all of it."""
+        self.history = self.to_send = history
+
 
 Eligible = bool | Awaitable[bool]
 
@@ -353,7 +378,7 @@ def new_tool_turn(request: ChatClientRequest) -> ToolTurn:
     turn.executions.extend(request.context.get(TOOL_EXECUTIONS, ()))
     undo_log = request.runtime.undo_log
     if undo_log is not None:
-        loops = [each for each in undo_log if isinstance(each, ToolLoop)]
+        loops = [each for each in undo_log.effects if isinstance(each, ToolLoop)]
         turn.compensation.continue_from([loop.turn.compensation for loop in loops])
     return turn
 

@@ -20,10 +20,8 @@ from chatclient.advisors.memory.turns import MemoryTurn
 from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.tool_loop.advisor import (
     EligibilityChecker,
-    RefreshTools,
     ToolCallingAdvisor,
 )
-from chatclient.advisors.tool_loop.context_keys import EARLIER_MESSAGES, REFRESH_TOOLS
 from chatclient.advisors.tool_search.request_tools import Describe, RequestToolsCache, describe
 from chatclient.advisors.tool_search.session import FOUND_TOOLS, SearchSession, SessionRegistry
 from chatclient.advisors.tool_search.tool import MAX_RESULTS, SEARCH_TOOL, ToolSearchTool
@@ -31,9 +29,11 @@ from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next, 
 from chatclient.chat.messages import Message
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import CONVERSATION_ID, ToolCallback
+from chatclient.chat.turn import EARLIER_MESSAGES
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tools.execution.manager import ToolCallingManager
+from chatclient.tools.providers import REFRESH_TOOLS, RefreshTools
 from chatclient.tools.search.eviction import LruEvictionStrategy, ToolIndexEvictionStrategy
 from chatclient.tools.search.index import (
     ToolIndex,

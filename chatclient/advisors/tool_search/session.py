@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from chatclient.advisors.tool_loop.advisor import RefreshTools
 from chatclient.advisors.tool_search.request_tools import RequestTools
 from chatclient.advisors.tool_search.tool import SEARCH_TOOL, found_names, string_items
 from chatclient.chat.messages import AssistantMessage, Message, ToolResponse, ToolResponseMessage
@@ -13,6 +12,7 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolCallback
 from chatclient.errors import DuplicateToolError
 from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.tools.providers import RefreshTools
 from chatclient.tools.search.index import ToolReference
 
 FOUND_TOOLS = "found_tools"

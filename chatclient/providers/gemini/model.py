@@ -26,12 +26,11 @@ from chatclient.providers.gemini.encoding import (
 from chatclient.providers.gemini.options import encode_options
 from chatclient.providers.gemini.stream import StreamDecoder, StreamReader
 from chatclient.providers.http.auth import Headers, Key, key_source
-from chatclient.providers.http.batch import batched_model
 from chatclient.providers.http.client import HttpAnswer, HttpClient
 from chatclient.providers.http.continuation import max_continuations_of
 from chatclient.providers.http.errors import parse_json
 from chatclient.providers.http.limits import ResponseLimits
-from chatclient.providers.http.model import HttpModel
+from chatclient.providers.http.model import HttpModel, batched_model
 from chatclient.providers.http.reader import Chunk, decode_body
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
 from chatclient.providers.http.stream_listener import with_listener

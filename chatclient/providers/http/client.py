@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 
 from chatclient._internal.checks import check_type
+from chatclient._internal.exceptions import WithoutLocals
 from chatclient._internal.frozen import EMPTY
-from chatclient._internal.tracebacks import WithoutLocals
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import (
     DeadlineExceededError,

@@ -8,7 +8,7 @@ from os.path import commonprefix
 from typing import Any
 from urllib.parse import parse_qsl
 
-from chatclient._internal.tracebacks import chain_of
+from chatclient._internal.exceptions import chain_of
 from chatclient.errors import ProviderError
 
 # Every other header may contain a key; gateways define their own.

@@ -18,10 +18,9 @@ from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import InvalidRequestError
 from chatclient.providers.http.auth import Headers, Key
-from chatclient.providers.http.batch import batched_model
 from chatclient.providers.http.client import HttpAnswer
 from chatclient.providers.http.errors import parse_json
-from chatclient.providers.http.model import HttpModel
+from chatclient.providers.http.model import HttpModel, batched_model
 from chatclient.providers.http.reader import EventReader, decode_body
 from chatclient.providers.http.settings import HttpOptions
 from chatclient.providers.openai.batch import OpenAIBatchApi

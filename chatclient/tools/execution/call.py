@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import anyio
 
-from chatclient._internal.exception_groups import leaf_errors, raise_single, single_error
+from chatclient._internal.exceptions import leaf_errors, raise_single, single_error
 from chatclient._internal.frozen import merged
 from chatclient._internal.json import loads
 from chatclient.chat.events import ToolCallFinished, ToolRunStarted

@@ -23,16 +23,16 @@ from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic_core import CoreSchema, SchemaError
 from pydantic_core.core_schema import with_default_schema
 
-from chatclient._internal.annotations import declared_signature
-from chatclient._internal.frozen import EMPTY
-from chatclient._internal.type_variables import (
+from chatclient._internal.annotations import (
     TypeArguments,
     UnknownTypeError,
     alias_value,
+    declared_signature,
     defining_class,
     resolve_variables,
     type_arguments,
 )
+from chatclient._internal.frozen import EMPTY
 from chatclient.chat.tool import ToolContext
 from chatclient.errors import ToolDefinitionError
 from chatclient.tools.function.schema_tidying import REQUIRED

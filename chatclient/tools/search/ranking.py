@@ -18,13 +18,33 @@ their documents become candidates: the duration of a search grows far more slowl
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
 from chatclient.tools.search.inverted_index import IN_NAME, IN_VALUES, InvertedIndex, term_character
 from chatclient.tools.search.segments import Catalog, SegmentView
 from chatclient.tools.search.tokenizer import Words, concepts, hinted, is_concept, tidied
-from chatclient.tools.search.typos import neighbours
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_SHORTEST = 5  # letters; corrections of shorter words are often unrelated words
+_LONGEST = 30  # letters; longer texts are no words, and have too many corrections
+
+
+def neighbours(word: str) -> Iterator[str]:
+    """Yield all texts that differ from *word* by one typo; most are no words."""
+    if not _SHORTEST <= len(word) <= _LONGEST or not word.isascii() or not word.isalpha():
+        return
+    for at in range(len(word) + 1):
+        before, after = word[:at], word[at:]
+        if after:
+            yield before + after[1:]
+        if len(after) > 1:
+            yield before + after[1] + after[0] + after[2:]
+        for letter in _LETTERS:
+            if after:
+                yield before + letter + after[1:]
+            yield before + letter + after
+
 
 Scored = tuple[float, int]
 
