@@ -34,11 +34,15 @@ _loaded = False
 
 
 async def load_prices(runtime: Runtime) -> None:
-    """Load the prices, which takes a moment, if they are installed; they are never fetched."""
+    """Load the prices, which takes a moment, if they are installed; they are never fetched.
+
+    The first call of the process does that; others need the prices only when they have a response.
+    """
     global _loaded  # noqa: PLW0603 - of the process
-    if not _loaded and prices_installed():
-        await runtime.invoke(__import__, "genai_prices.data")
+    if _loaded or not prices_installed():
+        return
     _loaded = True
+    await runtime.invoke(__import__, "genai_prices.data")
 
 
 def with_cost(response: ChatResponse, model: ChatModel, options: ChatOptions) -> ChatResponse:
