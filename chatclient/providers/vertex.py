@@ -14,7 +14,7 @@ from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageE
 from chatclient.providers.anthropic.encoding import ANTHROPIC
 from chatclient.providers.anthropic.model import AnthropicChatModel
 from chatclient.providers.gemini.model import GeminiChatModel
-from chatclient.providers.http.credentials import ExpiringCredentials
+from chatclient.providers.http.auth import ExpiringCredentials
 from chatclient.providers.http.settings import HttpOptions
 from chatclient.providers.http.url import first_url
 

@@ -11,12 +11,17 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from chatclient.chat.messages import Message, SystemMessage
-from chatclient.memory.encoding import digest, message_json, messages_of, restored, storable
+from chatclient.memory.encoding import (
+    digest,
+    message_json,
+    messages_of,
+    restored,
+    stamped,
+    storable,
+)
 from chatclient.memory.repository import NO_CONVERSATION, Conversation
-from chatclient.memory.retention import stamped
-from chatclient.memory.sql.database import Database
+from chatclient.memory.sql.database import Database, VersionedRows
 from chatclient.memory.sql.errors import LostRaceError
-from chatclient.memory.sql.rows import VersionedRows
 from chatclient.memory.sql.schema import BIG_KEY, LONG_TEXT, TABLE_OPTIONS, Schema, create_tables
 
 _FIRST_VERSIONS = 2**62

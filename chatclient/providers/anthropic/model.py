@@ -31,12 +31,16 @@ from chatclient.providers.anthropic.encoding import (
 from chatclient.providers.anthropic.options import (
     check_enforceable,
     encode_options,
+    is_enforceable,
     with_cache_control,
 )
-from chatclient.providers.anthropic.paused_turns import PAUSED_TURNS, runs_tools, with_container
 from chatclient.providers.anthropic.reasoning import can_force_calls, thinking_in
-from chatclient.providers.anthropic.schemas import is_enforceable
-from chatclient.providers.anthropic.server_tools import MCP_BETA
+from chatclient.providers.anthropic.server_tools import (
+    MCP_BETA,
+    PAUSED_TURNS,
+    runs_tools,
+    with_container,
+)
 from chatclient.providers.anthropic.stream import StreamDecoder
 from chatclient.providers.http.auth import (
     Headers,

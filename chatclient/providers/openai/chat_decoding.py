@@ -21,8 +21,7 @@ from chatclient.providers.http.error_details import failed_base_response
 from chatclient.providers.http.errors import empty_response, error_from_data, invalid_response
 from chatclient.providers.openai.dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai.metadata import metadata_of
-from chatclient.providers.openai.reasoning import FIELDS, decode_reasoning_item
-from chatclient.providers.openai.think_tags import ThinkTags
+from chatclient.providers.openai.reasoning import FIELDS, ThinkTags, decode_reasoning_item
 from chatclient.providers.wire.fields import (
     MALFORMED,
     dump_arguments,

@@ -21,8 +21,7 @@ from chatclient.chat.messages import (
 )
 from chatclient.providers.openai.dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai.media import media_part
-from chatclient.providers.openai.reasoning import FIELDS, reasoning_item
-from chatclient.providers.openai.think_tags import tagged_text
+from chatclient.providers.openai.reasoning import FIELDS, reasoning_item, tagged_text
 from chatclient.providers.wire.fields import (
     arguments_json,
     unsupported_message,

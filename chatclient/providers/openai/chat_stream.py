@@ -24,8 +24,12 @@ from chatclient.providers.openai.chat_decoding import (
 from chatclient.providers.openai.chat_names import CallNames
 from chatclient.providers.openai.dialect import Dialect
 from chatclient.providers.openai.metadata import metadata_of
-from chatclient.providers.openai.reasoning import FIELDS, ContentReasoning, FieldReasoning
-from chatclient.providers.openai.think_tags import ThinkTags
+from chatclient.providers.openai.reasoning import (
+    FIELDS,
+    ContentReasoning,
+    FieldReasoning,
+    ThinkTags,
+)
 from chatclient.providers.wire.fields import MALFORMED, int_field, other_fields
 
 
