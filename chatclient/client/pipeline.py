@@ -40,7 +40,7 @@ from chatclient.observability.observers import all_observers
 from chatclient.observability.operations import EMPTY_PROMPT, ClientCall
 from chatclient.observability.trail import Trail
 from chatclient.runtime.cancellation import UndoLog
-from chatclient.runtime.deadlines import caller_deadline, within_callers_deadline
+from chatclient.runtime.deadlines import CallerDeadline, within_callers_deadline
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_of_library
 from chatclient.structured.output import (
@@ -97,7 +97,7 @@ class Pipeline:
         if self.defaults.messages:
             params = merged(settings.advisor_params, {DEFAULT_MESSAGES: self.defaults.messages})
             settings = replace(settings, advisor_params=params)
-        with caller_deadline(runtime.deadline):
+        with CallerDeadline(runtime.deadline):
             return await self._run_observed(settings, output, runtime)
 
     async def _run_observed(

@@ -99,6 +99,9 @@ class SecretHeaders(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         return self._values[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 

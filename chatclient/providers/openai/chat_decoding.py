@@ -48,7 +48,7 @@ def decode_response(data: Any, dialect: Dialect, headers: Headers = EMPTY) -> Ch
 
 def raise_for_errors(data: Any, dialect: Dialect, headers: Headers, event: str = "") -> None:
     """Raise the error that a response, or an event of a stream, reports despite status 200."""
-    if not isinstance(data, Mapping):
+    if not isinstance(data, dict):
         return
     choices = data.get("choices")
     groq = data.get("x_groq")  # the reason why a stream was aborted
