@@ -92,16 +92,16 @@ class EncodedConversation:
         ids = _CallIds(self.calls, self.renamed)
         encode = encode or encode_blocks
         for message in messages:
-            form = cached_json(ids.with_unique_ids(message), dialect, encode)
-            if not form:
+            encoded = cached_json(ids.with_unique_ids(message), dialect, encode)
+            if not encoded:
                 continue
             if isinstance(message, SystemMessage):
-                system.append(form)
+                system.append(encoded)
                 continue
             if (new_role := _role(message)) != role:
                 turns.append(_turn(role, _joined(results), _joined(content)))
                 role, results, content = new_role, [], []
-            (results if isinstance(message, ToolResponseMessage) else content).append(form)
+            (results if isinstance(message, ToolResponseMessage) else content).append(encoded)
         return EncodedConversation(
             *(_joined(system), _joined(turns), role, _joined(results), _joined(content)),
             *(frozenset(ids.known), ids.renamed),

@@ -252,10 +252,10 @@ class AnthropicChatModel(HttpModel, ChatModel):
                 return self._encode(messages, dialect)
 
     def _encode(self, messages: tuple[Message, ...], dialect: Dialect) -> EncodedConversation:
-        known, form, conversation = self._last
+        sent, last_dialect, conversation = self._last
         # Usually, the last request's messages are a prefix. Tuples compare items by identity first.
-        size = len(known)
-        if form is not dialect or size > len(messages) or messages[:size] != known:
+        size = len(sent)
+        if last_dialect is not dialect or size > len(messages) or messages[:size] != sent:
             size, conversation = 0, EncodedConversation()
         conversation = conversation.plus(messages[size:], dialect)
         self._last = _LastConversation(messages, dialect, conversation)

@@ -46,7 +46,7 @@ SERVER_TOOLS: ServerTools = {
     CodeExecution: lambda tool, _options: {"type": "code_execution_20250825", "name": tool.name},
     McpConnector: _mcp,
 }
-"""The form of each server tool that the API has."""
+"""The encoder of each server tool that the API has."""
 
 
 def mcp_servers(options: ChatOptions) -> list[Mapping[str, Any]]:

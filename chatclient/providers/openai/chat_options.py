@@ -112,9 +112,9 @@ def _tool(definition: ToolDefinition, provider: str, *, strict: bool | None) -> 
     if definition.strict is not None:
         function["strict"] = definition.strict
     elif strict is not None:
-        form = enforceable(definition.input_schema) if strict else None
-        function["strict"] = form is not None
-        function["parameters"] = form or definition.input_schema
+        strict_schema = enforceable(definition.input_schema) if strict else None
+        function["strict"] = strict_schema is not None
+        function["parameters"] = strict_schema or definition.input_schema
     return {"type": "function", "function": function}
 
 

@@ -55,4 +55,4 @@ SERVER_TOOLS: ServerTools = {
     ImageGeneration: _image,
     McpConnector: _mcp,
 }
-"""The form of each server tool that the API has."""
+"""The encoder of each server tool that the API has."""
