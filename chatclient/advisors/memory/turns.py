@@ -74,7 +74,7 @@ class TurnMemoryAdvisor:
 
     def around_loop(self, order: int) -> Advisor:
         """Return the part that runs once per turn, outside of the tool loop."""
-        return OuterPart(self._call_around_loop, order, f"{name_of(self)}, whole turns")
+        return AroundLoopAdvisor(self._call_around_loop, order, f"{name_of(self)}, whole turns")
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the conversation that *request* continues.
@@ -149,7 +149,7 @@ class TurnMemoryAdvisor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OuterPart:
+class AroundLoopAdvisor:
     """The part of a memory advisor inside the tool loop that runs once per turn, around the loop.
 
     Attributes:

@@ -98,8 +98,12 @@ def encoding_settings(options: ChatOptions, origin: str = PROVIDER) -> EncodingS
 def without_reasoning(settings: EncodingSettings) -> EncodingSettings:
     """Return *settings* for a model that takes no reasoning."""
     return _settings(
-        settings.system_role, settings.stored, settings.custom_tools, False, settings.origin
-    )  # noqa: FBT003
+        settings.system_role,
+        settings.stored,
+        settings.custom_tools,
+        False,  # noqa: FBT003 - equal arguments are cached
+        settings.origin,
+    )
 
 
 def encode_options(

@@ -16,7 +16,7 @@ _T_co = TypeVar("_T_co", covariant=True)
 def cached_json(
     message: Message, settings: _S, encode: Callable[[Message, _S], Iterable[Mapping[str, Any]]]
 ) -> bytes:
-    """Return *message* as JSON elements separated by commas, cached in the message by *settings*."""
+    """Return *message* as JSON elements with commas between, cached in it by *settings*."""
     cached = message.wire(settings)
     if cached is not None:
         return cached
@@ -73,7 +73,11 @@ class WireCache:
         settings: _S,
         encode: Callable[[Message, _S], Iterable[Mapping[str, Any]]],
     ) -> bytes:
-        """Return *messages*, encoded with *settings*, as JSON elements separated by commas."""
+        """Return *messages*, encoded with *settings*, as JSON elements separated by commas.
+
+        *settings* are all that the encoding depends on besides the message, such as a dialect; they
+        are compared by identity.
+        """
         last = self._last
         shared = _common_prefix(last.messages, messages) if settings is last.settings else 0
         ends = [*last.ends[:shared]]
