@@ -287,8 +287,12 @@ class _GenerationBuilder:
         if part.text or not part.signature or not part.provider:
             return last
         # A signature without text may arrive after other parts: it signs the last reasoning.
-        known = self._parts[self._reasoning_at] if self._reasoning_at >= 0 else None
-        return self._reasoning_at if known and known.provider == part.provider else last
+        last_reasoning = self._parts[self._reasoning_at] if self._reasoning_at >= 0 else None
+        return (
+            self._reasoning_at
+            if last_reasoning and last_reasoning.provider == part.provider
+            else last
+        )
 
 
 def _later(old: Generation, new: Generation) -> Generation:

@@ -197,9 +197,9 @@ class ChatOptions:
             return self
         check_type("options", over, ChatOptions, "write ChatOptions(temperature=0.2)")
         kind = type(over) if isinstance(over, type(self)) else type(self)
-        known = _names(kind)
-        changes = {name: value for name, value in over.set_values().items() if name in known}
-        dropped = {name for name in over.unset if name in known}
+        names = _names(kind)
+        changes = {name: value for name, value in over.set_values().items() if name in names}
+        dropped = {name for name in over.unset if name in names}
         if not changes and not dropped and kind is type(self):
             return self
         values = {name: value for name, value in self.set_values().items() if name not in dropped}
@@ -318,12 +318,12 @@ def check_options(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[st
     Raises:
         UsageError: One of them is not.
     """
-    known = _names(kind)
-    unknown = sorted(set(values) - set(known))
+    names = _names(kind)
+    unknown = sorted(set(values) - set(names))
     if unknown:
         from difflib import get_close_matches  # noqa: PLC0415 - imported for a message only
 
-        near = [name for each in unknown for name in get_close_matches(each, known, n=1)]
+        near = [name for each in unknown for name in get_close_matches(each, names, n=1)]
         suggestion = f"did you mean {', '.join(map(repr, near))}? Otherwise " if near else ""
         msg = (
             f"{kind.__name__} has no option {', '.join(map(repr, unknown))}; "

@@ -362,11 +362,11 @@ _VALIDATION = StructuredOutputValidationAdvisor()
 
 def with_output_advisors(settings: RequestSettings, *, validate: bool) -> RequestSettings:
     """Return *settings* with the advisor that requests the format, and one for validation."""
-    more: list[Advisor] = [_FORMAT]
+    added: list[Advisor] = [_FORMAT]
     kind = StructuredOutputValidationAdvisor
     if validate and not any(isinstance(advisor, kind) for advisor in settings.advisors):
-        more.append(_VALIDATION)
-    return replace(settings, advisors=(*settings.advisors, *more))
+        added.append(_VALIDATION)
+    return replace(settings, advisors=(*settings.advisors, *added))
 
 
 def prompt_for_entity(

@@ -48,10 +48,10 @@ def newest(messages: Sequence[Message], last: int | None) -> tuple[Message, ...]
     """
     if last is None:
         return tuple(messages)
-    start, wanted = len(messages), last
-    while wanted and start:
+    start, missing = len(messages), last
+    while missing and start:
         start -= 1
-        wanted -= not isinstance(messages[start], SystemMessage)
+        missing -= not isinstance(messages[start], SystemMessage)
     return (*system_messages(messages[:start]), *messages[start:])
 
 

@@ -177,8 +177,8 @@ def _fetching(given: "Credentials | None") -> Callable[[], tuple[str, float | No
         nonlocal loaded
         try:
             if loaded is None:
-                found = google.auth.default()[0] if given is None else given
-                loaded = with_scopes_if_required(found, _SCOPES)  # type: ignore[no-untyped-call]
+                credentials = google.auth.default()[0] if given is None else given
+                loaded = with_scopes_if_required(credentials, _SCOPES)  # type: ignore[no-untyped-call]
             if not loaded.valid:  # also false shortly before the token expires
                 loaded.refresh(Request())
         except TransportError as error:

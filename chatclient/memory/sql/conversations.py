@@ -270,7 +270,7 @@ def _queries(tables: Tables) -> "tuple[sa.Executable, sa.Executable]":
     """
     conversations, messages = tables.conversations, tables.messages
     joined = messages.join(conversations, messages.c.conversation == conversations.c.id)
-    wanted = (
+    statement = (
         sa.select(
             conversations.c.version,
             conversations.c.length,
@@ -285,11 +285,13 @@ def _queries(tables: Tables) -> "tuple[sa.Executable, sa.Executable]":
     # stops early; with the join, it reads and sorts all messages of the conversation.
     this = sa.select(conversations.c.id).where(conversations.c.digest == sa.bindparam("digest"))
     newest = (
-        wanted.where(messages.c.conversation == this.scalar_subquery(), messages.c.is_system == 0)
+        statement.where(
+            messages.c.conversation == this.scalar_subquery(), messages.c.is_system == 0
+        )
         .order_by(messages.c.position.desc())
         .limit(sa.bindparam("last"))
         .subquery()
     )
-    system = wanted.where(messages.c.is_system == 1).subquery()
+    system = statement.where(messages.c.is_system == 1).subquery()
     both = sa.union_all(sa.select(newest), sa.select(system)).order_by("position")
-    return wanted.order_by(messages.c.position), both
+    return statement.order_by(messages.c.position), both

@@ -149,20 +149,20 @@ class VersionedRows:
 
     Args:
         table: A table with the columns `id`, `digest`, `version` and `length`.
-        *more: Further columns to return.
+        *further_columns: Further columns to return.
     """
 
-    def __init__(self, table: sa.Table, *more: "sa.Column[Any]") -> None:
+    def __init__(self, table: sa.Table, *further_columns: "sa.Column[Any]") -> None:
         columns = table.c
         mine = columns.digest == sa.bindparam("which")
-        wanted = (columns.id, columns.version, columns.length, *more)
+        selected = (columns.id, columns.version, columns.length, *further_columns)
         changed = {
             "version": columns.version + 1,
             "length": columns.length + sa.bindparam("more"),
         }
         self._change = sa.update(table).where(mine).values(changed)
-        self._change_returning = self._change.returning(*wanted)
-        self._find = sa.select(*wanted).where(mine)
+        self._change_returning = self._change.returning(*selected)
+        self._find = sa.select(*selected).where(mine)
 
     def advance(self, connection: sa.Connection, id: str, more: int) -> Any:
         """Lock the row of *id*, increment its version, and return it; None if there is no row.

@@ -148,14 +148,14 @@ class AnthropicChatModel(HttpModel, ChatModel):
         self._options = model_options(AnthropicChatOptions, model, options)
         required_by = "Anthropic" if self._dialect is ANTHROPIC else ""
         key = key_source(api_key, "ANTHROPIC_API_KEY", required_by=required_by)
-        more = lower_case_headers(http.get("headers"))
-        http["headers"] = {**self._default_headers, **more}
+        headers = lower_case_headers(http.get("headers"))
+        http["headers"] = {**self._default_headers, **headers}
         header, scheme = self._key_header
         self._http = HttpSettings(**http).connect(
             PROVIDER, base_url, key, key_header=header, scheme=scheme, idempotent=True
         )
         # The application's headers may already contain beta features.
-        self._betas = tuple(filter(None, [more.get(_BETA)]))
+        self._betas = tuple(filter(None, [headers.get(_BETA)]))
         self._head_cache: EncodedOptions[bytes] = EncodedOptions()
         self._last = _LastConversation((), self._dialect, EncodedConversation())
         self._renamed = RenamedArguments(ANTHROPIC_RULES)

@@ -183,12 +183,12 @@ def _tools(options: ChatOptions) -> list[dict[str, Any]]:
 
 
 def _tool(definition: ToolDefinition) -> dict[str, Any]:
-    own = definition.provider_options.get(PROVIDER, EMPTY)
-    schema, strict = definition.input_schema, own.get("strict", definition.strict)
+    provider_options = definition.provider_options.get(PROVIDER, EMPTY)
+    schema, strict = definition.input_schema, provider_options.get("strict", definition.strict)
     if strict and not is_enforceable(schema):
         strict = None
     tool = {
-        **{key: value for key, value in own.items() if key != "strict"},
+        **{key: value for key, value in provider_options.items() if key != "strict"},
         "name": definition.name,
         "description": definition.description,
         "input_schema": enforceable(schema) if strict else schema,

@@ -95,12 +95,12 @@ def with_container(prompt: Prompt) -> ChatOptions:
 
 def _container_of(messages: tuple[Message, ...]) -> str | None:
     """Return the id of the container that the turn at the end of *messages* uses, if any."""
-    at = len(messages)
-    while at and isinstance(messages[at - 1], UserMessage):
-        at -= 1
-    if at < len(messages) and at and isinstance(messages[at - 1], AssistantMessage):
+    end = len(messages)
+    while end and isinstance(messages[end - 1], UserMessage):
+        end -= 1
+    if end < len(messages) and end and isinstance(messages[end - 1], AssistantMessage):
         return None  # a new turn
-    for message in reversed(messages[:at]):
+    for message in reversed(messages[:end]):
         if isinstance(message, UserMessage):
             break
         if isinstance(id := message.metadata.get(CONTAINER), str):

@@ -154,10 +154,10 @@ _DELTA_KEYS = ("type", "delta", "usage")
 
 
 def _chunk(parts: Iterable[Part | None]) -> ChatResponse | str | None:
-    found = [part for part in parts if part]
-    if len(found) == 1 and isinstance(found[0], str):
-        return found[0]
-    return ChatResponse((Generation(AssistantMessage(found)),)) if found else None
+    content = [part for part in parts if part]
+    if len(content) == 1 and isinstance(content[0], str):
+        return content[0]
+    return ChatResponse((Generation(AssistantMessage(content)),)) if content else None
 
 
 def _index_of(event: Mapping[str, Any]) -> int:

@@ -186,11 +186,11 @@ def lower_case_headers(headers: Headers | None) -> dict[str, str]:
     if not isinstance(given, Mapping):
         msg = f"headers must be a mapping of names to texts, not a {type(given).__name__}"
         raise WrongTypeError(msg)
-    found = {}
+    lower_case = {}
     for name, value in given.items():
         name = _require_str("the name of a header", name, "a text")  # noqa: PLW2901 - narrowed
-        found[name.lower()] = _require_str(f"the header {name!r}", value, "a text").strip()
-    return found
+        lower_case[name.lower()] = _require_str(f"the header {name!r}", value, "a text").strip()
+    return lower_case
 
 
 def _require_str(what: str, given: object, expected: str) -> str:

@@ -42,12 +42,12 @@ class _ListeningReader:
     def finish(self) -> Any:
         return self._report(self._reader.finish())
 
-    def _report(self, found: Any) -> Any:
-        for event in [found] if isinstance(found, bytes) else found:
+    def _report(self, events: Any) -> Any:
+        for event in [events] if isinstance(events, bytes) else events:
             data = event if isinstance(event, bytes) else event[0]
             if data.strip() and not is_end(data):
                 self._notify(data)
-        return found
+        return events
 
 
 Chunk = ChatResponse | str

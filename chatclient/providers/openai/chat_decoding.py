@@ -148,11 +148,11 @@ def decode_parts(
 
 def message_metadata(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields of a message, or a stream's delta, that are not decoded to parts."""
-    more = other_fields(message, _MESSAGE_FIELDS)
+    metadata = other_fields(message, _MESSAGE_FIELDS)
     for name in ("reasoning_content", "reasoning"):
         if message.get(name):
-            return FrozenDict({**more, REASONING_FIELD: name})
-    return more
+            return FrozenDict({**metadata, REASONING_FIELD: name})
+    return metadata
 
 
 def _listed_content(content: Any, provider: str) -> Iterator[Any]:

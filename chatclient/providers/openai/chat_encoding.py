@@ -198,8 +198,8 @@ def _reasoning_field(message: AssistantMessage, dialect: Dialect) -> dict[str, s
         name = message.metadata.get(REASONING_FIELD)
     if name is None:
         return {}
-    own = [r.text for r in message.reasoning if r.provider in ("", dialect.provider)]
-    return {name: "".join(own)} if own or dialect.needs_reasoning else {}
+    texts = [r.text for r in message.reasoning if r.provider in ("", dialect.provider)]
+    return {name: "".join(texts)} if texts or dialect.needs_reasoning else {}
 
 
 def _content_with_thinking(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:

@@ -101,10 +101,10 @@ def _tools(options: ChatOptions, dialect: Dialect) -> dict[str, Any]:
 
 
 def _tool(definition: ToolDefinition, provider: str, *, strict: bool | None) -> dict[str, Any]:
-    own = definition.provider_options.get(provider, EMPTY)
-    definition = with_own_strict(definition, own)
+    provider_options = definition.provider_options.get(provider, EMPTY)
+    definition = with_own_strict(definition, provider_options)
     function: dict[str, Any] = {
-        **own,
+        **provider_options,
         "name": definition.name,
         "description": definition.description,
         "parameters": definition.input_schema,

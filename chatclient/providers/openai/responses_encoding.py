@@ -247,15 +247,20 @@ def _message(end: Item, parts: list[str | ProviderPart]) -> list[dict[str, Any]]
     """
     text = "".join(part for part in parts if isinstance(part, str))
     content: list[dict[str, Any]] = []
-    at = 0
+    start = 0
     for slot in end["content"]:
         filled = dict(slot)
         if (length := filled.pop("length", None)) is not None:
-            filled = {"annotations": [], "logprobs": [], **filled, "text": text[at : at + length]}
-            at += length
+            filled = {
+                "annotations": [],
+                "logprobs": [],
+                **filled,
+                "text": text[start : start + length],
+            }
+            start += length
         content.append(filled)
     item = {"status": "completed", "role": "assistant", **end, "content": content}
-    if at == len(text) and "id" in end:
+    if start == len(text) and "id" in end:
         return [item]
     # The application has changed the text (annotations are invalid then), or the server's messages
     # have no id (only the plain form is valid then).
@@ -285,10 +290,10 @@ def _other_item(part: Part, settings: EncodingSettings) -> list[dict[str, Any]]:
 
 
 def _tool_call(call: ToolCall, settings: EncodingSettings) -> dict[str, Any]:
-    more = dict(call.metadata.get(PROVIDER, EMPTY))
-    if more.pop("type", None) == "custom_tool_call" and call.name in settings.custom_tools:
+    extra = dict(call.metadata.get(PROVIDER, EMPTY))
+    if extra.pop("type", None) == "custom_tool_call" and call.name in settings.custom_tools:
         fields = {"type": "custom_tool_call", "input": call.arguments}
     else:
         fields = {"type": "function_call", "arguments": arguments_json(call.arguments)}
     id, name = shorten_id(call.id, _MAX_ID_LENGTH), valid_tool_name(call.name)
-    return {**fields, "call_id": id, "name": name, **more}
+    return {**fields, "call_id": id, "name": name, **extra}

@@ -84,13 +84,13 @@ _settings = lru_cache(maxsize=64)(EncodingSettings)
 
 def encoding_settings(options: ChatOptions, origin: str = PROVIDER) -> EncodingSettings:
     """Return how messages are encoded for *options* and the server *origin*."""
-    given = options.set_values()
-    custom = [tool for tool in given.get("server_tools", ()) if tool.get("type") == "custom"]
+    values = options.set_values()
+    custom = [tool for tool in values.get("server_tools", ()) if tool.get("type") == "custom"]
     return _settings(
-        given.get("system_role", "system"),
-        _is_stored(given),
+        values.get("system_role", "system"),
+        _is_stored(values),
         frozenset(tool["name"] for tool in custom),
-        _REASONLESS_MODEL.search(given.get("model", "")) is None,
+        _REASONLESS_MODEL.search(values.get("model", "")) is None,
         origin,
     )
 
@@ -168,12 +168,12 @@ def _tools(
 
 
 def _function(definition: ToolDefinition, strict: bool) -> dict[str, Any]:  # noqa: FBT001
-    own = definition.provider_options.get(PROVIDER, EMPTY)
-    definition = with_own_strict(definition, own)
+    provider_options = definition.provider_options.get(PROVIDER, EMPTY)
+    definition = with_own_strict(definition, provider_options)
     enforce = strict and definition.strict is None
     strict_schema = enforceable(definition.input_schema) if enforce else None
     return {
-        **own,
+        **provider_options,
         "type": "function",
         "name": definition.name,
         "description": definition.description,

@@ -30,14 +30,16 @@ def enforceable(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return strict_form(schema) if _is_closed(schema) else None
 
 
-def with_own_strict(definition: ToolDefinition, own: Mapping[str, Any]) -> ToolDefinition:
-    """Return *definition* as strict as *own*, its options for the provider, say.
+def with_own_strict(
+    definition: ToolDefinition, provider_options: Mapping[str, Any]
+) -> ToolDefinition:
+    """Return *definition* as strict as *provider_options*, its options for the provider, say.
 
     A schema that has no strict form stays as it is, and is not enforced.
     """
-    if "strict" not in own or own["strict"] == definition.strict:
+    if "strict" not in provider_options or provider_options["strict"] == definition.strict:
         return definition
-    strict_schema = strict_form(definition.input_schema) if own["strict"] else None
+    strict_schema = strict_form(definition.input_schema) if provider_options["strict"] else None
     return replace(
         definition,
         strict=strict_schema is not None,

@@ -58,7 +58,7 @@ def one_object(schema: Schema) -> tuple[dict[str, Any], list[Alternatives]]:
 
 def resolved(reference: str, root: Schema) -> Any:
     """Return the target of *reference*, such as `#/$defs/Film`, in *root*."""
-    found: Any = root
+    target: Any = root
     path = unquote(reference.removeprefix("#"))
     if not reference.startswith("#") or (path and not path.startswith("/")):
         msg = f"it refers to {reference!r}, which is not part of it"
@@ -66,11 +66,11 @@ def resolved(reference: str, root: Schema) -> Any:
     for step in path.split("/")[1:]:
         key = step.replace("~1", "/").replace("~0", "~")
         try:
-            found = found[int(key)] if isinstance(found, list) else found[key]
+            target = target[int(key)] if isinstance(target, list) else target[key]
         except (KeyError, IndexError, TypeError, ValueError):
             msg = f"it refers to {reference!r}, which it does not define"
             raise UnsendableSchemaError(msg) from None
-    return found
+    return target
 
 
 class _Merger:

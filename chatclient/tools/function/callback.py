@@ -189,10 +189,10 @@ def _signature(
     if by_owner is None:
         by_owner = _signatures[plain] = WeakKeyDictionary()
     owner = owner_of(function) or plain
-    known = by_owner.get(owner)
-    if known is None or known[0] != name:
-        known = by_owner[owner] = (name, signature_of(function, name=name))
-    return known[1]
+    cached = by_owner.get(owner)
+    if cached is None or cached[0] != name:
+        cached = by_owner[owner] = (name, signature_of(function, name=name))
+    return cached[1]
 
 
 async def call_function(

@@ -283,12 +283,12 @@ def _input_parameter(
     return schema, validator_of(wrapper), parameter.name
 
 
-def check_compensation(name: str, known: Sequence[str], compensation: Any) -> None:
+def check_compensation(name: str, parameters: Sequence[str], compensation: Any) -> None:
     """Check that *compensation* can undo calls of the tool *name*.
 
     Args:
         name: The name of the tool.
-        known: The names of its parameters.
+        parameters: The names of its parameters.
         compensation: The compensation in its metadata.
 
     Raises:
@@ -305,9 +305,9 @@ def check_compensation(name: str, known: Sequence[str], compensation: Any) -> No
     if alone:
         return
     schema = signature_of(compensation, name=compensation_name(name)).input_schema
-    if missing := [each for each in schema.get("required", ()) if each not in known]:
+    if missing := [each for each in schema.get("required", ()) if each not in parameters]:
         msg = (
             f"the compensation of tool {name!r} needs {missing}, which the tool does not get; it "
-            f"takes some of {list(known)}, or one ToolExecution"
+            f"takes some of {list(parameters)}, or one ToolExecution"
         )
         raise ToolDefinitionError(msg)

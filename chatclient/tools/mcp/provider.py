@@ -41,12 +41,12 @@ def names_for(
     """
     names = [sanitise_tool_name(tool) for _, tool in tools]
     counts = Counter([*names, *taken])
-    for at, (server, tool) in enumerate(tools):
-        clashes = prefix != "never" and counts[names[at]] > 1
-        if prefix == "always" or clashes or names[at] in RESERVED_TOOL_NAMES:
-            names[at] = sanitise_tool_name(f"{server}_{tool}")
-        if names[at] in RESERVED_TOOL_NAMES:  # such as "final" and "answer"
-            names[at] = _distinct(names[at], server, tool)
+    for index, (server, tool) in enumerate(tools):
+        clashes = prefix != "never" and counts[names[index]] > 1
+        if prefix == "always" or clashes or names[index] in RESERVED_TOOL_NAMES:
+            names[index] = sanitise_tool_name(f"{server}_{tool}")
+        if names[index] in RESERVED_TOOL_NAMES:  # such as "final" and "answer"
+            names[index] = _distinct(names[index], server, tool)
     if prefix == "never":
         return names
     # "a" with "b_c" and "a_b" with "c" still clash; so do names that differ only in characters
@@ -140,19 +140,19 @@ class McpToolCallbackProvider(Closeable):
         if any(not (each.is_listed or each.is_paused) for each in connections.values()):
             await pool.run(ON_LOOP, self._list_all)
         extra = self._extra_tools(pool)
-        others = extra if request is None else [*extra, *request.callbacks]
-        taken = {callback.definition.name for callback in others}
-        found = [
+        other_tools = extra if request is None else [*extra, *request.callbacks]
+        taken = {callback.definition.name for callback in other_tools}
+        tools = [
             (connection.server, tool)
             for connection in connections.values()
             for tool in connection.known
             if self._accepts(connection.server.name, tool)
         ]
-        wanted = [(server.name, self._rename(server.name, tool.name)) for server, tool in found]
-        names = names_for(wanted, self._prefix, taken)
+        preferred = [(server.name, self._rename(server.name, tool.name)) for server, tool in tools]
+        names = names_for(preferred, self._prefix, taken)
         callbacks = [
             self._callback(pool, server, tool, name)
-            for (server, tool), name in zip(found, names, strict=True)
+            for (server, tool), name in zip(tools, names, strict=True)
         ]
         return [*(c for c in callbacks if c is not None), *extra]
 
