@@ -184,7 +184,7 @@ class ChatOptions:
         return replace(self, **changes, defaults=self.defaults - changes.keys())
 
     def as_defaults(self) -> Self:
-        """Return a copy whose options are dropped where a model does not take them."""
+        """Return a copy in which all set options are *defaults*, which a model may drop."""
         return replace(self, defaults=frozenset(self.set_values()))
 
     def merge(self, over: "ChatOptions | None") -> "ChatOptions":

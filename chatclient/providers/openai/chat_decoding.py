@@ -46,7 +46,7 @@ def decode_response(data: Any, dialect: Dialect, headers: Headers = EMPTY) -> Ch
         raise invalid_response(dialect.provider, data, error) from error
 
 
-def raise_for_errors(data: Any, dialect: Dialect, headers: Headers, event: str = "") -> None:
+def raise_for_errors(data: Any, dialect: Dialect, headers: Headers, event_name: str = "") -> None:
     """Raise the error that a response, or an event of a stream, reports despite status 200."""
     if not isinstance(data, dict):
         return
@@ -57,7 +57,7 @@ def raise_for_errors(data: Any, dialect: Dialect, headers: Headers, event: str =
         raise error_from_data(dialect.provider, 0, {**data, "error": error}, headers)
     is_message = choices is None and ("message" in data or "detail" in data)
     is_failure = data.get("success") is False or failed_base_response(data)
-    if event == "error" or data.get("object") == "error" or is_message or is_failure:
+    if event_name == "error" or data.get("object") == "error" or is_message or is_failure:
         raise error_from_data(dialect.provider, 0, data, headers)
 
 
@@ -111,10 +111,12 @@ def finish_reason(native: str | None, *, calls: bool, refused: bool) -> FinishRe
 CHOICE_FIELDS = frozenset({"message", "delta", "finish_reason", "index", "text"})
 
 # Kept unchanged: results of the provider's own tools, and fields to send back.
-_KEPT = ("annotations", "executed_tools", "extra_content", *FIELDS)
+_KEPT_FIELDS = ("annotations", "executed_tools", "extra_content", *FIELDS)
 
-_COMMON = frozenset({"role", "content", "refusal", "reasoning", "reasoning_content", "tool_calls"})
-_MESSAGE_FIELDS = _COMMON | {"function_call", "audio", "images", *_KEPT}
+_COMMON_FIELDS = frozenset(
+    {"role", "content", "refusal", "reasoning", "reasoning_content", "tool_calls"}
+)
+_MESSAGE_FIELDS = _COMMON_FIELDS | {"function_call", "audio", "images", *_KEPT_FIELDS}
 
 
 def decode_message(message: Mapping[str, Any], provider: str) -> AssistantMessage:
@@ -139,7 +141,7 @@ def decode_parts(
         parts.extend(_listed_content(content, provider))
     if refusal := text_field(message.get("refusal")):
         parts.append(_refusal(refusal, provider))
-    if not message.keys() <= _COMMON:
+    if not message.keys() <= _COMMON_FIELDS:
         parts.extend(_rare_parts(message, provider, call_part))
     if calls := message.get("tool_calls"):
         parts.extend(call_part(call) for call in calls)
@@ -195,7 +197,7 @@ def _rare_parts(
         yield _image(image["image_url"]["url"])
     if audio := message.get("audio"):
         yield from _audio(audio, provider, with_transcript=not message.get("content"))
-    for key in _KEPT:
+    for key in _KEPT_FIELDS:
         if value := message.get(key):
             yield ProviderPart(provider, FrozenDict({key: value}))
     call = message.get("function_call")  # deprecated form of `tool_calls`

@@ -239,16 +239,17 @@ def _plain_message(content: list[str | ProviderPart], **more: Any) -> list[dict[
     return [{"type": "message", "role": "assistant", "content": text, **more}]
 
 
-def _message(end: Item, parts: list[str | ProviderPart]) -> list[dict[str, Any]]:
-    """Return the message with the text of *parts*, and the other fields in *end*.
+def _message(final: Item, parts: list[str | ProviderPart]) -> list[dict[str, Any]]:
+    """Return the message with the text of *parts*, and the other fields in *final*.
 
-    The decoder replaces each text in the content of *end* by its `length` in characters, so that
-    the text is stored once; here the texts are cut from that of *parts*.
+    A message item is decoded to its texts, and a last part with *final*, the JSON of the item. The
+    decoder replaces each text in *final* by its `length` in characters, so that the text is stored
+    once; here the texts are cut from that of *parts*.
     """
     text = "".join(part for part in parts if isinstance(part, str))
     content: list[dict[str, Any]] = []
     start = 0
-    for slot in end["content"]:
+    for slot in final["content"]:
         filled = dict(slot)
         if (length := filled.pop("length", None)) is not None:
             filled = {
@@ -259,14 +260,14 @@ def _message(end: Item, parts: list[str | ProviderPart]) -> list[dict[str, Any]]
             }
             start += length
         content.append(filled)
-    item = {"status": "completed", "role": "assistant", **end, "content": content}
-    if start == len(text) and "id" in end:
+    item = {"status": "completed", "role": "assistant", **final, "content": content}
+    if start == len(text) and "id" in final:
         return [item]
     # The application has changed the text (annotations are invalid then), or the server's messages
     # have no id (only the plain form is valid then).
-    phase = {"phase": end["phase"]} if "phase" in end else {}
+    phase = {"phase": final["phase"]} if "phase" in final else {}
     plain = _plain_message(parts, **phase)
-    if plain and "id" in end:
+    if plain and "id" in final:
         changed = {"type": "output_text", "annotations": [], "logprobs": []}
         plain = [{**item, "content": [{**changed, "text": plain[0]["content"]}]}]
     return plain

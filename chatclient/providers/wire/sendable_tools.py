@@ -161,7 +161,7 @@ class _StreamedCalls:
         if not any(isinstance(part, ToolCallChunk) for part in output.parts):
             return _received(generation, self._names)
         aggregator = self._aggregators.setdefault(generation.index, MessageAggregator())
-        taken = aggregator.take(ChatResponse((Generation(output),)))
+        taken = aggregator.add_and_normalize(ChatResponse((Generation(output),)))
         parts = [self._part(part, generation.index) for part in taken]
         return replace(generation, output=_with_parts(output, parts))
 
