@@ -150,11 +150,11 @@ def _arguments_for(owner: Any, definer: type[Any]) -> TypeArguments:
         variables = _parameters(cls)
         # The numbers differ for a `TypeVarTuple`.
         fits = len(variables) == len(arguments) and all(isinstance(v, TypeVar) for v in variables)
-        given = dict(zip(variables, arguments, strict=True)) if fits else {}
-        if cls is definer and given:
-            return given
+        bound = dict(zip(variables, arguments, strict=True)) if fits else {}
+        if cls is definer and bound:
+            return bound
         left.extend(
-            replace_variables(base, lambda variable, given=given: given.get(variable, variable))  # type: ignore[misc]
+            replace_variables(base, lambda variable, bound=bound: bound.get(variable, variable))  # type: ignore[misc]
             for base in _bases(cls)
         )
     return {}

@@ -134,9 +134,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.function.decorator": "tool",
         "chatclient.tools.function.naming": "sanitise_tool_name",
         "chatclient.tools.function.parameters": "ToolMemoryId ToolParam",
-        "chatclient.tools.mcp.tool_names": "ToolNamePrefix",
+        "chatclient.tools.mcp.provider": "McpToolCallbackProvider ToolNamePrefix",
         "chatclient.tools.mcp.limits": "McpLimits",
-        "chatclient.tools.mcp.provider": "McpToolCallbackProvider",
         "chatclient.tools.mcp.server": (
             "Connect ElicitationHandler McpElicitation McpProgress McpServer McpServerSettings "
             "McpUserAnswer ToolContextToMeta tool_context_meta"
@@ -169,22 +168,21 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.providers.bedrock.model": "BedrockChatModel",
         "chatclient.providers.bedrock.options": "BedrockChatOptions",
         "chatclient.providers.compatible": "compatible_model",
+        "chatclient.providers.registry": "chat_model",
         "chatclient.providers.composite": "FallbackChatModel RoutingChatModel",
         "chatclient.providers.embeddings": (
             "GeminiEmbeddingModel OllamaEmbeddingModel OpenAIEmbeddingModel"
         ),
         "chatclient.providers.gemini.model": "GeminiChatModel GeminiChatOptions",
-        "chatclient.providers.http.auth": "Headers",
+        "chatclient.providers.http.auth": "ExpiringCredentials Headers",
         "chatclient.providers.http.client": "HttpAnswer HttpClient",
-        "chatclient.providers.http.credentials": "ExpiringCredentials",
-        "chatclient.providers.http.stream_listener": "with_listener",
+        "chatclient.providers.http.reader": "EventReader with_listener",
         "chatclient.providers.http.model": "HttpModel",
-        "chatclient.providers.http.reader": "EventReader",
         "chatclient.providers.http.connections": "Connections",
         "chatclient.providers.http.limits": "ResponseLimits",
         "chatclient.providers.http.retry": "RetryPolicy",
         "chatclient.providers.http.settings": "HttpOptions",
-        "chatclient.providers.http.timeouts": "Timeouts",
+        "chatclient.providers.http.request": "Timeouts",
         "chatclient.providers.local.hub": "fetch_model_file",
         "chatclient.providers.local.minilm": "MiniLmEmbeddingModel",
         "chatclient.providers.local.model": "LocalChatModel",
@@ -200,7 +198,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.providers.openai.responses": (
             "OpenAIResponsesChatModel OpenAIResponsesChatOptions"
         ),
-        "chatclient.providers.registry": "chat_model",
         "chatclient.providers.vertex": "vertex_model",
     },
     "chatclient.memory": {
@@ -211,7 +208,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.memory.in_memory": "InMemoryChatMemoryRepository",
         "chatclient.memory.redis": "RedisChatMemoryRepository",
         "chatclient.memory.repository": "ChatMemoryRepository Conversation newest",
-        "chatclient.memory.retention": "stamped",
+        "chatclient.memory.encoding": "stamped",
         "chatclient.memory.sessions.chat_memory": "SessionChatMemory",
         "chatclient.memory.sessions.compaction": (
             "AnyTrigger Compaction CompactionStrategy CompactionTrigger SlidingWindow "
@@ -235,8 +232,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "DocumentJoiner DocumentPostProcessor DocumentRetriever Query QueryAugmenter "
             "QueryExpander QueryRouter QueryTransformer RetrievalError"
         ),
-        "chatclient.retrieval.retrievers": "VectorStoreDocumentRetriever",
-        "chatclient.retrieval.routing": "LanguageModelQueryRouter",
+        "chatclient.retrieval.retrievers": "LanguageModelQueryRouter VectorStoreDocumentRetriever",
         "chatclient.retrieval.transformers": (
             "CompressionQueryTransformer MultiQueryExpander RewriteQueryTransformer "
             "TranslationQueryTransformer"

@@ -108,15 +108,15 @@ class Message:
         object.__setattr__(result, name, value)
         return result
 
-    def wire(self, dialect: object) -> bytes | None:
-        """Return the cached encoding for *dialect*, if it is the one stored last."""
+    def wire(self, settings: object) -> bytes | None:
+        """Return the cached encoding with *settings*, if they are those of the last one."""
         cached: tuple[object, bytes] | None = getattr(self, "_wire", None)
-        return cached[1] if cached is not None and cached[0] is dialect else None
+        return cached[1] if cached is not None and cached[0] is settings else None
 
-    def cache_wire(self, dialect: object, form: bytes) -> bytes:
-        """Cache *form* as the encoding of this message for *dialect*, and return it."""
-        object.__setattr__(self, "_wire", (dialect, form))
-        return form
+    def cache_wire(self, settings: object, encoded: bytes) -> bytes:
+        """Cache *encoded*, this message as encoded with *settings*, and return it."""
+        object.__setattr__(self, "_wire", (settings, encoded))
+        return encoded
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,11 +270,11 @@ Part: TypeAlias = str | Media | Reasoning | ToolCall | ToolCallChunk | ProviderP
 PARTS: tuple[Any, ...] = get_args(Part)
 
 
-def join_parts(content: Any, more: Any) -> tuple[Any, ...]:
-    """Return *content* and *more*, each one part or several, as a tuple."""
+def join_parts(content: Any, media: Any) -> tuple[Any, ...]:
+    """Return *content* and *media*, each one part or several, as a tuple."""
     if content is None or content == "":
-        return as_tuple(more)
-    return (*as_tuple(content), *as_tuple(more))
+        return as_tuple(media)
+    return (*as_tuple(content), *as_tuple(media))
 
 
 def as_tuple(given: Any) -> tuple[Any, ...]:
@@ -315,9 +315,9 @@ def with_text(parts: tuple[Any, ...], text: str) -> tuple[Any, ...]:
     Without text in *parts*, it is inserted after the reasoning.
     """
     indexes = [i for i, part in enumerate(parts) if isinstance(part, str) or _is_cited(part)]
-    at = indexes[0] if indexes else sum(isinstance(part, Reasoning) for part in parts)
-    others = [part for i, part in enumerate(parts) if i not in indexes]
-    return (*others[:at], text, *others[at:]) if text else tuple(others)
+    position = indexes[0] if indexes else sum(isinstance(part, Reasoning) for part in parts)
+    other_parts = [part for i, part in enumerate(parts) if i not in indexes]
+    return (*other_parts[:position], text, *other_parts[position:]) if text else tuple(other_parts)
 
 
 def new_text(change: str | Callable[[str], str], text: str) -> str:

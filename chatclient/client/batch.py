@@ -203,9 +203,9 @@ class Batch(Generic[T]):
         self, pipeline: Pipeline, key: str, request: ChatClientRequestSpec
     ) -> BatchResult[T]:
         try:
-            known = self._journal.results.get(key)
-            if known is not None:
-                return self._result_of(key, known)
+            recorded = self._journal.results.get(key)
+            if recorded is not None:
+                return self._result_of(key, recorded)
             call = ChatClientRequestSpec(pipeline, request.settings).acall()
             if self._converter is None:
                 response = await call.chat_response()

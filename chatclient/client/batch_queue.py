@@ -61,9 +61,9 @@ class BatchQueue:
         key = self._key(path, body)
         if (answer := self._journal.answers.get(key)) is not None:
             return answer.encode()
-        known = key in self._answers
+        recorded = key in self._answers
         future = self._future(key)
-        if not known:
+        if not recorded:
             self._add(BatchItem(key, path, body, headers))
         return await future
 

@@ -6,6 +6,10 @@ from functools import partial
 from typing import Any
 
 from chatclient._internal.frozen import merged, without
+from chatclient.advisors.structured_output import (
+    StructuredOutputAdvisor,
+    StructuredOutputValidationAdvisor,
+)
 from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
 from chatclient.advisors.tool_loop.pending_notes import load_turn
 from chatclient.chain.chain import (
@@ -28,7 +32,6 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import DEFAULT_MESSAGES, Prompt, count_default_messages
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import TURN, TURN_ID, Turn
-from chatclient.client.entity import prompt_for_entity, with_output_advisors
 from chatclient.client.options import complete_request, runs_tools, static_options
 from chatclient.client.request_settings import RequestSettings, with_system_text
 from chatclient.client.shared_parts import SharedParts
@@ -40,7 +43,11 @@ from chatclient.runtime.cancellation import UndoLog
 from chatclient.runtime.deadlines import CallerDeadline, within_callers_deadline
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_of_library
-from chatclient.structured.output import StructuredOutput
+from chatclient.structured.output import (
+    NATIVE_STRUCTURED_OUTPUT,
+    STRUCTURED_OUTPUT,
+    StructuredOutput,
+)
 from chatclient.tools.pending_turn import RESUMED_TURN
 
 
@@ -346,3 +353,26 @@ async def _rendered(
     if not in_worker:
         return render()
     return await runtime.until_deadline(runtime.invoke(render), "the template renderer")
+
+
+# Stateless, so all clients share them.
+_FORMAT = StructuredOutputAdvisor()
+_VALIDATION = StructuredOutputValidationAdvisor()
+
+
+def with_output_advisors(settings: RequestSettings, *, validate: bool) -> RequestSettings:
+    """Return *settings* with the advisor that requests the format, and one for validation."""
+    added: list[Advisor] = [_FORMAT]
+    kind = StructuredOutputValidationAdvisor
+    if validate and not any(isinstance(advisor, kind) for advisor in settings.advisors):
+        added.append(_VALIDATION)
+    return replace(settings, advisors=(*settings.advisors, *added))
+
+
+def prompt_for_entity(
+    output: StructuredOutput[Any], prompt: Prompt, context: Mapping[str, Any], model: ChatModel
+) -> tuple[Prompt, Mapping[str, Any]]:
+    """Return *prompt* and *context* with the options and the context entry for *output*."""
+    native = context.get(NATIVE_STRUCTURED_OUTPUT)
+    output, options = output.for_request(model, prompt.messages, prompt.options, native)
+    return prompt.with_options(options), merged(context, {STRUCTURED_OUTPUT: output})

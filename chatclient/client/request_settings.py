@@ -237,7 +237,7 @@ class RequestSettings:
         return replace(self, options=kind().merge(self.options))
 
     def with_options_as_defaults(self) -> Self:
-        """Return a copy whose options are dropped where a model does not take them."""
+        """Return a copy whose options are defaults: a model that does not take one drops it."""
         if self.options is None:
             return self
         return replace(self, options=self.options.as_defaults())

@@ -45,16 +45,16 @@ def conversation_problems(
         ending: What the last message must be; None permits both. Responses of tools that end a
             turn (`ENDS_TURN`) count as an answer.
     """
-    others = list(messages)
-    while others and isinstance(others[0], SystemMessage):
-        del others[0]
-    system_count = len(messages) - len(others)
+    dialogue = list(messages)
+    while dialogue and isinstance(dialogue[0], SystemMessage):
+        del dialogue[0]
+    system_count = len(messages) - len(dialogue)
     problems = [
-        f"message {at}: {problem}"
-        for at in range(len(others))
-        for problem in _problems_at(others, at)
+        f"message {index}: {problem}"
+        for index in range(len(dialogue))
+        for problem in _problems_at(dialogue, index)
     ]
-    problems += _problems_at_end(others, ending)
+    problems += _problems_at_end(dialogue, ending)
     if system_count:
         problems = [f"after {system_count} system messages, {problem}" for problem in problems]
     return tuple(problems)
@@ -76,9 +76,9 @@ def repair_conversation(messages: Sequence[Message]) -> tuple[Message, ...]:
     """
     if not conversation_problems(messages):
         return tuple(messages)
-    others = without_system(messages)
+    dialogue = without_system(messages)
     repaired: list[Message] = []
-    for at, message in enumerate(others):
+    for index, message in enumerate(dialogue):
         if isinstance(message, UserMessage) and _has_content(message):
             _append_merged(repaired, message)
         if isinstance(message, AssistantMessage) and repaired:
@@ -86,7 +86,7 @@ def repair_conversation(messages: Sequence[Message]) -> tuple[Message, ...]:
             if has_content(complete):
                 _append_merged(repaired, complete)
             if message.tool_calls:
-                responses = _responses_after(others, at)
+                responses = _responses_after(dialogue, index)
                 repaired.append(_matched(message.tool_calls, complete.tool_calls, responses))
     return (*system_messages(messages), *repaired)
 
@@ -148,9 +148,9 @@ def _matched(
     return ToolResponseMessage(matched)
 
 
-def _problems_at(messages: Sequence[Message], at: int) -> Iterator[str]:
-    before = messages[at - 1] if at else None
-    match messages[at]:
+def _problems_at(messages: Sequence[Message], index: int) -> Iterator[str]:
+    before = messages[index - 1] if index else None
+    match messages[index]:
         case SystemMessage():
             yield "a system message follows other messages"
         case UserMessage() as message:
@@ -163,7 +163,7 @@ def _problems_at(messages: Sequence[Message], at: int) -> Iterator[str]:
                 yield "an assistant message follows no user message or tool responses"
             yield from _problems_of_answer(message)
             if message.tool_calls:
-                yield from _problems_of_calls(message, messages[at + 1 : at + 2])
+                yield from _problems_of_calls(message, messages[index + 1 : index + 2])
         case ToolResponseMessage() if not _has_calls(before):
             yield "tool responses follow no tool calls"
         case _:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from chatclient._internal.checks import duration
 from chatclient.chat.messages import Message, SystemMessage
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
-from chatclient.memory.encoding import digest, message_json, messages_of
+from chatclient.memory.encoding import digest, message_json, messages_of, stamped
 from chatclient.memory.repository import (
     NO_CONVERSATION,
     REMEMBERED_KEYS,
     ChatMemoryRepository,
     Conversation,
 )
-from chatclient.memory.retention import stamped
 from chatclient.runtime.runtime import Runtime
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from chatclient._internal.checks import check_moment, check_type
 from chatclient._internal.closeable import Closeable
 from chatclient.chat.messages import Message, SystemMessage, as_messages, system_messages
 from chatclient.errors import ChatMemoryError, UsageError
-from chatclient.memory.retention import without_older
+from chatclient.memory.encoding import without_older
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 
@@ -48,10 +48,10 @@ def newest(messages: Sequence[Message], last: int | None) -> tuple[Message, ...]
     """
     if last is None:
         return tuple(messages)
-    start, wanted = len(messages), last
-    while wanted and start:
+    start, missing = len(messages), last
+    while missing and start:
         start -= 1
-        wanted -= not isinstance(messages[start], SystemMessage)
+        missing -= not isinstance(messages[start], SystemMessage)
     return (*system_messages(messages[:start]), *messages[start:])
 
 

@@ -74,10 +74,12 @@ def log_observers(conversation_id: str | None, client: str | None) -> tuple[Obse
 
 
 def all_observers(
-    own: tuple[Observer, ...] = (), conversation_id: str | None = None, client: str | None = None
+    observers: tuple[Observer, ...] = (),
+    conversation_id: str | None = None,
+    client: str | None = None,
 ) -> tuple[Observer, ...]:
-    """Return *own* observers, and those for OpenTelemetry and debug logging if these are set up."""
-    return (*own, *_telemetry_observers(own), *log_observers(conversation_id, client))
+    """Return *observers*, and those for OpenTelemetry and debug logging if these are set up."""
+    return (*observers, *_telemetry_observers(observers), *log_observers(conversation_id, client))
 
 
 def _telemetry_observers(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:

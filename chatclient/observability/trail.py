@@ -231,8 +231,8 @@ def _change_text(change: Change) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     """Return the first of *names*: a tool search may hide hundreds of tools."""
-    more = len(names) - _TOOL_NAMES
-    return ", ".join(names[:_TOOL_NAMES]) + (f" and {more} more" if more > 0 else "")
+    hidden = len(names) - _TOOL_NAMES
+    return ", ".join(names[:_TOOL_NAMES]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def _tool_line(step: Step) -> str:

@@ -22,7 +22,7 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.observability.operations import Fallback, note_answering_model
-from chatclient.providers.http.first_chunk import read_until_content
+from chatclient.providers.http.reader import read_until_content
 from chatclient.runtime.deadlines import is_expired
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
         RetrievalError as RetrievalError,
     )
     from chatclient.retrieval.retrievers import (
-        VectorStoreDocumentRetriever as VectorStoreDocumentRetriever,
-    )
-    from chatclient.retrieval.routing import (
         LanguageModelQueryRouter as LanguageModelQueryRouter,
+        VectorStoreDocumentRetriever as VectorStoreDocumentRetriever,
     )
     from chatclient.retrieval.transformers import (
         CompressionQueryTransformer as CompressionQueryTransformer,

@@ -115,9 +115,9 @@ class ChatMemoryRepositoryContract:
         for id in ids:
             found = store.load(id)
             assert found.messages == (UserMessage(id),)
-        known = store.conversation_ids()
-        assert set(ids) <= set(known)
-        assert len(known) == len(set(known))
+        stored_ids = store.conversation_ids()
+        assert set(ids) <= set(stored_ids)
+        assert len(stored_ids) == len(set(stored_ids))
 
     def test_messages_have_a_time(self, store: Store, name: str) -> None:
         """It is set when a message is stored, and kept when it is stored again."""
@@ -243,9 +243,9 @@ class ChatMemoryRepositoryContract:
 
         assert store.load(name) == NO_CONVERSATION
         assert store.load(other).messages == turn(1)
-        known = store.conversation_ids()
-        assert name not in known
-        assert other in known
+        stored_ids = store.conversation_ids()
+        assert name not in stored_ids
+        assert other in stored_ids
 
     def test_appending_with_a_used_key_does_nothing(self, store: Store, name: str) -> None:
         """Keys are case-sensitive, and separate for each conversation."""

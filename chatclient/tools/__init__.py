@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     )
     from chatclient.tools.mcp.provider import (
         McpToolCallbackProvider as McpToolCallbackProvider,
+        ToolNamePrefix as ToolNamePrefix,
     )
     from chatclient.tools.mcp.server import (
         Connect as Connect,
@@ -105,9 +106,6 @@ if TYPE_CHECKING:
         McpUserAnswer as McpUserAnswer,
         ToolContextToMeta as ToolContextToMeta,
         tool_context_meta as tool_context_meta,
-    )
-    from chatclient.tools.mcp.tool_names import (
-        ToolNamePrefix as ToolNamePrefix,
     )
     from chatclient.tools.mcp.tool_server import (
         McpToolServer as McpToolServer,

@@ -88,8 +88,8 @@ class PendingTurn:
         calls = {call.id: call for call in self.pending}
         inside = {id: agent.to_decide() for id, agent in self.agents.items()}
         return {
-            id: calls[own] if id_inside is None else inside[own][id_inside]
-            for id, (own, id_inside) in places_in(self).items()
+            id: calls[call_id] if id_inside is None else inside[call_id][id_inside]
+            for id, (call_id, id_inside) in places_in(self).items()
         }
 
     def to_json(self, *, signing_key: str | bytes | None = None) -> str:

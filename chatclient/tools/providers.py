@@ -45,26 +45,26 @@ async def offered_tools(
     Raises:
         ToolDefinitionError: A provider returned something that is no tool.
     """
-    found: list[list[ToolCallback]] = []
+    groups: list[list[ToolCallback]] = []
     providers: list[tuple[int, ToolCallbackProvider]] = []
-    for at, source in enumerate(sources):
+    for index, source in enumerate(sources):
         if not is_provider(source):
-            found.append([source])
+            groups.append([source])
         else:
-            found.append([])
-            providers.append((at, source))
-    for at, provider in providers:
+            groups.append([])
+            providers.append((index, source))
+    for index, provider in providers:
         offer = offers.get(id(provider))
         if offer is None or getattr(provider, "dynamic", False):
-            request = replace(request, callbacks=tuple(chain.from_iterable(found)))
+            request = replace(request, callbacks=tuple(chain.from_iterable(groups)))
             offer = offers[id(provider)] = await _offer(provider, request, runtime)
-        found[at], hidden = offer
+        groups[index], hidden = offer
         if hidden:  # applies to this provider and the sources before it
-            found[: at + 1] = [
+            groups[: index + 1] = [
                 [c for c in callbacks if c.definition.name not in hidden]
-                for callbacks in found[: at + 1]
+                for callbacks in groups[: index + 1]
             ]
-    return list(chain.from_iterable(found))
+    return list(chain.from_iterable(groups))
 
 
 async def _offer(

@@ -48,14 +48,14 @@ def tool_callbacks(*sources: ToolSource) -> list[ToolCallback]:
         DuplicateToolError: Two tools have the same name.
     """
     callbacks: list[ToolCallback] = []
-    for found in resolve_sources(sources):
-        if isinstance(found, str):
-            msg = f"{found!r} is a name; only a client with a resolver can find a tool by name"
+    for source in resolve_sources(sources):
+        if isinstance(source, str):
+            msg = f"{source!r} is a name; only a client with a resolver can find a tool by name"
             raise ToolDefinitionError(msg)
-        if isinstance(found, ToolCallback):
-            callbacks.append(found)
+        if isinstance(source, ToolCallback):
+            callbacks.append(source)
         else:
-            callbacks.extend(_provided(found))
+            callbacks.extend(_provided(source))
     return list(without_duplicates(callbacks, "error"))
 
 
@@ -155,10 +155,10 @@ def _missing_hint(source: object) -> str:
 
 
 def _marked_attributes(kind: type) -> tuple[tuple[str, ToolMark], ...]:
-    known = _tools_of_class.get(kind)
-    if known is None:
-        known = _tools_of_class[kind] = tuple(_marks_in(kind).items())
-    return known
+    cached = _tools_of_class.get(kind)
+    if cached is None:
+        cached = _tools_of_class[kind] = tuple(_marks_in(kind).items())
+    return cached
 
 
 def _marks_in(kind: type) -> dict[str, ToolMark]:

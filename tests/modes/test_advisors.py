@@ -284,8 +284,8 @@ def test_an_advisor_may_rewrite_what_is_streamed(ask: Ask) -> None:
 
 
 @pytest.mark.feature("advisor-holding-stream-back")
-def test_an_advisor_may_hold_back_the_stream_until_it_has_checked(ask: Ask) -> None:
-    """What an advisor swallows is not streamed; what it answers instead is."""
+def test_an_advisor_can_hold_back_the_stream(ask: Ask) -> None:
+    """Events that it drops are not streamed; its own answer is."""
 
     async def censor(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         await call_next(request.mutate(runtime=request.runtime.silent()))
@@ -398,8 +398,8 @@ class Counting:
 
 
 @pytest.mark.feature("advisor-context-advisors-inside-tool")
-def test_what_an_advisor_leaves_in_one_round_it_finds_in_the_next(ask: Ask) -> None:
-    """The response context of a round lies over the request context of the round after it."""
+def test_context_of_a_round_reaches_the_next_round(ask: Ask) -> None:
+    """The response context of a round is merged into the request context of the next one."""
     counting = Counting()
     model = ScriptedModel(call("ping"), call("ping"), "done")
     client = ChatClient.builder(model).default_advisors(counting).default_tools(ping).build()
@@ -411,8 +411,8 @@ def test_what_an_advisor_leaves_in_one_round_it_finds_in_the_next(ask: Ask) -> N
 
 
 @pytest.mark.feature("advisor-context-advisors-inside-tool")
-def test_the_hook_of_the_loop_has_the_last_word_about_a_rounds_context(ask: Ask) -> None:
-    """`before_call` sees what the rounds before it left, and what it says instead counts."""
+def test_before_call_can_change_the_context(ask: Ask) -> None:
+    """It receives the context of earlier rounds, and its changes take precedence."""
     counting = Counting()
     before: list[Any] = []
 
@@ -430,8 +430,8 @@ def test_the_hook_of_the_loop_has_the_last_word_about_a_rounds_context(ask: Ask)
 
 
 @pytest.mark.feature("advisor-context-advisors-inside-tool")
-def test_an_answer_of_an_advisors_own_keeps_what_earlier_rounds_left(ask: Ask) -> None:
-    """A round whose response has an empty context takes nothing away."""
+def test_an_empty_context_keeps_earlier_values(ask: Ask) -> None:
+    """A round whose response has an empty context removes nothing."""
     counting = Counting()
 
     async def in_the_models_place(request: ChatClientRequest, call_next: Next) -> Any:
@@ -562,8 +562,8 @@ class Configured(BaseModel):
         return await call_next(request)
 
 
-def test_what_can_be_called_is_an_advisor_although_it_can_be_iterated(ask: Ask) -> None:
-    """It is no collection of advisors."""
+def test_a_callable_iterable_is_one_advisor(ask: Ask) -> None:
+    """It is not treated as a collection of advisors."""
     client = ChatClient.builder(ScriptedModel("a")).default_advisors(Configured()).build()
 
     assert ask(client.prompt("x")).text == "a"

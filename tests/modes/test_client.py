@@ -389,8 +389,8 @@ def test_params_that_came_out_empty_make_a_template_too(ask: Ask) -> None:
     assert asked(model).contents == "Write {city}."
 
 
-def test_what_a_function_writes_is_no_template_of_the_text_before(ask: Ask) -> None:
-    """The params of a text that it stands in for do not make it one."""
+def test_a_computed_system_text_is_no_template(ask: Ask) -> None:
+    """The params of the text that it replaces do not make it one."""
     model = ScriptedModel("ok")
     client = ChatClient.builder(model).default_system("For {who}.", params={"who": "you"}).build()
     ask(client.prompt("Hi").system(lambda: "Use {json}."))

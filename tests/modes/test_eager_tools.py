@@ -484,8 +484,8 @@ def test_keys_are_the_same_whatever_begins_early(ask: Ask) -> None:
     assert keys(eager_reads=True) == keys(eager_reads=False)
 
 
-def test_nothing_begins_after_a_tool_that_only_the_resolver_knows(ask: Ask) -> None:
-    """It may be one that has to run alone."""
+def test_no_early_start_after_an_unresolved_tool(ask: Ask) -> None:
+    """The tool may be one that has to run alone."""
     shop = Shop()
     resolver = ToolRegistry([c for c in tool_callbacks(shop) if c.definition.name == "alone"])
     tools = [c for c in tool_callbacks(shop) if c.definition.name != "alone"]

@@ -391,8 +391,8 @@ def test_a_model_may_know_no_better_than_words(ask: Ask) -> None:
     assert "JSON Schema" in model.prompts[0].messages[-1].text
 
 
-def test_a_model_knows_the_schema_when_it_says_how_it_is_held_to_it(ask: Ask) -> None:
-    """Some providers enforce some schemas only; the others are told in words."""
+def test_the_schema_is_in_the_prompt_if_not_enforced(ask: Ask) -> None:
+    """Some providers enforce only some schemas; the others are described in the prompt."""
     model = Selective(FILM, '{"a": 1}')
     client = ChatClient.create(model)
     entity(ask, client.prompt("?"), Film, native=True)
@@ -917,8 +917,8 @@ def test_a_request_may_ask_for_another_type_than_the_advisor(ask: Ask) -> None:
 
 
 @in_streams
-def test_of_an_answer_that_does_not_fit_a_stream_tells_all_but_words(ask: Ask) -> None:
-    """Such as the end of its round, which says what it has cost."""
+def test_an_invalid_answer_streams_no_text(ask: Ask) -> None:
+    """Other events are streamed, such as the end of its round with the usage."""
     request = ChatClient.create(ScriptedModel("No.", FILM)).prompt("A film!")
     found = events(ask, request, entity=Film, validate=True)
     ended = [event.response.text for event in found if isinstance(event, RoundEnded)]
@@ -927,8 +927,8 @@ def test_of_an_answer_that_does_not_fit_a_stream_tells_all_but_words(ask: Ask) -
 
 
 @pytest.mark.feature("validation-structured-output-validation-advisor")
-def test_an_advisor_without_anything_to_validate_stays_out_of_the_way(ask: Ask) -> None:
-    """A request for text is none for an entity."""
+def test_validation_ignores_requests_for_text(ask: Ask) -> None:
+    """A request without an entity passes unchanged."""
     client = (
         ChatClient.builder(ScriptedModel("words"))
         .default_advisors(StructuredOutputValidationAdvisor())
@@ -1021,8 +1021,8 @@ def test_a_turn_that_waits_for_approval_has_no_entity_yet(ask: Ask) -> None:
     assert len(caught.value.trail.rounds) == 1
 
 
-def test_a_turn_that_ended_at_a_limit_says_so_when_it_has_no_entity(ask: Ask) -> None:
-    """What the loop says about its limit is no answer; JSON that there is counts."""
+def test_a_limit_is_reported_instead_of_invalid_json(ask: Ask) -> None:
+    """The loop's text about its limit is not an answer; JSON in it is."""
 
     @tool
     def look() -> str:

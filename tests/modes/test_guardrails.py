@@ -446,8 +446,8 @@ def test_an_output_guardrail_may_ask_for_the_request(ask: Ask) -> None:
     ]
 
 
-def test_an_input_guardrail_judges_what_was_said_when_a_turn_goes_on(ask: Ask) -> None:
-    """It is what it let pass of the user's words, not what advisors further in made of that."""
+def test_a_resumed_turn_is_judged_by_the_user_text(ask: Ask) -> None:
+    """The text that the guardrail let pass, not the changes of inner advisors."""
     heard: list[str] = []
 
     def hears(request: ChatClientRequest) -> GuardrailResult:
@@ -473,10 +473,8 @@ def test_an_input_guardrail_judges_what_was_said_when_a_turn_goes_on(ask: Ask) -
 
 @pytest.mark.parametrize("order", [INPUT_GUARDRAIL_ORDER, TOOL_CALLING_ORDER + 1])
 @pytest.mark.parametrize("added", [False, True])
-def test_what_an_advisor_further_out_has_made_of_the_question_is_let_pass_too(
-    ask: Ask, order: int, added: bool
-) -> None:
-    """The messages of the answer do not tell what a guardrail has taken out; nobody said it."""
+def test_rewritten_questions_of_resumed_turns_pass(ask: Ask, order: int, added: bool) -> None:
+    """An outer advisor may change the messages; text that the guardrail removed stays out."""
 
     def hide(request: ChatClientRequest) -> GuardrailResult:
         message = request.prompt.user_message
@@ -536,10 +534,10 @@ async def test_an_input_guardrail_rewrites_in_a_chain_without_a_client() -> None
     assert model.prompts[0].contents == "Hush."
 
 
-def test_inside_the_loop_an_input_guardrail_sees_each_round_of_a_turn_that_goes_on(
+def test_a_guardrail_in_the_loop_sees_resumed_rounds(
     ask: Ask,
 ) -> None:
-    """What it keeps from the model there, it keeps from it in all rounds."""
+    """It removes the same text from every round."""
 
     def discreet(request: ChatClientRequest) -> GuardrailResult:
         message = request.prompt.user_message

@@ -190,8 +190,8 @@ def test_jobs_without_a_memory_keep_their_keys_while_they_wait(ask: Ask) -> None
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_an_agent_that_is_asked_the_same_in_another_turn_has_other_keys(ask: Ask) -> None:
-    """It has no memory of its own that would tell; in a turn that is repeated it has the same."""
+def test_agents_have_other_keys_in_other_turns(ask: Ask) -> None:
+    """A repeated turn has the same keys, although the agent has no memory."""
     agent = payer().as_tool("agent", "Pays.")
     model = ScriptedModel(using("agent", request="Pay Bob!"))
     builder = ChatClient.builder(model).default_tools(agent)
@@ -204,8 +204,8 @@ def test_an_agent_that_is_asked_the_same_in_another_turn_has_other_keys(ask: Ask
     assert len(set(keys)) == 3
 
 
-def test_an_agent_that_remembers_has_the_same_keys_when_its_asker_is_repeated(ask: Ask) -> None:
-    """Its own turn was remembered the first time, before its asker's failed."""
+def test_agents_with_memory_keep_their_keys(ask: Ask) -> None:
+    """The agent's turn was stored before its caller's turn failed and was repeated."""
     agent = payer(MessageChatMemoryAdvisor(window())).as_tool("agent", "Pays.")
     asks: list[Answer] = [ToolCall(f"id-{n}", "agent", '{"request": "Pay!"}') for n in range(2)]
     model = ScriptedModel(asks[0], OverloadedError("busy", provider="test"), asks[1], "Done.")

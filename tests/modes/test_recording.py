@@ -407,7 +407,7 @@ class TestRome:
 """
 
 
-def test_tests_of_one_name_in_two_classes_have_recordings_of_their_own(
+def test_classes_have_separate_recordings(
     pytester: pytest.Pytester,
 ) -> None:
     """The class is in the name of the file."""
@@ -509,8 +509,8 @@ def test_what_an_application_notes_on_a_message_is_not_compared(ask: Ask) -> Non
         assert ask(client_of(model).prompt().messages(message)).text == "Fine."
 
 
-def test_a_recording_that_cannot_be_written_leaves_the_one_that_is_there(tmp_path: Path) -> None:
-    """Half a surrogate pair can; what has no JSON form cannot."""
+def test_a_failed_recording_keeps_the_old_file(tmp_path: Path) -> None:
+    """Lone surrogates can be written; values without a JSON form cannot."""
     recording = Recording()
     client_of(RecordingModel(ScriptedModel("half \ud83d"), recording)).prompt("a").call().content()
     recording.save(tmp_path / "r.json")

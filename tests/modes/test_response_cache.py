@@ -314,8 +314,8 @@ def test_an_address_tells_servers_apart_and_no_secret() -> None:
     assert ScriptedModel().address == ""
 
 
-def test_metadata_of_what_tools_answer_is_no_part_of_the_question(ask: Ask) -> None:
-    """It is not sent: how long a tool took, or an object that it leaves for the application."""
+def test_the_cache_ignores_metadata_of_tool_results(ask: Ask) -> None:
+    """It is not sent: how long a tool took, or an object for the application."""
 
     @tool
     def timed() -> ToolResult:
@@ -394,8 +394,8 @@ def test_a_retry_asks_the_model_and_keeps_what_passed(ask: Ask) -> None:
     assert len(model.prompts) == 2
 
 
-def test_a_retry_keeps_away_from_the_cache_where_the_request_does(ask: Ask) -> None:
-    """The application has said so, and no advisor knows better."""
+def test_a_retry_obeys_the_cache_setting(ask: Ask) -> None:
+    """If the application has disabled the cache for a request, a retry does not enable it."""
     store = InMemoryResponseStore()
     guard = OutputGuardrailAdvisor(
         lambda answer: GuardrailResult.retry("no") if answer.text == "a" else None

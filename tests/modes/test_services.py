@@ -299,7 +299,7 @@ def test_parameters_fill_the_templates() -> None:
 
 
 @pytest.mark.feature("service-user-message-parameter")
-def test_the_one_parameter_that_no_template_uses_is_the_users_text() -> None:
+def test_the_unused_parameter_is_the_user_text() -> None:
     """A system template with variables needs no mark on the other parameter."""
     assistant, model = service("a")
 

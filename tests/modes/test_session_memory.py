@@ -54,8 +54,8 @@ def texts(messages: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
-def test_what_an_agent_says_in_a_turn_is_kept_and_archived_with_it(ask: Ask, order: int) -> None:
-    """It is in the log before the turn is, which began before the agent was asked."""
+def test_messages_of_agents_belong_to_the_turn(ask: Ask, order: int) -> None:
+    """They are stored before the turn of the caller, and archived with it."""
     seconds = itertools.count()
     service = SessionService(
         InMemorySessionRepository(),
@@ -76,10 +76,8 @@ def test_what_an_agent_says_in_a_turn_is_kept_and_archived_with_it(ask: Ask, ord
     assert texts(writing.get("s")) == ["Write 2.", "Line 2.", "two", "", "", "Second."]
 
 
-def test_a_conversation_that_is_sent_again_is_known_behind_a_summary(
-    service: SessionService, ask: Ask
-) -> None:
-    """Nothing of it is shown or kept twice: a summary was never said, and is not looked for."""
+def test_resent_history_after_a_summary(service: SessionService, ask: Ask) -> None:
+    """Nothing is sent or stored twice; the summary itself is not looked for."""
     memory = SessionChatMemory(
         service,
         trigger=TurnCountTrigger(2),

@@ -175,8 +175,8 @@ async def test_an_abandoned_stream_ends_although_a_tool_catches_that() -> None:
     assert (len(turn.model.prompts), turn.writes, turn.memory.get("c")) == (1, 0, [])
 
 
-def test_a_blocking_stream_that_was_left_ends_although_a_tool_catches_that() -> None:
-    """A tool that catches `GeneratorExit` does not keep the request running."""
+def test_a_tool_that_catches_generator_exit() -> None:
+    """It does not keep the request running."""
     writes: list[int] = []
 
     @tool

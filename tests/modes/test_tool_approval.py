@@ -526,8 +526,8 @@ def test_rounds_count_on_in_a_resumed_turn(ask: Ask) -> None:
 
 
 @pytest.mark.feature("manager-resuming-elsewhere")
-def test_a_resumed_call_has_the_idempotency_key_of_its_place_in_the_turn(ask: Ask) -> None:
-    """A second identical payment has another key, although another process makes it."""
+def test_keys_of_resumed_calls(ask: Ask) -> None:
+    """A second identical call has another key, also if another process makes it."""
 
     def turn() -> PendingTurn:
         first = client_of(ScriptedModel(pay_call(5, "a"), pay_call(5, "b")))
@@ -544,8 +544,8 @@ def test_a_resumed_call_has_the_idempotency_key_of_its_place_in_the_turn(ask: As
     assert keys == once
 
 
-def test_a_call_that_waited_before_an_equal_one_has_a_key_of_its_own(ask: Ask) -> None:
-    """The second ran while the first waited; whoever is asked to pay knows that these are two."""
+def test_keys_of_equal_calls_with_one_suspended(ask: Ask) -> None:
+    """The second call ran while the first one waited; their keys differ."""
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.id == "a")
     turn = suspended(ask, [pay_call(5, "a"), pay_call(5, "b")], approval=approval)
     client = client_of(ScriptedModel(pay_call(5, "c"), "done"), approval=approval)
@@ -719,8 +719,8 @@ def test_what_was_decided_stands_whatever_is_needed_by_then(ask: Ask, decision: 
     assert (asked_about, paid) == (["pay"], [5] if decision == "approve" else [])
 
 
-def test_a_call_that_was_forced_is_not_forced_again_after_the_wait(ask: Ask) -> None:
-    """It is the first round of the turn that has to ask for a tool."""
+def test_a_resumed_turn_forces_no_call(ask: Ask) -> None:
+    """A tool choice applies to the first round of the turn."""
 
     def obedient(prompt: Prompt) -> Answer:
         return pay_call(5) if prompt.options.tool_choice == "required" else "done"
@@ -733,8 +733,8 @@ def test_a_call_that_was_forced_is_not_forced_again_after_the_wait(ask: Ask) -> 
     assert paid == [5]
 
 
-def test_an_approved_call_is_run_where_no_further_one_may_be_made(ask: Ask) -> None:
-    """The choice of a request is about what its model calls, not about what was approved."""
+def test_approved_calls_run_despite_tool_choice_none(ask: Ask) -> None:
+    """The tool choice applies to new calls of the model."""
     client = client_of(ScriptedModel(pay_call(5), "done"))
     turn = pending(ask(client.prompt("x")))
 
@@ -838,8 +838,8 @@ def test_a_pending_turn_is_json_both_ways() -> None:
         PendingTurn.from_json(json.dumps({**json.loads(text), "version": 2}))
 
 
-def test_metadata_of_a_pending_turn_becomes_what_memory_makes_of_it() -> None:
-    """A tool may note for its application when it has looked."""
+def test_metadata_of_pending_turns_is_json() -> None:
+    """A tool may store a time for its application, for example."""
 
     @tool(effect="read")
     def clock() -> ToolResult:

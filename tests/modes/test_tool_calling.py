@@ -285,8 +285,8 @@ def test_tools_run_side_by_side_up_to_the_limit(ask: Ask) -> None:
     assert overlap({"max_concurrency": 2, "blocking_concurrency": 2}, ask, goal=2) == 2
 
 
-def test_tools_that_run_one_by_one_do_so_in_the_order_of_the_calls(ask: Ask) -> None:
-    """Also where some of them would have to wait for each other if they ran side by side."""
+def test_sequential_tools_run_in_order(ask: Ask) -> None:
+    """Also if they would have to wait for each other in parallel."""
     log: list[int] = []
 
     @tool
@@ -1195,8 +1195,8 @@ def test_tools_added_by_an_advisor(ask: Ask, order: int) -> None:
     "loop-do-get-next-instructions",
     "loop-manager-always-gets-whole",
 )
-def test_without_its_own_history_the_loop_sends_system_and_results_only(ask: Ask) -> None:
-    """The rest is for a memory advisor inside the loop to supply; the manager sees everything."""
+def test_a_loop_without_history(ask: Ask) -> None:
+    """It sends system messages and results; a memory inside the loop adds the rest."""
     seen: list[int] = []
 
     class Manager(ToolCallingManager):
@@ -1262,10 +1262,8 @@ def test_a_call_that_was_cut_off_is_never_completed(ask: Ask, reason: Any) -> No
 
 
 @pytest.mark.parametrize("arguments", ["", " ", "{}", "null"])
-def test_a_call_that_was_cut_off_before_its_arguments_does_nothing_by_default(
-    ask: Ask, arguments: str
-) -> None:
-    """Where there are some; what takes none is whole without."""
+def test_truncated_calls_are_not_run(ask: Ask, arguments: str) -> None:
+    """A call without arguments would run with defaults; tools without parameters run."""
     swept: list[str] = []
 
     @tool

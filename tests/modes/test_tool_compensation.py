@@ -453,8 +453,8 @@ def test_a_turn_that_fails_is_undone(
     assert trip.log == [*BOOKED, *UNDONE]
 
 
-def test_the_history_of_a_turn_that_ends_at_a_limit_tells_what_was_undone(ask: Ask) -> None:
-    """It can be sent again, and what it says is so."""
+def test_undone_calls_are_in_the_history_of_a_limit(ask: Ask) -> None:
+    """The history can be sent again and is correct."""
     trip = Trip()
     limits = ToolLimits(max_rounds=2, on_exceeded="raise")
     client = client_of(ScriptedModel(FLIGHT, HOTEL), trip, limits=limits)
@@ -622,8 +622,8 @@ class Slow(InMemoryChatMemoryRepository):
 
 
 @pytest.mark.feature("compensation-not-undone-memory-stored")
-async def test_what_a_memory_keeps_while_the_request_is_cancelled_stands() -> None:
-    """A store finishes what it has begun."""
+async def test_a_store_finishes_despite_cancellation() -> None:
+    """A store completes what it has begun, and the calls are kept."""
     trip, slow = Trip(), Slow()
     memory = MessageWindowChatMemory(slow)
     request = client_of(ScriptedModel(FLIGHT, "done"), trip).prompt("x").conversation("c")
@@ -636,8 +636,8 @@ async def test_what_a_memory_keeps_while_the_request_is_cancelled_stands() -> No
     assert (trip.log, memory.get("c")[-1].text) == (["flight to Rome"], "done")
 
 
-async def test_a_request_that_is_cancelled_while_one_memory_stores_is_stored_by_all() -> None:
-    """And nothing is undone; the advisors between them are done by then."""
+async def test_all_memories_store_despite_cancellation() -> None:
+    """And nothing is undone."""
     trip, slow, other = Trip(), Slow(), MessageWindowChatMemory()
     inner = MessageChatMemoryAdvisor(MessageWindowChatMemory(slow))
     outer = MessageChatMemoryAdvisor(other, order=MEMORY_ORDER - 10)
@@ -654,8 +654,8 @@ async def test_a_request_that_is_cancelled_while_one_memory_stores_is_stored_by_
     assert slow.find_by_conversation_id("c") == other.get("c")
 
 
-async def test_what_a_memory_cannot_keep_while_the_request_is_cancelled_is_undone() -> None:
-    """Nobody will be told of it."""
+async def test_calls_are_undone_if_a_cancelled_store_fails() -> None:
+    """The turn is not stored."""
     pause = Pause()
 
     class Failing(InMemoryChatMemoryRepository):
@@ -705,10 +705,10 @@ class CancelledAt(InMemorySessionRepository):
 
 @pytest.mark.feature("compensation-not-undone-memory-stored")
 @pytest.mark.parametrize("step", ["find", "create", "append"])
-async def test_a_session_that_is_begun_while_the_request_is_cancelled_holds_the_turn(
+async def test_a_new_session_stores_despite_cancellation(
     step: str,
 ) -> None:
-    """Whichever step of it meets the cancellation: what was done stands, and is remembered."""
+    """At each step of the creation, the calls are kept and the turn is stored."""
     trip, sessions = Trip(), CancelledAt(step)
     service = SessionService(sessions)
 
@@ -753,10 +753,8 @@ COMPACTED: dict[str, Callable[[], ChatMemory]] = {
 @pytest.mark.feature("compensation-not-undone-memory-stored")
 @pytest.mark.parametrize("mode", ["call", "stream"])
 @pytest.mark.parametrize("kind", COMPACTED)
-def test_what_a_memory_has_kept_stands_when_its_compaction_is_interrupted(
-    kind: str, mode: Mode
-) -> None:
-    """By Ctrl-C, while a model writes the summary of what was said before."""
+def test_an_interrupted_compaction_keeps_the_turn(kind: str, mode: Mode) -> None:
+    """By Ctrl-C, while a model writes the summary."""
     trip, memory = Trip(), COMPACTED[kind]()
     for n in range(2 if kind == "pruned" else 1):
         memory.add("c", [UserMessage(f"before {n}"), AssistantMessage("ok")])
@@ -1009,8 +1007,8 @@ async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None, as_data
     assert log == ["to Oslo", 'shipped to Oslo, {"city": "Oslo"}']
 
 
-async def test_a_plain_tool_whose_result_cannot_be_told_is_cancelled_and_undone() -> None:
-    """What is wrong with its result does not hide that the request was cancelled."""
+async def test_a_cancelled_tool_with_an_invalid_result() -> None:
+    """Its error does not hide that the request was cancelled, and the call is undone."""
     begun, may_end = threading.Event(), threading.Event()
     log, box = list[Any](), object()
 
@@ -1215,8 +1213,8 @@ def test_what_is_undone_has_a_key_of_its_own(ask: Ask) -> None:
     assert sorted(keys_of("Buy!", "b")) == sorted(several[4:8])
 
 
-def test_a_compensation_of_a_call_without_arguments_gets_the_defaults(ask: Ask) -> None:
-    """Some models write null where there are none."""
+def test_a_compensation_gets_default_arguments(ask: Ask) -> None:
+    """Some models write null instead of arguments."""
     log: list[int] = []
 
     def cancel(room: int) -> None:
@@ -1278,10 +1276,8 @@ def test_what_an_interceptor_calls_a_failure_is_undone(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_what_the_tool_itself_could_not_do_is_not_undone_where_more_fails(
-    ask: Ask, told: bool
-) -> None:
-    """It has said so, and nothing was done."""
+def test_failed_calls_are_not_undone(ask: Ask, told: bool) -> None:
+    """The tool has reported that nothing was done."""
 
     class Full(Trip):
         @tool(compensation="cancel_hotel")
@@ -1322,10 +1318,8 @@ def test_what_failed_and_was_answered_all_the_same_is_not_undone(ask: Ask) -> No
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_what_failed_after_its_work_is_undone_when_the_turn_has_waited(
-    ask: Ask, stored: bool
-) -> None:
-    """The turn that goes on knows that the tool was run, although it says that it failed."""
+def test_calls_that_failed_late_are_undone_after_a_wait(ask: Ask, stored: bool) -> None:
+    """The resumed turn knows that the tool was run, although it failed."""
     trip = Trip()
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
     model = ScriptedModel([FLIGHT, HOTEL, CHEAP], "sorry")
@@ -1365,8 +1359,8 @@ def test_what_has_a_result_that_cannot_be_told_is_undone(ask: Ask, converter: bo
     assert log == [ticket]
 
 
-async def test_what_was_done_before_the_wait_is_undone_when_nothing_more_can_be_run() -> None:
-    """Also when the request is cancelled before the first of the calls that waited is run."""
+async def test_calls_before_a_wait_are_undone() -> None:
+    """Also if the request is cancelled before the first suspended call is run."""
     trip, asked = Trip(), asyncio.Event()
 
     class Registry:

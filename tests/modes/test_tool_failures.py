@@ -333,8 +333,8 @@ def test_a_tool_error_may_show_more_than_a_text(ask: Ask) -> None:
     assert execution.value == [3]
 
 
-def test_a_tool_error_of_the_applications_own_need_not_call_what_it_inherits(ask: Ask) -> None:
-    """Its text is told all the same."""
+def test_tool_errors_without_super_init(ask: Ask) -> None:
+    """Their text is sent to the model as well."""
 
     class SoldOutError(ToolError):
         def __init__(self, item: str) -> None:
@@ -505,8 +505,8 @@ def test_failures_and_successes_of_a_batch_stand_in_order(ask: Ask) -> None:
 
 
 @pytest.mark.feature("failure-results-batch-lost-when")
-def test_a_failure_raised_in_a_batch_leaves_no_half_written_history(ask: Ask) -> None:
-    """When one call of a batch raises, the model is never shown the others' results."""
+def test_a_raised_failure_leaves_no_partial_round(ask: Ask) -> None:
+    """If one of several calls raises, the model gets no results of the others."""
     calls = [
         call("add", '{"a": 1, "b": 2}'),
         call("query"),

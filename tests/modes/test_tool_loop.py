@@ -312,8 +312,8 @@ def test_a_subclass_says_what_the_next_round_is_sent(ask: Ask, most: int) -> Non
 
 
 @pytest.mark.feature("lc4j-tool-dynamic-provider-window-eviction")
-def test_a_dynamic_provider_knows_the_users_message_without_history(ask: Ask) -> None:
-    """What a round is sent may lack it; the provider is told of the whole turn."""
+def test_dynamic_providers_without_history(ask: Ask) -> None:
+    """The provider gets all messages of the turn, although the round does not send them."""
     seen: list[Any] = []
 
     class Watching:

@@ -181,8 +181,8 @@ def test_what_is_found_goes_to_the_end(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
-def test_what_is_found_is_offered_although_the_user_speaks_meanwhile(ask: Ask, order: int) -> None:
-    """What the user says stands behind what the search has answered."""
+def test_found_tools_are_offered_after_user_input(ask: Ask, order: int) -> None:
+    """The user's message follows the result of the search."""
     steering = Steering()
     steering.send("Quickly, please.")
     model = ScriptedModel(search("weather"), call("get_weather"), "Sunny.")
@@ -703,8 +703,8 @@ class Memory:
 
 
 @pytest.mark.feature("search-found-tools-forgotten-each")
-def test_memory_outside_the_loop_brings_what_was_found_to_other_processes(ask: Ask) -> None:
-    """It is in the metadata of the answers, which are stored; nothing is kept here."""
+def test_found_tools_in_another_process(ask: Ask) -> None:
+    """They are in the metadata of the stored answers; no process keeps them."""
     memory = Memory(-(2**31) + 200, stored=True)
     model = ScriptedModel(search("sport mail"), "one", "two", search("music"), "three", "four")
     for text in "abcd":
@@ -965,10 +965,10 @@ def test_a_session_that_others_never_leave_alone(ask: Ask, others: Any) -> None:
 
 
 @pytest.mark.parametrize("during", ["put", "find"])
-async def test_the_name_of_a_disturbed_search_is_forgotten_in_a_cancelled_scope(
+async def test_an_interrupted_search_leaves_no_session(
     during: str,
 ) -> None:
-    """Also by an index that needs a moment for it: nobody else knows the name to forget it by."""
+    """Also in a cancelled scope, and with an asynchronous index."""
 
     class Remote(Disturbed):
         async def put(
@@ -1183,8 +1183,8 @@ def test_the_same_tools_are_looked_at_once(ask: Ask) -> None:
 # --- approval, limits, passing through ---
 
 
-def test_a_turn_that_waited_for_approval_goes_on_with_what_it_found(ask: Ask) -> None:
-    """In another process, where only the messages tell what was found."""
+def test_found_tools_of_a_resumed_turn(ask: Ask) -> None:
+    """In another process, they are read from the messages."""
 
     def client(*answers: Answer) -> tuple[ChatClient, ScriptedModel]:
         model = ScriptedModel(*answers)

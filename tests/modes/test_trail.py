@@ -489,8 +489,8 @@ def test_a_stream_that_was_left_has_its_trail(blocking: bool) -> None:
 
 
 @pytest.mark.parametrize("at", [RoundEnded, ToolCallStarted])
-def test_a_stream_that_was_left_at_the_end_of_a_round_tells_what_was_said(at: type) -> None:
-    """Also where that is a call which the provider has refused."""
+def test_the_trail_of_a_stream_left_between_rounds(at: type) -> None:
+    """It has the text of the round, also after a call that the provider refused."""
     refused = ToolCallRefusedError("no", tool_call=call("pay"))
     client = ChatClient.create(ScriptedModel(refused, "Sorry."))
     stream = client.prompt("x").tools(pay).stream()

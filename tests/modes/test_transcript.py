@@ -225,8 +225,8 @@ def test_a_turn_is_one_although_the_system_spoke_on_the_way(ask: Ask) -> None:
     assert answer.new_messages()[0].text == "Rome?"
 
 
-def test_a_turn_that_waited_again_is_one_turn_although_the_user_spoke_meanwhile(ask: Ask) -> None:
-    """Its messages reach back to the question, and not only to what was said on the way."""
+def test_messages_of_a_turn_suspended_twice(ask: Ask) -> None:
+    """They begin with the question, also with user input during the turn."""
     steering = Steering()
     model = ScriptedModel(ASKS, call("weather", '{"city": "Oslo"}', id="2"), "Sunny.")
     manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
@@ -244,8 +244,8 @@ def test_a_turn_that_waited_again_is_one_turn_although_the_user_spoke_meanwhile(
 
 
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
-def test_a_turn_that_waited_and_failed_goes_on_from_what_was_said(ask: Ask, order: int) -> None:
-    """Neither from what memory showed, nor from what an advisor had made of the question."""
+def test_messages_of_a_resumed_turn_that_failed(ask: Ask, order: int) -> None:
+    """Without the history of the memory, and with the original question."""
     memory = MessageWindowChatMemory()
     model = ScriptedModel("Hello.", ASKS, OverloadedError("busy"))
     manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])

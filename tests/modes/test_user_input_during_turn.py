@@ -247,10 +247,10 @@ class Brief:
 @pytest.mark.parametrize("approval", [False, True])
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
 @pytest.mark.parametrize("advisor", [ReReadingAdvisor(), Brief()])
-def test_what_was_said_meanwhile_is_remembered_although_another_answer_is_asked_for(
+def test_user_input_is_stored_after_a_retry(
     ask: Ask, advisor: Any, order: int, approval: bool
 ) -> None:
-    """As it was said, whatever advisors make of it when the model is asked again."""
+    """As the user wrote it, whatever advisors change in a retry."""
 
     def sure(answer: ChatResponse) -> GuardrailResult | None:
         return GuardrailResult.retry("unsure") if answer.text == "Perhaps." else None
@@ -287,8 +287,8 @@ def test_what_was_said_meanwhile_is_remembered_although_another_answer_is_asked_
         assert conversation_problems(prompt.messages, ending="question") == ()
 
 
-def test_what_an_advisor_says_when_it_asks_again_is_no_part_of_the_turn(ask: Ask) -> None:
-    """What was said meanwhile is, once."""
+def test_corrections_are_not_stored_with_user_input(ask: Ask) -> None:
+    """The user input is stored, once."""
 
     def sure(answer: ChatResponse) -> GuardrailResult | None:
         unsure = answer.text == "Perhaps."
@@ -314,10 +314,10 @@ def test_what_an_advisor_says_when_it_asks_again_is_no_part_of_the_turn(ask: Ask
 @pytest.mark.parametrize("finish", ["stop", "content_filter"])
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
 @pytest.mark.parametrize("tool_messages", [True, False])
-def test_what_was_said_last_is_remembered_where_the_first_answer_cannot_be(
+def test_user_input_after_a_withheld_answer(
     ask: Ask, finish: FinishReason, order: int, *, tool_messages: bool
 ) -> None:
-    """The turn was kept up to its tools' results; the words behind belong to the next answer."""
+    """The turn was stored up to its tool results; later user input belongs to the next answer."""
 
     def sure(answer: ChatResponse) -> GuardrailResult | None:
         return GuardrailResult.retry("no answer") if answer.text != "To Paris." else None

@@ -74,7 +74,7 @@ class TurnMemoryAdvisor:
 
     def around_loop(self, order: int) -> Advisor:
         """Return the part that runs once per turn, outside of the tool loop."""
-        return OuterPart(self._call_around_loop, order, f"{name_of(self)}, whole turns")
+        return AroundLoopAdvisor(self._call_around_loop, order, f"{name_of(self)}, whole turns")
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the conversation that *request* continues.
@@ -149,7 +149,7 @@ class TurnMemoryAdvisor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OuterPart:
+class AroundLoopAdvisor:
     """The part of a memory advisor inside the tool loop that runs once per turn, around the loop.
 
     Attributes:
@@ -203,14 +203,14 @@ def split_resent_history(
     """
     places: dict[str | None, int]
     places = {message.id: at for at, message in enumerate(history) if message.id is not None}
-    found = [(places[m.id], at) for at, m in enumerate(messages) if m.id in places]
-    if not found:
+    matches = [(places[m.id], at) for at, m in enumerate(messages) if m.id in places]
+    if not matches:
         return history, 0
-    begin = min(place for place, _ in found)
+    begin = min(place for place, _ in matches)
     before = history[:begin]
-    if found[0][1]:  # the messages before it are those of a summary, if there is one
+    if matches[0][1]:  # the messages before it are those of a summary, if there is one
         before = tuple(message for message in before if SUMMARY not in message.metadata)
-    end = found[-1][1] + 1
+    end = matches[-1][1] + 1
     while end < len(messages) and not isinstance(messages[end], UserMessage):
         end += 1
     return (*before, *system_messages(history[begin:])), end

@@ -132,8 +132,8 @@ def _request_begin(turn: Turn, spoken: Sequence[Message]) -> int:
     Advisors may have replaced some of them, and added others.
     """
     request = turn.request_messages
-    for offset, known in enumerate(request):
+    for offset, recorded in enumerate(request):
         for at, message in enumerate(spoken):
-            if message is known or (message.id is not None and message.id == known.id):
+            if message is recorded or (message.id is not None and message.id == recorded.id):
                 return max(0, at - offset)
     return max(0, len(spoken) - len(request) - len(turn.rounds))

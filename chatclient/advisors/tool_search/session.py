@@ -229,16 +229,16 @@ class SearchSession:
         return options.mutate(**changes) if changes else options
 
     def _add_responses(self, names: list[str], responses: Iterable[ToolResponse]) -> None:
-        found = (found_names(r) for r in responses if r.name == SEARCH_TOOL)
-        self._add(names, itertools.chain.from_iterable(found), searched=True)
+        results = (found_names(r) for r in responses if r.name == SEARCH_TOOL)
+        self._add(names, itertools.chain.from_iterable(results), searched=True)
         self._add(names, (r.name for r in responses if r.name in self.tools))
 
-    def _add(self, names: list[str], more: Iterable[str], *, searched: bool = False) -> None:
-        """Add *more* to *names*; the results of a search replace them unless they accumulate."""
-        more = list(dict.fromkeys(more))
-        if more and searched and not self._accumulates:
+    def _add(self, names: list[str], new_names: Iterable[str], *, searched: bool = False) -> None:
+        """Add *new_names* to *names*; results of a search replace them unless they accumulate."""
+        new_names = list(dict.fromkeys(new_names))
+        if new_names and searched and not self._accumulates:
             names.clear()
-        names.extend(name for name in more if name not in names)
+        names.extend(name for name in new_names if name not in names)
 
 
 def _last_tool_responses(messages: Sequence[Message]) -> ToolResponseMessage | None:

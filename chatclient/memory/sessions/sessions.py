@@ -11,8 +11,8 @@ from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
 from chatclient.chat.messages import Message, UserMessage, as_messages
 from chatclient.errors import UsageError
+from chatclient.memory.encoding import stamped
 from chatclient.memory.repository import checked_id
-from chatclient.memory.retention import stamped
 from chatclient.memory.sessions.compaction import (
     Compaction,
     CompactionStrategy,

@@ -14,9 +14,8 @@ from chatclient.memory.sessions.event import Session, SessionEvent, older_events
 from chatclient.memory.sessions.filter import EventFilter
 from chatclient.memory.sessions.repository import SessionLog, checked_events, missing_session
 from chatclient.memory.sessions.sql_tables import SessionTables
-from chatclient.memory.sql.database import Database
+from chatclient.memory.sql.database import Database, VersionedRows
 from chatclient.memory.sql.errors import LostRaceError
-from chatclient.memory.sql.rows import VersionedRows
 from chatclient.memory.sql.schema import Schema
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -32,12 +32,17 @@ from chatclient.providers.anthropic.encoding import (
 from chatclient.providers.anthropic.options import (
     check_enforceable,
     encode_options,
+    is_enforceable,
     with_cache_control,
 )
-from chatclient.providers.anthropic.paused_turns import PAUSED_TURNS, runs_tools, with_container
 from chatclient.providers.anthropic.reasoning import can_force_calls, thinking_in
-from chatclient.providers.anthropic.schemas import is_enforceable
-from chatclient.providers.anthropic.server_tools import MCP_BETA, SERVER_TOOLS
+from chatclient.providers.anthropic.server_tools import (
+    MCP_BETA,
+    PAUSED_TURNS,
+    SERVER_TOOLS,
+    runs_tools,
+    with_container,
+)
 from chatclient.providers.anthropic.stream import StreamDecoder
 from chatclient.providers.http.auth import (
     Headers,
@@ -145,14 +150,14 @@ class AnthropicChatModel(HttpModel, ChatModel):
         self._options = model_options(AnthropicChatOptions, model, options)
         required_by = "Anthropic" if self._dialect is ANTHROPIC else ""
         key = key_source(api_key, "ANTHROPIC_API_KEY", required_by=required_by)
-        more = lower_case_headers(http.get("headers"))
-        http["headers"] = {**self._default_headers, **more}
+        headers = lower_case_headers(http.get("headers"))
+        http["headers"] = {**self._default_headers, **headers}
         header, scheme = self._key_header
         self._http = HttpSettings(**http).connect(
             PROVIDER, base_url, key, key_header=header, scheme=scheme, idempotent=True
         )
         # The application's headers may already contain beta features.
-        self._betas = tuple(filter(None, [more.get(_BETA)]))
+        self._betas = tuple(filter(None, [headers.get(_BETA)]))
         self._head_cache: EncodedOptions[bytes] = EncodedOptions()
         self._last = _LastConversation((), self._dialect, EncodedConversation())
         self._renamed = RenamedArguments(ANTHROPIC_RULES)
@@ -253,10 +258,10 @@ class AnthropicChatModel(HttpModel, ChatModel):
                 return self._encode(messages, dialect)
 
     def _encode(self, messages: tuple[Message, ...], dialect: Dialect) -> EncodedConversation:
-        known, form, conversation = self._last
+        sent, last_dialect, conversation = self._last
         # Usually, the last request's messages are a prefix. Tuples compare items by identity first.
-        size = len(known)
-        if form is not dialect or size > len(messages) or messages[:size] != known:
+        size = len(sent)
+        if last_dialect is not dialect or size > len(messages) or messages[:size] != sent:
             size, conversation = 0, EncodedConversation()
         conversation = conversation.plus(messages[size:], dialect)
         self._last = _LastConversation(messages, dialect, conversation)

@@ -33,9 +33,8 @@ from chatclient.providers.http.continuation import max_continuations_of
 from chatclient.providers.http.errors import parse_json
 from chatclient.providers.http.limits import ResponseLimits
 from chatclient.providers.http.model import HttpModel, batched_model
-from chatclient.providers.http.reader import Chunk, decode_body
+from chatclient.providers.http.reader import Chunk, decode_body, with_listener
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
-from chatclient.providers.http.stream_listener import with_listener
 from chatclient.providers.http.url import first_url
 from chatclient.providers.wire.json_cache import EncodedOptions
 from chatclient.providers.wire.sendable_schemas import GEMINI_RULES

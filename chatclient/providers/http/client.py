@@ -36,15 +36,19 @@ from chatclient.providers.http.auth import Headers, HeaderSource, SecretHeaders,
 from chatclient.providers.http.body import BodyReader, received_headers
 from chatclient.providers.http.connections import Connections, Pools, Shard, library_of
 from chatclient.providers.http.errors import error_from_body
-from chatclient.providers.http.first_chunk import read_first_chunk
 from chatclient.providers.http.limits import LIMITS, CallCounter, ResponseLimits
-from chatclient.providers.http.reader import Chunk, Reader, is_complete, is_finished
+from chatclient.providers.http.reader import (
+    Chunk,
+    Reader,
+    is_complete,
+    is_finished,
+    read_first_chunk,
+)
 from chatclient.providers.http.redaction import Redacting, redact_from
-from chatclient.providers.http.request import RequestBody, RequestBuilder
+from chatclient.providers.http.request import RequestBody, RequestBuilder, Timeouts, as_timeouts
 from chatclient.providers.http.retry import RetryPolicy, as_retry_policy, with_retries
 from chatclient.providers.http.shielded_stream import shielded_send
 from chatclient.providers.http.surrogates import SurrogateJoiner
-from chatclient.providers.http.timeouts import Timeouts, as_timeouts
 from chatclient.providers.http.transport_errors import TransportErrors, safe_cause
 from chatclient.providers.http.url import parse_base_url
 from chatclient.runtime.cancellation import running_loop

@@ -36,10 +36,10 @@ class OpenAIBatchApi(BatchApi):
             % (dumps(item.key), dumps(endpoint), item.body)
             for item in items
         )
-        content_type, form = _form(lines)
+        content_type, upload = _upload_form(lines)
         headers = {"content-type": content_type}
         decode = json_of(self._http)
-        file = await self._http.post(runtime, "/files", form, decode, headers)
+        file = await self._http.post(runtime, "/files", upload, decode, headers)
         body = {
             "input_file_id": file["id"],
             "endpoint": endpoint,
@@ -87,7 +87,7 @@ def _path(batch_id: str) -> str:
     return f"/batches/{quote(batch_id, safe='')}"
 
 
-def _form(lines: bytes) -> tuple[str, bytes]:
+def _upload_form(lines: bytes) -> tuple[str, bytes]:
     """Return content type and body of a form that uploads *lines* as a file."""
     boundary = os.urandom(16).hex()
     parts = (
@@ -96,7 +96,7 @@ def _form(lines: bytes) -> tuple[str, bytes]:
     )
     body = b"".join(
         b"--%b\r\nContent-Disposition: form-data; %b\r\n%b\r\n%b\r\n"
-        % (boundary.encode(), name.encode(), more, content)
-        for name, more, content in parts
+        % (boundary.encode(), name.encode(), header, content)
+        for name, header, content in parts
     )
     return f"multipart/form-data; boundary={boundary}", body + b"--%b--\r\n" % boundary.encode()

@@ -21,8 +21,7 @@ from chatclient.chat.messages import (
 )
 from chatclient.providers.openai.dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai.media import media_part
-from chatclient.providers.openai.reasoning import FIELDS, reasoning_item
-from chatclient.providers.openai.think_tags import tagged_text
+from chatclient.providers.openai.reasoning import FIELDS, reasoning_item, tagged_text
 from chatclient.providers.wire.fields import (
     arguments_json,
     unsupported_message,
@@ -134,16 +133,16 @@ def _assistant(message: AssistantMessage, dialect: Dialect) -> dict[str, Any]:
     text, fields = _text_and_fields(message, dialect)
     tagged = tagged_text(message.parts, dialect.provider)
     content: Any = tagged + text or None
+    # Reasoning is sent back in one of four ways, or not: OpenAI itself takes none here.
     if tagged:
-        pass  # its reasoning is in the text
+        pass  # 1. in tags, as part of the text
     elif dialect.reasoning_field == "content":
-        content = _content_with_thinking(message, dialect) or content
-    # Without a field for it, the reasoning is from OpenAI's Responses API and is not sent.
+        content = _content_with_thinking(message, dialect) or content  # 2. as Mistral's parts
     elif dialect.reasoning_field and (message.reasoning or dialect.needs_reasoning):
-        if items := _content_reasoning(message, dialect):
-            content = [*items, _text(text)] if text else items
+        if items := _reasoning_items(message, dialect):
+            content = [*items, _text(text)] if text else items  # 3. as Databricks' parts
         elif fields.keys().isdisjoint(FIELDS):
-            fields.update(_reasoning_field(message, dialect))
+            fields.update(_reasoning_field(message, dialect))  # 4. in a field of the message
     if calls := message.tool_calls:
         fields["tool_calls"] = [_tool_call(call, dialect) for call in calls]
     elif content is None and not fields.keys() & {"refusal", "audio"}:
@@ -186,10 +185,10 @@ def _merge_fragments(old: Any, new: Any) -> Any:
     return new
 
 
-def _content_reasoning(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
+def _reasoning_items(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
     """Return the reasoning that was received as content parts, to send it as such."""
-    own = [reasoning_item(r) for r in message.reasoning if r.provider == dialect.provider]
-    return [dict(data) for data in own if data is not None]
+    items = [reasoning_item(r) for r in message.reasoning if r.provider == dialect.provider]
+    return [dict(item) for item in items if item is not None]
 
 
 def _reasoning_field(message: AssistantMessage, dialect: Dialect) -> dict[str, str]:
@@ -199,8 +198,8 @@ def _reasoning_field(message: AssistantMessage, dialect: Dialect) -> dict[str, s
         name = message.metadata.get(REASONING_FIELD)
     if name is None:
         return {}
-    own = [r.text for r in message.reasoning if r.provider in ("", dialect.provider)]
-    return {name: "".join(own)} if own or dialect.needs_reasoning else {}
+    texts = [r.text for r in message.reasoning if r.provider in ("", dialect.provider)]
+    return {name: "".join(texts)} if texts or dialect.needs_reasoning else {}
 
 
 def _content_with_thinking(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
@@ -211,8 +210,9 @@ def _content_with_thinking(message: AssistantMessage, dialect: Dialect) -> list[
             thinking = {"type": "thinking", "thinking": [_text(part.text)]}
             content.append(dict(part.data) if part.data else thinking)
         elif isinstance(part, ProviderPart):
-            own = part.provider == dialect.provider and "type" in part.data
-            content.extend([dict(part.data)] if own else [_text(part.text)] if part.text else [])
+            is_native = part.provider == dialect.provider and "type" in part.data
+            text_parts = [_text(part.text)] if part.text else []
+            content.extend([dict(part.data)] if is_native else text_parts)
         elif isinstance(part, str) and part:
             content.append(_text(part))
     return [] if all(part["type"] == "text" for part in content) else content

@@ -101,10 +101,10 @@ def _tools(options: ChatOptions, dialect: Dialect) -> dict[str, Any]:
 
 
 def _tool(definition: ToolDefinition, provider: str, *, strict: bool | None) -> dict[str, Any]:
-    own = definition.provider_options.get(provider, EMPTY)
-    definition = with_own_strict(definition, own)
+    provider_options = definition.provider_options.get(provider, EMPTY)
+    definition = with_own_strict(definition, provider_options)
     function: dict[str, Any] = {
-        **own,
+        **provider_options,
         "name": definition.name,
         "description": definition.description,
         "parameters": definition.input_schema,
@@ -112,9 +112,9 @@ def _tool(definition: ToolDefinition, provider: str, *, strict: bool | None) -> 
     if definition.strict is not None:
         function["strict"] = definition.strict
     elif strict is not None:
-        form = enforceable(definition.input_schema) if strict else None
-        function["strict"] = form is not None
-        function["parameters"] = form or definition.input_schema
+        strict_schema = enforceable(definition.input_schema) if strict else None
+        function["strict"] = strict_schema is not None
+        function["parameters"] = strict_schema or definition.input_schema
     return {"type": "function", "function": function}
 
 

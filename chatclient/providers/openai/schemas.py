@@ -13,8 +13,12 @@ def json_schema_format(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return *schema* as the `json_schema` response format of both OpenAI APIs."""
     # The API rejects names such as `list[Film]`.
     name = re.sub(r"[^a-zA-Z0-9_-]+", "_", str(schema.get("title") or "")).strip("_")[:64]
-    form = enforceable(schema)
-    return {"name": name or "answer", "schema": form or schema, "strict": form is not None}
+    strict_schema = enforceable(schema)
+    return {
+        "name": name or "answer",
+        "schema": strict_schema or schema,
+        "strict": strict_schema is not None,
+    }
 
 
 def enforceable(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -26,16 +30,21 @@ def enforceable(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return strict_form(schema) if _is_closed(schema) else None
 
 
-def with_own_strict(definition: ToolDefinition, own: Mapping[str, Any]) -> ToolDefinition:
-    """Return *definition* as strict as *own*, its options for the provider, say.
+def with_own_strict(
+    definition: ToolDefinition, provider_options: Mapping[str, Any]
+) -> ToolDefinition:
+    """Return *definition* as strict as *provider_options*, its options for the provider, say.
 
     A schema that has no strict form stays as it is, and is not enforced.
     """
-    if "strict" not in own or own["strict"] == definition.strict:
+    if "strict" not in provider_options or provider_options["strict"] == definition.strict:
         return definition
-    form = strict_form(definition.input_schema) if own["strict"] else None
-    schema = definition.input_schema if form is None else form
-    return replace(definition, strict=form is not None, input_schema=schema)
+    strict_schema = strict_form(definition.input_schema) if provider_options["strict"] else None
+    return replace(
+        definition,
+        strict=strict_schema is not None,
+        input_schema=definition.input_schema if strict_schema is None else strict_schema,
+    )
 
 
 def _is_closed(schema: Any) -> bool:

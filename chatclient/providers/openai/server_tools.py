@@ -69,4 +69,4 @@ SERVER_TOOLS: ServerTools = {
     McpConnector: _mcp,
     ToolSearch: _tool_search,
 }
-"""The form of each server tool that the API has."""
+"""The encoder of each server tool that the API has."""

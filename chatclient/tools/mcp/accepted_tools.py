@@ -41,13 +41,13 @@ class AcceptedTools:
             )
             raise ToolDefinitionError(msg)
         key, digest = f"{server.name}/{tool.name}", hashlib.sha256(definition.encode()).hexdigest()
-        known = self.fingerprints.get(key)
-        if known == digest:
+        accepted = self.fingerprints.get(key)
+        if accepted == digest:
             return True
-        if known is None and self._accepts_new:
+        if accepted is None and self._accepts_new:
             self.fingerprints[key] = digest
             return True
-        event = "mcp tool is not accepted" if known is None else "mcp tool has changed"
+        event = "mcp tool is not accepted" if accepted is None else "mcp tool has changed"
         log.warning(event, server=server.name, tool=tool.name, left_out=self._pin)
         if not self._pin:
             self.fingerprints[key] = digest
