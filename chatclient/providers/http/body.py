@@ -1,8 +1,11 @@
 """Reads response bodies, within size limits and deadlines."""
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Literal
+
+import anyio
 
 from chatclient.errors import InvalidResponseError, RequestTimeoutError, ResponseLimitError
 from chatclient.providers.http.auth import Headers
@@ -84,3 +87,21 @@ class BodyReader:
         if runtime.deadline is not None and not runtime.remaining():
             msg = f"{self._provider} did not finish in time"
             raise RequestTimeoutError(msg, provider=self._provider)
+
+
+async def trailing_piece(
+    pieces: AsyncGenerator[bytes, None], end: float, runtime: Runtime
+) -> bytes | None:
+    """Return the next piece after a complete answer, or None if none arrives before *end*.
+
+    Some gateways keep the connection open after the answer, with or without sending keep-alive
+    comments. A blocking request can only wait for the next piece or its read time-out.
+    """
+    left = end - time.monotonic()
+    if left <= 0:
+        return None
+    if runtime.blocking:
+        return await anext(pieces, None)
+    with anyio.move_on_after(left):
+        return await anext(pieces, None)
+    return None

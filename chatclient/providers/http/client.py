@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-import anyio
-
 from chatclient._internal.checks import check_type
 from chatclient._internal.exceptions import WithoutLocals
 from chatclient._internal.frozen import EMPTY
@@ -33,7 +31,7 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.providers.http.auth import Headers, HeaderSource, SecretHeaders, Signer
-from chatclient.providers.http.body import BodyReader, received_headers
+from chatclient.providers.http.body import BodyReader, received_headers, trailing_piece
 from chatclient.providers.http.connections import Connections, Pools, Shard, library_of
 from chatclient.providers.http.errors import error_from_body
 from chatclient.providers.http.limits import LIMITS, CallCounter, ResponseLimits
@@ -241,9 +239,7 @@ class HttpClient:
                         for chunk in calls.count(feed(piece)):
                             yield chunk
                     end = time.monotonic() + _TRAILING_SECONDS
-                    while (
-                        piece := await _trailing_piece(started.pieces, end, runtime)
-                    ) is not None:
+                    while (piece := await trailing_piece(started.pieces, end, runtime)) is not None:
                         for chunk in feed(piece):
                             yield chunk
                 except started.error_types:
@@ -389,21 +385,3 @@ def _with_total_timeout(runtime: Runtime) -> Generator[None, None, None]:
         if not is_expired(runtime):
             raise
         raise deadline_error(error) from error
-
-
-async def _trailing_piece(
-    pieces: AsyncGenerator[bytes, None], end: float, runtime: Runtime
-) -> bytes | None:
-    """Return the next piece after a complete answer, or None if none arrives before *end*.
-
-    Some gateways keep the connection open after the answer, with or without sending keep-alive
-    comments. A blocking request can only wait for the next piece or its read time-out.
-    """
-    left = end - time.monotonic()
-    if left <= 0:
-        return None
-    if runtime.blocking:
-        return await anext(pieces, None)
-    with anyio.move_on_after(left):
-        return await anext(pieces, None)
-    return None
