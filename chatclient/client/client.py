@@ -27,7 +27,6 @@ from chatclient.client.pipeline import Pipeline
 from chatclient.client.request import CALL_SYNONYMS, MEMORY_HINT, ChatClientRequestSpec
 from chatclient.client.request_settings import RequestSettings, check_text, merge_params
 from chatclient.client.shared_parts import SharedParts, model_of
-from chatclient.client.system_function import SystemFunction
 from chatclient.errors import UsageError
 from chatclient.runtime.observation import Observer
 from chatclient.tools.duplicates import DuplicatePolicy
@@ -37,9 +36,10 @@ from chatclient.tools.execution.toolset import ToolCallbackResolver
 from chatclient.tools.pending_turn import PendingTurn
 from chatclient.tools.sources import ToolSource
 
-if TYPE_CHECKING:  # only loaded with batches, settings and tool search
+if TYPE_CHECKING:  # only loaded with batches, settings, tool search and system functions
     from chatclient.client.batch import Batch, BatchRequest, BatchSettings
     from chatclient.client.settings import ChatClientSettings
+    from chatclient.client.system_function import SystemFunction
     from chatclient.tools.search.index import ToolIndex
 
 T = TypeVar("T")
@@ -298,7 +298,7 @@ class ChatClientBuilder:
 
     def default_system(
         self,
-        text: str | SystemFunction | None = None,
+        text: "str | SystemFunction | None" = None,
         *,
         params: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
