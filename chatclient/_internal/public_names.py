@@ -247,7 +247,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "chatclient.structured": {
         "chatclient.chat.thinking_tags": "without_thoughts",
-        "chatclient.structured.answer_cleaning": "Cleaner cleaned without_fence",
+        "chatclient.structured.answer_cleaning": "NOTHING Cleaner cleaned without_fence",
         "chatclient.structured.converters": (
             "JsonSchemaOutputConverter ListOutputConverter MapOutputConverter "
             "StructuredOutputConverter TextOutputConverter"
@@ -255,7 +255,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.structured.output": (
             "NATIVE_STRUCTURED_OUTPUT Native ResponseEntity StructuredOutput"
         ),
-        "chatclient.structured.partial": "NOTHING",
         "chatclient.structured.type_converter": "TypeOutputConverter",
     },
     "chatclient.services": {

@@ -1,14 +1,11 @@
-"""The cost of model calls, from the offline data of `genai-prices` (extra `prices`)."""
+"""The cost of model calls, if the extra `prices` is installed."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from importlib.util import find_spec
-from typing import Any
 
 from chatclient._internal.logging import get_logger
-from chatclient.chain.price_rates import Counts, ModelRates
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.response import ChatResponse, Cost, Usage
@@ -18,7 +15,6 @@ log = get_logger(__name__)
 
 # Names of providers that differ from ours.
 _PROVIDERS = {"gemini": "google", "moonshot": "moonshotai", "xai": "x-ai", "zhipu": "zhipuai"}
-_CURRENCY = "USD"  # of all prices in the data
 
 _Price = Callable[[Usage, str | None], Cost | None]
 """Returns the cost of a usage in a service tier; None if the numbers make no sense."""
@@ -85,8 +81,10 @@ def _price_for(model: ChatModel, options: ChatOptions, reported: str = "") -> _P
 def _price(provider: str, address: str, requested: str, reported: str) -> _Price | None:
     if provider == "local":
         return _nothing
+    from chatclient.chain.price_data import find_price  # noqa: PLC0415 - an extra
+
     for name in filter(None, (reported, requested)):
-        if (found := _find(_PROVIDERS.get(provider, provider), address, name)) is not None:
+        if (found := find_price(_PROVIDERS.get(provider, provider), address, name)) is not None:
             return found
     log.info("no price", provider=provider, model=requested)
     return None
@@ -94,51 +92,4 @@ def _price(provider: str, address: str, requested: str, reported: str) -> _Price
 
 def _nothing(_usage: Usage, _tier: str | None) -> Cost:
     """Return the cost of a model that runs on this machine."""
-    return Cost(currency=_CURRENCY)
-
-
-def _find(provider: str, address: str, name: str) -> _Price | None:
-    """Return the price of the model *name* in the data; the server's address says most."""
-    # Imported on first use: loading the data takes a moment.
-    from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415
-
-    snapshot = get_snapshot()
-    places = [each for each in snapshot.providers if each.id == provider]
-    with suppress(LookupError):
-        places.insert(0, snapshot.find_provider(None, None, address))
-    for place in places:
-        with suppress(LookupError):
-            return _price_of(*snapshot.find_provider_model(name, place, None, None))
-    return None
-
-
-def _price_of(seller: Any, model: Any) -> _Price:
-    """Return the price of a *model* in the data."""
-    rates_of = lru_cache(maxsize=16)(partial(ModelRates, seller, model))  # by service tier
-
-    def price(usage: Usage, tier: str | None) -> Cost | None:
-        try:
-            return Cost(rates_of(tier).price(_counts(usage)), _CURRENCY)
-        except (LookupError, TypeError, ValueError) as error:  # such as more cached than all tokens
-            log.info("no cost", model=model.id, error=type(error).__name__)
-            return None
-
-    return price
-
-
-def _counts(usage: Usage) -> Counts:
-    """Return the numbers of *usage* as the data takes them."""
-    return Counts(
-        max(0, usage.input_tokens),
-        max(0, usage.output_tokens),
-        usage.cache_read_tokens,
-        usage.cache_write_tokens,
-        # Anthropic's numbers: a longer lifetime costs more, and searches cost by number.
-        _native(usage, "cache_creation", "ephemeral_1h_input_tokens"),
-        _native(usage, "server_tool_use", "web_search_requests"),
-    )
-
-
-def _native(usage: Usage, group: str, name: str) -> int | None:
-    values = usage.native.get(group)
-    return values.get(name) if isinstance(values, Mapping) else None
+    return Cost()

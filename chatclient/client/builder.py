@@ -19,15 +19,15 @@ from chatclient.chat.template import TemplateRenderer
 from chatclient.client.options import with_options
 from chatclient.client.request_settings import RequestSettings, merge_params
 from chatclient.client.shared_parts import SharedParts, model_of
-from chatclient.client.system_function import SystemFunction
 from chatclient.runtime.observation import Observer
 from chatclient.tools.duplicates import DuplicatePolicy
 from chatclient.tools.execution.manager import ToolCallingManager, check_manager
 from chatclient.tools.execution.toolset import ToolCallbackResolver
 from chatclient.tools.sources import ToolSource
 
-if TYPE_CHECKING:  # that module imports this one
+if TYPE_CHECKING:  # the first imports this one; the second is only loaded if used
     from chatclient.client.client import ChatClient
+    from chatclient.client.system_function import SystemFunction
 
 
 MEMORY_HINT = "it is in an advisor: .default_advisors(MessageChatMemoryAdvisor(memory))"
@@ -43,7 +43,7 @@ class ChatClientBuilder:
 
     def default_system(
         self,
-        text: str | SystemFunction | None = None,
+        text: "str | SystemFunction | None" = None,
         *,
         params: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from types import NoneType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from chatclient._internal import checks
 from chatclient._internal.checks import check_type
@@ -23,12 +23,14 @@ from chatclient.chat.template import (
     render_checked,
 )
 from chatclient.chat.tool import CONVERSATION_ID
-from chatclient.client.system_function import SystemFunction, SystemRequest, SystemTextFunction
 from chatclient.errors import UsageError, WrongTypeError
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.approval import ToolApproval
 from chatclient.tools.pending_turn import PendingTurn
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
+
+if TYPE_CHECKING:  # only loaded with such a function
+    from chatclient.client.system_function import SystemFunction, SystemTextFunction
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,7 +175,7 @@ class RequestSettings:
     """
 
     system: TextSettings = TextSettings()
-    system_function: SystemTextFunction | None = None
+    system_function: "SystemTextFunction | None" = None
     user: TextSettings = TextSettings()
     messages: tuple[Message, ...] = ()
     options: ChatOptions | None = None
@@ -188,7 +190,7 @@ class RequestSettings:
 
     def with_system(
         self,
-        text: str | SystemFunction | None,
+        text: "str | SystemFunction | None",
         params: Mapping[str, Any] | None,
         metadata: Mapping[str, Any] | None,
     ) -> Self:
@@ -197,6 +199,10 @@ class RequestSettings:
             function = self.system_function if text is None else None
             system = self.system.updated(text, params, (), metadata)
         else:
+            from chatclient.client.system_function import (  # noqa: PLC0415 - see above
+                SystemTextFunction,
+            )
+
             function = SystemTextFunction.of(text)
             system = replace(self.system, text="", is_template=False)
             system = system.updated(None, params, (), metadata)
@@ -393,6 +399,8 @@ async def with_system_text(
     function, params = settings.system_function, settings.advisor_params
     if function is None:
         return settings
+    from chatclient.client.system_function import SystemRequest  # noqa: PLC0415 - see above
+
     conversation_id = params.get(CONVERSATION_ID)
     request = SystemRequest(messages, conversation_id, settings.tool_context, params)
     text = await function.text_for(request, runtime)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Sequence
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import check_type, checked_id
 from chatclient._internal.logging import described, get_logger
 from chatclient.chat.messages import (
     Message,
@@ -13,7 +13,7 @@ from chatclient.chat.messages import (
 )
 from chatclient.errors import WrongTypeError
 from chatclient.memory.in_memory import InMemoryChatMemoryRepository
-from chatclient.memory.repository import ChatMemoryRepository, Conversation, checked_id
+from chatclient.memory.repository import ChatMemoryRepository, Conversation
 from chatclient.memory.window import TokenEstimator, Window, estimated_tokens, messages_from
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime

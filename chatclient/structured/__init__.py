@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         without_thoughts as without_thoughts,
     )
     from chatclient.structured.answer_cleaning import (
+        NOTHING as NOTHING,
         Cleaner as Cleaner,
         cleaned as cleaned,
         without_fence as without_fence,
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
         Native as Native,
         ResponseEntity as ResponseEntity,
         StructuredOutput as StructuredOutput,
-    )
-    from chatclient.structured.partial import (
-        NOTHING as NOTHING,
     )
     from chatclient.structured.type_converter import (
         TypeOutputConverter as TypeOutputConverter,

@@ -29,12 +29,10 @@ from pydantic_core import from_json
 from chatclient._internal.annotations import alias_value, replace_variables
 from chatclient._internal.json import exact_float
 from chatclient.chat.thinking_tags import answer_so_far
+from chatclient.structured.answer_cleaning import NOTHING
 from chatclient.structured.json_schema import AllOf
 from chatclient.tools.function.alias_paths import Path
 from chatclient.tools.function.exact_numbers import NumberRewriter
-
-NOTHING: Any = object()
-"""Stands for a missing value; None may be a value."""
 
 _BEGIN = re.compile(r"```[^\n`]*\n\s*|(?=[{\[])")
 # A number at the end may be incomplete.

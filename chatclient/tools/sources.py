@@ -9,7 +9,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from chatclient._internal.checks import signature_error
-from chatclient.chat.server_tool import ServerTool
 from chatclient.chat.tool import ToolCallback, ToolCallbackProvider, ToolDefinition, ToolMetadata
 from chatclient.errors import ToolDefinitionError
 from chatclient.runtime.blocking import drive
@@ -127,7 +126,11 @@ def _with_fallback(tool: ToolCallback) -> ToolCallback:
     Raises:
         ToolDefinitionError: The fallback is not one tool.
     """
-    if not isinstance(tool, ServerTool) or tool.fallback is None or tool.callback is not None:
+    if getattr(tool, "fallback", None) is None:
+        return tool
+    from chatclient.chat.server_tool import ServerTool  # noqa: PLC0415 - seldom used
+
+    if not isinstance(tool, ServerTool) or tool.callback is not None:
         return tool
     found = _resolve(tool.fallback)
     if len(found) != 1 or not isinstance(found[0], ToolCallback):

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import check_type, checked_id
 from chatclient._internal.frozen import without
 from chatclient.advisors.memory.stored_messages import messages_to_store
 from chatclient.chain.chain import (
@@ -21,7 +21,6 @@ from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import EARLIER_MESSAGES, PendingStore, check_deadline
 from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory
-from chatclient.memory.repository import checked_id
 from chatclient.memory.summary import SUMMARY
 from chatclient.observability.operations import MemoryAccess
 from chatclient.runtime.runtime import Runtime

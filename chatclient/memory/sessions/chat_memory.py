@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import check_type, checked_id
 from chatclient.chat.message_merging import ends_turn
 from chatclient.chat.messages import AssistantMessage, Message, SystemMessage, UserMessage
 from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory, run_maintenance
 from chatclient.memory.conversation import conversation_problems
-from chatclient.memory.repository import checked_id
 from chatclient.memory.sessions.compaction import CompactionStrategy, CompactionTrigger
 from chatclient.memory.sessions.event import Session, SessionEvent, checked_branch
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter

@@ -7,12 +7,11 @@ from itertools import pairwise
 from typing import Any, Self
 from uuid import uuid4
 
-from chatclient._internal.checks import check_moment
+from chatclient._internal.checks import check_moment, checked_id
 from chatclient._internal.frozen import EMPTY, frozen
 from chatclient.chat.message_merging import begins_turn
 from chatclient.chat.messages import Message
 from chatclient.errors import UsageError
-from chatclient.memory.repository import checked_id
 
 COMPACTION_SOURCE = "compaction_source"
 """The metadata key of a synthetic event with the name of the strategy that created it."""

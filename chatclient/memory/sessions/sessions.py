@@ -6,13 +6,12 @@ from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
-from chatclient._internal.checks import check_moment, check_type, duration
+from chatclient._internal.checks import check_moment, check_type, checked_id, duration
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
 from chatclient.chat.messages import Message, UserMessage, as_messages
 from chatclient.errors import UsageError
 from chatclient.memory.encoding import stamped
-from chatclient.memory.repository import checked_id
 from chatclient.memory.sessions.compaction import (
     Compaction,
     CompactionStrategy,

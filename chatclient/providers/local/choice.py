@@ -82,18 +82,13 @@ class ChosenLocalModel(ChatModel):
 
     @property
     def provider(self) -> str:
-        """The provider of the chosen model; `local` before the choice."""
-        return "local" if self._chosen is None else self._chosen.provider
+        """`local`; spans have the provider of the model that answered."""
+        return "local"
 
     @property
     def address(self) -> str:
         """The address of the chosen model."""
         return "" if self._chosen is None else self._chosen.address
-
-    @property
-    def models(self) -> tuple[ChatModel, ...]:
-        """The chosen model; empty before the choice."""
-        return () if self._chosen is None else (self._chosen,)
 
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return how every model of the choice supports output schemas."""

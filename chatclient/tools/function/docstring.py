@@ -7,13 +7,12 @@ it meets: a docstring is prose, so nothing in here raises.
 import inspect
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from chatclient._internal.frozen import EMPTY, frozen
 
 
-@dataclass(frozen=True, slots=True)
-class Docstring:
+class Docstring(NamedTuple):
     """The parts of a docstring that a model should see.
 
     Attributes:

@@ -116,7 +116,7 @@ class ToolSignature:
             raise ToolUsageError(msg) from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class ConversationParameter:
     """A parameter for the conversation's id.
 

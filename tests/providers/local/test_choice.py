@@ -10,9 +10,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from chatclient import ChatClient, ChatOptions
+from chatclient import ChatClient, ChatOptions, Cost
+from chatclient.advisors import Budget
 from chatclient.errors import UsageError
+from chatclient.observability import Telemetry
 from chatclient.providers.local import model as local
 from chatclient.providers.local.choice import ChosenLocalModel
 from chatclient.providers.local.llama_server import LlamaMissingError
@@ -71,7 +76,8 @@ class Machine:
 
     def ollama(self, tags: Any = OLLAMA_TAGS) -> None:
         message = {"message": {"role": "assistant", "content": "from Ollama"}}
-        done = {**message, "model": "qwen3:latest", "done": True, "done_reason": "stop"}
+        usage = {"prompt_eval_count": 3, "eval_count": 2}
+        done = {**message, **usage, "model": "qwen3:latest", "done": True, "done_reason": "stop"}
         address = self.serve({"/api/tags": tags, "/api/chat": done})
         self._patch.setenv("OLLAMA_HOST", address)
 
@@ -131,7 +137,7 @@ def test_ollama_is_found(ask: Ask, machine: Machine, monkeypatch: pytest.MonkeyP
         assert model.name == "local"
         asked = ask(ChatClient.create(model).prompt("Hi").options(temperature=0.5))
 
-        assert (model.name, model.provider) == ("qwen3:latest", "ollama")
+        assert (model.name, model.provider) == ("qwen3:latest", "local")
     assert asked.text == "from Ollama"
     (probe, headers, _), (_, _, sent) = machine.requests
     assert probe == "/api/tags"
@@ -148,7 +154,7 @@ def test_llama_cpp_is_found(ask: Ask, machine: Machine) -> None:
     machine.llama_cpp(streaming=ask.streaming)
     with chat_model("local") as model:
         asked = ask(ChatClient.create(model).prompt("Hi"))
-        assert (model.name, model.provider) == ("gemma.gguf", "llamacpp")
+        assert model.name == "gemma.gguf"
         assert model.address.startswith("http://127.0.0.1:")
 
     assert asked.text == "from llama.cpp"
@@ -344,3 +350,26 @@ def test_weights_are_downloaded(
             model.call("Hi")  # the real file has a gigabyte
 
     assert hub.requests
+
+
+def test_chosen_models_cost_nothing(machine: Machine) -> None:
+    """So a limit of cost does not refuse them, before and after the choice."""
+    pytest.importorskip("genai_prices")
+    machine.ollama()
+    client = ChatClient.builder("local").default_advisors(Budget(cost=1.0)).build()
+    costs = [client.prompt("Hi").call().chat_response().usage.cost for _ in range(2)]
+
+    assert costs == [Cost(), Cost()]
+
+
+def test_spans_name_the_server(machine: Machine) -> None:
+    """With its provider and model."""
+    exporter = InMemorySpanExporter()
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    machine.ollama()
+    ChatClient.builder("local").observers(Telemetry(tracers)).build().prompt("Hi").call().content()
+
+    (found,) = (s.attributes or {} for s in exporter.get_finished_spans() if "chat " in s.name)
+    assert found["gen_ai.provider.name"] == "ollama"
+    assert found["gen_ai.request.model"] == "qwen3:latest"
