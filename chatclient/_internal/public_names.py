@@ -154,6 +154,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "DEFAULT_MAX_RESULTS ToolIndex ToolReference ToolSearchRequest ToolSearchResponse"
         ),
         "chatclient.tools.search.keyword": "KeywordToolIndex",
+        "chatclient.tools.search.provider": "ProviderToolIndex",
         "chatclient.tools.search.regex": "RegexToolIndex",
         "chatclient.tools.search.vector": "VectorToolIndex",
         "chatclient.tools.skills": "ACTIVATE_SKILL READ_SKILL_RESOURCE Skill Skills",

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.util import find_spec
 from typing import Any
 
-from chatclient._internal.frozen import EMPTY
 from chatclient._internal.logging import get_logger
+from chatclient.chain.price_rates import Counts, ModelRates
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.response import ChatResponse, Cost, Usage
@@ -34,11 +34,15 @@ _loaded = False
 
 
 async def load_prices(runtime: Runtime) -> None:
-    """Load the prices, which takes a moment, if they are installed; they are never fetched."""
+    """Load the prices, which takes a moment, if they are installed; they are never fetched.
+
+    The first call of the process does that; others need the prices only when they have a response.
+    """
     global _loaded  # noqa: PLW0603 - of the process
-    if not _loaded and prices_installed():
-        await runtime.invoke(__import__, "genai_prices.data")
+    if _loaded or not prices_installed():
+        return
     _loaded = True
+    await runtime.invoke(__import__, "genai_prices.data")
 
 
 def with_cost(response: ChatResponse, model: ChatModel, options: ChatOptions) -> ChatResponse:
@@ -110,35 +114,31 @@ def _find(provider: str, address: str, name: str) -> _Price | None:
 
 def _price_of(seller: Any, model: Any) -> _Price:
     """Return the price of a *model* in the data."""
+    rates_of = lru_cache(maxsize=16)(partial(ModelRates, seller, model))  # by service tier
 
     def price(usage: Usage, tier: str | None) -> Cost | None:
-        context = None if tier is None else {"service_tier": tier}
         try:
-            found = model.calc_price(_counts(usage), seller, price_context=context)
+            return Cost(rates_of(tier).price(_counts(usage)), _CURRENCY)
         except (LookupError, TypeError, ValueError) as error:  # such as more cached than all tokens
             log.info("no cost", model=model.id, error=type(error).__name__)
             return None
-        return Cost(found.total_price, _CURRENCY)
 
     return price
 
 
-def _counts(usage: Usage) -> Any:
+def _counts(usage: Usage) -> Counts:
     """Return the numbers of *usage* as the data takes them."""
-    from genai_prices import Usage as Counts  # noqa: PLC0415 - see `_find`
-
-    counts = {
-        "input_tokens": max(0, usage.input_tokens),
-        "output_tokens": max(0, usage.output_tokens),
-        "cache_read_tokens": usage.cache_read_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
+    return Counts(
+        max(0, usage.input_tokens),
+        max(0, usage.output_tokens),
+        usage.cache_read_tokens,
+        usage.cache_write_tokens,
         # Anthropic's numbers: a longer lifetime costs more, and searches cost by number.
-        "cache_write_1h_tokens": _native(usage, "cache_creation", "ephemeral_1h_input_tokens"),
-        "web_searches": _native(usage, "server_tool_use", "web_search_requests"),
-    }
-    return Counts(**{name: count for name, count in counts.items() if count is not None})
+        _native(usage, "cache_creation", "ephemeral_1h_input_tokens"),
+        _native(usage, "server_tool_use", "web_search_requests"),
+    )
 
 
 def _native(usage: Usage, group: str, name: str) -> int | None:
-    values = usage.native.get(group) or EMPTY
+    values = usage.native.get(group)
     return values.get(name) if isinstance(values, Mapping) else None

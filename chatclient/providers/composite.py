@@ -13,6 +13,7 @@ from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt, with_default_options
 from chatclient.chat.response import NO_METADATA, ChatResponse, ChatResponseMetadata
+from chatclient.chat.server_tool import ServerTool
 from chatclient.errors import (
     DeadlineExceededError,
     ProviderError,
@@ -60,6 +61,12 @@ class _CompositeModel(ChatModel):
         """Return the way to request a schema that all models support."""
         modes = {model.output_mode(model.options.merge(options)) for model in self.models}
         return next(mode for mode in _WEAKEST_FIRST if mode in modes)
+
+    def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
+        """Return whether the providers of all models run *tool*."""
+        return all(
+            model.has_server_tool(tool, model.options.merge(options)) for model in self.models
+        )
 
     def close(self) -> None:
         """Close all models."""

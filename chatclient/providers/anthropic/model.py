@@ -17,6 +17,7 @@ from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.server_tool import ServerTool
 from chatclient.chat.server_tools import McpConnector
 from chatclient.providers.anthropic.batch import AnthropicBatchApi
 from chatclient.providers.anthropic.decoding import decode_response
@@ -38,6 +39,7 @@ from chatclient.providers.anthropic.reasoning import can_force_calls, thinking_i
 from chatclient.providers.anthropic.server_tools import (
     MCP_BETA,
     PAUSED_TURNS,
+    SERVER_TOOLS,
     runs_tools,
     with_container,
 )
@@ -59,7 +61,7 @@ from chatclient.providers.wire.cache_control import limit_breakpoints
 from chatclient.providers.wire.json_cache import EncodedOptions
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import RenamedArguments
-from chatclient.providers.wire.server_tools import server_tools_in
+from chatclient.providers.wire.server_tools import has_encoder, server_tools_in
 from chatclient.runtime.runtime import Runtime
 
 _BASE_URL = "https://api.anthropic.com"
@@ -173,6 +175,10 @@ class AnthropicChatModel(HttpModel, ChatModel):
         named = options if options.model else options.mutate(model=model)
         thinks = thinking_in(named).get("type", "disabled") != "disabled"
         return "tool" if can_force_calls(named) and not thinks else "instructions"
+
+    def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
+        """Return whether the API has *tool*."""
+        return has_encoder(tool, options, SERVER_TOOLS)
 
     def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi]:
         """Return Anthropic's batch API, and a copy of this model whose requests go to *send*."""

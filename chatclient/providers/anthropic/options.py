@@ -21,7 +21,7 @@ from chatclient.providers.wire.common_options import CommonOptions, field, lacki
 from chatclient.providers.wire.fields import merge_extra, option_fields
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
-from chatclient.providers.wire.server_tools import with_server_tools
+from chatclient.providers.wire.server_tools import deferred_tools, with_server_tools
 
 # "JSON Schema limitations" in
 # https://platform.claude.com/docs/en/build-with-claude/structured-outputs
@@ -148,7 +148,7 @@ COMMON_OPTIONS = CommonOptions(
 
 def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     """Return the request body without messages and system text."""
-    servers = mcp_servers(options)
+    servers, deferred = mcp_servers(options), deferred_tools(options, SERVER_TOOLS)
     options = with_server_tools(options, COMMON_OPTIONS.provider, SERVER_TOOLS)
     options = COMMON_OPTIONS.settle(options)
     body = {**option_fields(options, {"model": "model"}), **COMMON_OPTIONS.encode(options)}
@@ -162,7 +162,7 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     fields = {
         "thinking": thinking,
         "output_config": output,
-        "tools": _tools(options),
+        "tools": _tools(options, deferred),
         "mcp_servers": servers,
         "stream": streaming,
     }
@@ -174,8 +174,11 @@ def _server_tools(options: ChatOptions) -> Sequence[Mapping[str, Any]]:
     return getattr(options, "server_tools", None) or ()
 
 
-def _tools(options: ChatOptions) -> list[dict[str, Any]]:
+def _tools(options: ChatOptions, deferred: frozenset[str]) -> list[dict[str, Any]]:
     tools = [_tool(each) for each in sendable_definitions(options, ANTHROPIC_RULES)]
+    for tool in tools:
+        if tool["name"] in deferred:
+            tool["defer_loading"] = True
     tools += [dict(tool) for tool in _server_tools(options)]
     if tools and options.cache is not None:
         tools[-1]["cache_control"] = _cache_control(options)

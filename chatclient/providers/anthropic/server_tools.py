@@ -4,6 +4,7 @@ The API pauses long turns; they continue when the answer is sent back. If a turn
 the application, code may still run in a container, whose id the next request has to contain.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,13 +12,22 @@ from chatclient.chat.messages import AssistantMessage, Message, UserMessage
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.server_tools import CodeExecution, McpConnector, WebFetch, WebSearch
+from chatclient.chat.server_tools import (
+    CodeExecution,
+    McpConnector,
+    ToolSearch,
+    WebFetch,
+    WebSearch,
+)
 from chatclient.providers.anthropic.decoding import CONTAINER, PAUSED
 from chatclient.providers.http.continuation import Continuation
 from chatclient.providers.wire.server_tools import ServerTools, server_tools_in
 
 MCP_BETA = "mcp-client-2025-11-20"
 """The beta feature that connects to MCP servers."""
+
+# platform.claude.com/docs/en/agents-and-tools/tool-use/tool-search-tool: from version 4.5.
+_WITHOUT_TOOL_SEARCH = re.compile(r"claude-(?:[23]|instant|(?:opus|sonnet)-4-(?:0|1|2025))")
 
 
 def _of_web(kind: str, tool: WebSearch | WebFetch) -> Mapping[str, Any] | str:
@@ -40,11 +50,20 @@ def _mcp(tool: McpConnector, _options: ChatOptions) -> Mapping[str, Any]:
     return toolset
 
 
+def _tool_search(tool: ToolSearch, options: ChatOptions) -> Mapping[str, Any] | str:
+    model = (options.model or "").lower()
+    if "claude" not in model or _WITHOUT_TOOL_SEARCH.search(model):
+        return "it cannot search tools; Claude can from version 4.5"
+    name = f"tool_search_tool_{tool.variant or 'bm25'}"
+    return {"type": f"{name}_20251119", "name": name}
+
+
 SERVER_TOOLS: ServerTools = {
     WebSearch: lambda tool, _options: _of_web("web_search_20250305", tool),
     WebFetch: lambda tool, _options: _of_web("web_fetch_20250910", tool),
     CodeExecution: lambda tool, _options: {"type": "code_execution_20250825", "name": tool.name},
     McpConnector: _mcp,
+    ToolSearch: _tool_search,
 }
 """The encoder of each server tool that the API has."""
 

@@ -75,8 +75,16 @@ def _generation(choice: Mapping[str, Any], at: int, dialect: Dialect) -> Generat
         finish_reason(native, calls=calls, refused=refused),
         native,
         int_field(choice.get("index")) or at,
-        other_fields(choice, CHOICE_FIELDS),
+        _choice_metadata(choice),
     )
+
+
+def _choice_metadata(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the other fields of a complete choice; log probabilities as in a stream."""
+    fields = other_fields(choice, CHOICE_FIELDS)
+    if not (logprobs := fields.get("logprobs")):
+        return fields
+    return FrozenDict({**fields, "logprobs": {k: v for k, v in logprobs.items() if v}})
 
 
 _FINISH_REASONS: dict[str, FinishReason] = {

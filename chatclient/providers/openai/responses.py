@@ -16,6 +16,7 @@ from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.server_tool import ServerTool
 from chatclient.errors import InvalidRequestError
 from chatclient.providers.http.auth import Headers, Key
 from chatclient.providers.http.client import HttpAnswer
@@ -41,9 +42,11 @@ from chatclient.providers.openai.responses_options import (
     without_reasoning,
 )
 from chatclient.providers.openai.responses_stream import StreamDecoder
+from chatclient.providers.openai.server_tools import SERVER_TOOLS
 from chatclient.providers.wire.json_cache import EncodedOptions, WireCache
 from chatclient.providers.wire.sendable_schemas import COMPATIBLE_RULES, OPENAI_RULES
 from chatclient.providers.wire.sendable_tools import RenamedArguments
+from chatclient.providers.wire.server_tools import has_encoder
 from chatclient.runtime.runtime import Runtime
 
 log = get_logger(__name__)
@@ -162,6 +165,10 @@ class OpenAIResponsesChatModel(HttpModel, ChatModel):
     def provider(self) -> str:
         """The provider's name: `openai`, or `openai-compatible`."""
         return self._http.provider
+
+    def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
+        """Return whether the API has *tool*."""
+        return has_encoder(tool, options, SERVER_TOOLS)
 
     def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi]:
         """Return OpenAI's batch API, and a copy of this model whose requests go to *send*."""

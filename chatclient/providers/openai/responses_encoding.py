@@ -86,6 +86,8 @@ def encode_message(message: Message, settings: EncodingSettings) -> list[dict[st
             raise unsupported_message(message)
 
 
+# Items that are accepted without an id.
+_OPTIONAL_ID = ("message", "tool_search_call", "tool_search_output")
 _MAX_ID_LENGTH = 64  # of a call; ids of other servers may be longer
 
 # Types of parts from Chat Completions, which has the same provider name.
@@ -226,7 +228,7 @@ def _without_id(part: Part) -> Part:
         case ToolCall(metadata=metadata) if PROVIDER in metadata:
             more = other_fields(metadata[PROVIDER], ("id",))
             return replace(part, metadata=FrozenDict({**metadata, PROVIDER: more}))
-        case ProviderPart(data=data) if data.get("type") == "message":
+        case ProviderPart(data=data) if data.get("type") in _OPTIONAL_ID:
             return replace(part, data=other_fields(data, ("id",)))
         case _:
             return part

@@ -23,7 +23,7 @@ from chatclient.providers.wire.common_options import (
 from chatclient.providers.wire.fields import merge_extra, option_fields
 from chatclient.providers.wire.sendable_schemas import OPENAI_RULES, SchemaRules
 from chatclient.providers.wire.sendable_tools import sendable_definitions
-from chatclient.providers.wire.server_tools import with_server_tools
+from chatclient.providers.wire.server_tools import deferred_tools, with_server_tools
 
 _NAMES = {
     name: name
@@ -114,6 +114,7 @@ def encode_options(
     rules: SchemaRules = OPENAI_RULES,
 ) -> dict[str, Any]:
     """Return the request body without input."""
+    deferred = deferred_tools(options, SERVER_TOOLS)
     options = common.settle(with_server_tools(options, common.provider, SERVER_TOOLS))
     given = options.set_values()
     stored = _is_stored(given)
@@ -125,7 +126,8 @@ def encode_options(
         body["reasoning"] = {**body.get("reasoning", {}), **reasoning}
     if text := _text(options):
         body["text"] = text
-    body |= _tools(given, encoding_settings(options), sendable_definitions(options, rules))
+    tools = _tools(given, encoding_settings(options), sendable_definitions(options, rules))
+    body |= _with_deferred(tools, deferred)
     body["stream"] = streaming  # some gateways stream by default
     return merge_extra(body, options.extra)
 
@@ -165,6 +167,14 @@ def _tools(
     if not functions and not builtin:
         return {}
     return {"tools": [*functions, *builtin]}
+
+
+def _with_deferred(body: dict[str, Any], deferred: frozenset[str]) -> dict[str, Any]:
+    """Return *body* with the functions marked that a tool search has to find first."""
+    for tool in body.get("tools", ()) if deferred else ():
+        if tool["type"] == "function" and tool["name"] in deferred:
+            tool["defer_loading"] = True
+    return body
 
 
 def _function(definition: ToolDefinition, strict: bool) -> dict[str, Any]:  # noqa: FBT001
