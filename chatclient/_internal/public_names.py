@@ -61,8 +61,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.function.parameters": "ToolParam",
     },
     "chatclient.advisors": {
-        "chatclient.advisors.budget": "SPENT Budget Price Spent",
-        "chatclient.advisors.quota": "Period",
+        "chatclient.advisors.budget": "Budget Period Price SPENT Spent",
         "chatclient.advisors.usage_store": (
             "InMemoryUsageStore SharedUsageStore UsageKey UsageStore"
         ),
@@ -111,7 +110,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "ACTIVATED_SKILL RETURN_DIRECT Effect ReturnDirect ToolCallback ToolCallbackProvider "
             "ToolContext ToolMetadata ToolRequest ToolResult"
         ),
-        "chatclient.chat.tool_definition": "ToolDefinition",
+        "chatclient.chat.tool_definition": "ToolDefinition sanitise_tool_name",
         "chatclient.tools.augmentation": (
             "AugmentedArguments AugmentedToolCallback AugmentedToolProvider Consumer augment"
         ),
@@ -132,7 +131,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
         "chatclient.tools.function.data_tool": "DataToolCallback Executor ExternalTool is_external",
         "chatclient.tools.function.decorator": "tool",
-        "chatclient.tools.function.naming": "sanitise_tool_name",
         "chatclient.tools.function.parameters": "ToolMemoryId ToolParam",
         "chatclient.tools.mcp.provider": "McpToolCallbackProvider ToolNamePrefix",
         "chatclient.tools.mcp.limits": "McpLimits",

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from chatclient.advisors.budget import (
         SPENT as SPENT,
         Budget as Budget,
+        Period as Period,
         Price as Price,
         Spent as Spent,
     )
@@ -54,9 +55,6 @@ if TYPE_CHECKING:
     )
     from chatclient.advisors.memory.vector_store import (
         VectorStoreChatMemoryAdvisor as VectorStoreChatMemoryAdvisor,
-    )
-    from chatclient.advisors.quota import (
-        Period as Period,
     )
     from chatclient.advisors.rate_limit import (
         RATE_LIMIT_ORDER as RATE_LIMIT_ORDER,

@@ -35,7 +35,7 @@ from chatclient.runtime.context_vars import context_variable
 from chatclient.runtime.deadlines import deadline_error, is_expired
 from chatclient.runtime.observation import Step
 from chatclient.runtime.runtime import Runtime
-from chatclient.runtime.thread_inbox import Emitter
+from chatclient.runtime.threads import Emitter
 
 
 class UsageLedger(Protocol):

@@ -47,8 +47,8 @@ from chatclient.runtime.concurrency import (
 )
 from chatclient.runtime.interruption import check_interruption, uninterrupted
 from chatclient.runtime.observation import Observer, Operation, Step, last_cancelled
-from chatclient.runtime.thread_inbox import Emitter
 from chatclient.runtime.threads import (
+    Emitter,
     LoopThread,
     call_in_thread,
     is_async,

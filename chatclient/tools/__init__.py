@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from chatclient.chat.tool_definition import (
         ToolDefinition as ToolDefinition,
+        sanitise_tool_name as sanitise_tool_name,
     )
     from chatclient.tools.augmentation import (
         AugmentedArguments as AugmentedArguments,
@@ -81,9 +82,6 @@ if TYPE_CHECKING:
     )
     from chatclient.tools.function.decorator import (
         tool as tool,
-    )
-    from chatclient.tools.function.naming import (
-        sanitise_tool_name as sanitise_tool_name,
     )
     from chatclient.tools.function.parameters import (
         ToolMemoryId as ToolMemoryId,

@@ -10,13 +10,13 @@ from weakref import WeakKeyDictionary
 
 from chatclient._internal.checks import signature_error
 from chatclient.chat.tool import ToolCallback, ToolCallbackProvider, ToolDefinition, ToolMetadata
+from chatclient.chat.tool_definition import check_tool_name
 from chatclient.errors import ToolDefinitionError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
 from chatclient.tools.duplicates import without_duplicates
 from chatclient.tools.function.callback import FunctionToolCallback
 from chatclient.tools.function.decorator import ToolMark, is_marked, mark_of
-from chatclient.tools.function.naming import check_tool_name
 
 ToolSource = Callable[..., Any] | ToolCallback | ToolCallbackProvider | str | Iterable[Any] | object
 """Functions, decorated or not; objects and modules with decorated functions; tool callbacks and

@@ -72,8 +72,8 @@ class Noting:
     "pattern-observing-advisor-inside-loop",
     "lc4j-tool-request-transformer",
 )
-def test_lower_order_is_further_out_and_equal_orders_keep_theirs(ask: Ask) -> None:
-    """The chain is sorted by order; ties stay as they were added, in every round."""
+def test_advisors_are_sorted_by_order(ask: Ask) -> None:
+    """A lower order is further out; equal orders keep the order of their addition."""
     log: list[str] = []
     advisors = [
         Noting("c", log),
@@ -484,8 +484,8 @@ class OneParameter:
 @pytest.mark.parametrize(
     "advisor", [one_parameter, three_parameters, OneParameter(), OneParameter().advise]
 )
-def test_an_advisor_of_another_shape_is_refused_when_it_is_added(advisor: Any) -> None:
-    """Not only when the first request meets it."""
+def test_an_invalid_advisor_is_refused_at_once(advisor: Any) -> None:
+    """When it is added, not at the first request."""
     with pytest.raises(TypeError, match=r"those are called with \(request, call_next\)"):
         ChatClient.builder(ScriptedModel()).default_advisors(advisor)
 
@@ -600,8 +600,8 @@ def test_a_generator_is_told_what_is_wrong(ask: Ask) -> None:
         ask(client.prompt("x"))
 
 
-def test_an_answer_may_be_held_back_and_changed_as_a_whole(ask: Ask) -> None:
-    """Silenced, nothing of it is streamed but what the advisor made of it, in one piece."""
+def test_a_held_back_answer_can_be_changed(ask: Ask) -> None:
+    """With streaming disabled inside, only the advisor's own text is streamed, in one piece."""
 
     class Redact:
         order = TOOL_CALLING_ORDER - 10

@@ -126,8 +126,8 @@ def test_on_a_loop_whatever_waits_is_cancelled(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["acall", "astream"])
-def test_what_is_asked_before_anything_is_sent_is_cancelled_too(mode: Mode) -> None:
-    """Whoever writes the system text, and providers of tools."""
+def test_the_preparation_is_cancelled(mode: Mode) -> None:
+    """Functions for the system text, and tool providers."""
     cancelled: list[str] = []
 
     async def forever(who: str) -> None:
@@ -310,8 +310,8 @@ def test_what_undoes_a_call_is_not_bound_by_the_deadline(ask: Ask) -> None:
     assert helper.left == [math.inf]
 
 
-def test_a_loop_of_ones_own_in_an_advisor_keeps_the_deadline() -> None:
-    """Its manager knows of none."""
+def test_the_deadline_in_an_advisors_own_loop() -> None:
+    """Its tool calling manager gets the deadline from the request."""
     helper = Hurried()
 
     @tool

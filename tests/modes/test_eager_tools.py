@@ -195,8 +195,8 @@ def test_a_reading_tool_without_arguments_begins_early(ask: Ask, limits: ToolLim
     assert results(model.prompts[1]) == ["17", "17"]
 
 
-def test_only_when_asked_for_and_where_tools_run_side_by_side(ask: Ask) -> None:
-    """By default everything waits for the end of the model's message."""
+def test_early_tools_are_an_option(ask: Ask) -> None:
+    """By default, tools start after the model's message."""
     one_by_one = {"eager_reads": True, "max_concurrency": 1, "blocking_concurrency": 1}
     for manager in ({"blocking_concurrency": 4}, one_by_one):
         shop = Shop()
@@ -341,8 +341,8 @@ def long_reading(ended: threading.Event) -> Any:
 
 
 @pytest.mark.parametrize("ask", ["stream", "astream"], indirect=True)
-def test_what_was_begun_is_ended_when_another_tool_ends_the_turn(ask: Ask) -> None:
-    """In the round that waits for it."""
+def test_early_tools_end_with_the_turn(ask: Ask) -> None:
+    """In the round that waits for them."""
     ended = threading.Event()
 
     @tool

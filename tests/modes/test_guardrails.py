@@ -67,8 +67,8 @@ def test_input_guardrails_rewrite_one_after_another(ask: Ask) -> None:
 
 
 @pytest.mark.feature("guardrail-success-failure-fatal")
-def test_an_input_guardrail_cannot_leave_the_user_speechless(ask: Ask) -> None:
-    """A blank message would be remembered, and refused by providers; beside media it will do."""
+def test_a_guardrail_cannot_blank_the_message(ask: Ask) -> None:
+    """Providers reject blank messages; beside media, the text may be blank."""
     guard = InputGuardrailAdvisor(lambda request: success(""))
     client = client_of(model := ScriptedModel("ok"), guard)
 
@@ -287,8 +287,8 @@ def test_tools_of_all_attempts_are_remembered(ask: Ask, guardrail: Any, refused:
     assert result.text == "Done."
 
 
-def test_a_resumed_turn_is_asked_again_with_all_that_was_said(ask: Ask) -> None:
-    """What was approved is told once, what was called after that as well."""
+def test_a_resumed_turn_is_retried_completely(ask: Ask) -> None:
+    """The request of the retry has the approved call and later calls once."""
     desk = Desk()
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.id == "1")
     script = (call("book", id="1"), call("book", id="2"), "No", call("book", id="3"), "Done.")
@@ -508,8 +508,8 @@ def test_rewritten_questions_of_resumed_turns_pass(ask: Ask, order: int, added: 
     assert sent == ("Mind the **" if added else question)
 
 
-def test_a_guardrail_that_changes_nothing_leaves_what_was_asked(ask: Ask) -> None:
-    """What an advisor further out has made of the question is for the model only."""
+def test_a_passive_guardrail_keeps_the_question(ask: Ask) -> None:
+    """Changes of outer advisors are for the model only."""
 
     async def rewrite(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         prompt = request.prompt.augment_user_message(lambda text: f"Kindly: {text}")
@@ -525,8 +525,8 @@ def test_a_guardrail_that_changes_nothing_leaves_what_was_asked(ask: Ask) -> Non
     assert model.prompts[0].contents == "Kindly: Well?"
 
 
-async def test_an_input_guardrail_rewrites_in_a_chain_without_a_client() -> None:
-    """There, nobody asks what was said."""
+async def test_a_guardrail_without_a_client() -> None:
+    """It rewrites the message in an advisor chain of its own."""
     model = ScriptedModel("Done.")
     chain = AdvisorChain([InputGuardrailAdvisor(lambda _: success("Hush."))], model)
     await chain(ChatClientRequest(Prompt("Book")))

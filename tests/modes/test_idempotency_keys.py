@@ -94,8 +94,8 @@ def test_each_turn_has_keys_of_its_own(ask: Ask, memory: Any) -> None:
     assert len(set(keys)) == len(keys) == 6
 
 
-def test_a_turn_that_failed_and_is_sent_again_is_another_turn(ask: Ask, memory: Any) -> None:
-    """Unless the application names it: it may have been meant twice."""
+def test_a_repeated_request_has_new_keys(ask: Ask, memory: Any) -> None:
+    """Unless the application names the turn: the request may be meant twice."""
     client = payer(memory)
     for names in ((), (), ("order-1",), ("order-1",)):
         request = client.prompt("Pay!").conversation("c")
@@ -159,8 +159,8 @@ def test_a_job_that_is_delivered_twice_has_the_same_keys(ask: Ask, memory: Any) 
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_jobs_without_a_memory_are_told_apart_by_their_keys(ask: Ask) -> None:
-    """Nothing else tells one request from another that says the same."""
+def test_keys_of_jobs_without_a_memory(ask: Ask) -> None:
+    """The key of the turn distinguishes equal requests."""
     client = payer()
     for job in (7, 7, 8):
         ask(client.prompt("Pay!").advisor_params({TURN_KEY: job}))
@@ -180,8 +180,8 @@ def test_a_turn_that_waited_keeps_its_keys(ask: Ask, memory: Any) -> None:
     assert len(set(keys)) == 1
 
 
-def test_jobs_without_a_memory_keep_their_keys_while_they_wait(ask: Ask) -> None:
-    """The turn that waits has them with it."""
+def test_keys_of_suspended_jobs_without_a_memory(ask: Ask) -> None:
+    """The pending turn contains them."""
     client = payer(interceptors=[ToolApproval()])
     for job in (7, 7, 8):
         waiting = ask(client.prompt("Pay!").advisor_params({TURN_KEY: job})).answer.pending_turn()

@@ -175,8 +175,8 @@ def test_tool_calls_are_remembered_whole(ask: Ask, order: int) -> None:
 
 
 @pytest.mark.feature("memory-inside-loop-stored-message")
-def test_every_round_is_shown_the_memory_and_the_turn_so_far(ask: Ask, order: int) -> None:
-    """Several rounds in the second turn: nothing missing, nothing twice."""
+def test_each_round_sends_history_and_turn(ask: Ask, order: int) -> None:
+    """In the second turn with several rounds, nothing is missing or repeated."""
     talk = Talk(
         "hello",
         [call("look", id="c1"), call("look", id="c2")],
@@ -264,10 +264,8 @@ def test_resent_history_is_not_repeated(ask: Ask, order: int) -> None:
 
 
 @pytest.mark.parametrize("words", [False, True])
-def test_the_last_turns_that_the_prompt_holds_are_not_repeated(
-    ask: Ask, order: int, words: bool
-) -> None:
-    """An application may send some of the conversation again, with the tool calls or without."""
+def test_partly_resent_history(ask: Ask, order: int, words: bool) -> None:
+    """An application may resend some of the conversation, with tool calls or without."""
     talk = Talk("hello", [call("look")], "first", "bye", order=order)
     ask(talk.say("hi"))
     turn = ask(talk.say("one")).answer.new_messages()
@@ -290,8 +288,8 @@ def test_example_messages_are_no_history(ask: Ask, order: int) -> None:
     assert short(talk.stored) == [*turn, "a:yes"]
 
 
-def test_examples_of_the_client_are_sent_and_not_remembered(ask: Ask, order: int) -> None:
-    """Messages that every conversation begins with stand before the memory, each time once."""
+def test_default_messages_are_not_stored(ask: Ask, order: int) -> None:
+    """They precede the history, once."""
     talk = Talk("first", [call("look")], "second", order=order)
     client = (
         talk.client.mutate().default_messages(UserMessage("2+2"), AssistantMessage("4")).build()
@@ -478,8 +476,8 @@ def test_a_failing_model_leaves_nothing(ask: Ask, order: int) -> None:
 
 
 @pytest.mark.feature("memory-failed-cancelled-turn-leaves")
-def test_a_model_that_fails_after_tools_have_run_leaves_nothing(ask: Ask, order: int) -> None:
-    """No call without its answer, no answer without its call."""
+def test_a_failed_model_call_stores_nothing(ask: Ask, order: int) -> None:
+    """After tools have run; a call is stored only with its answer."""
     talk = Talk("hello", [call("look")], OverloadedError("busy"), "fine", order=order)
 
     assert remembered_after(talk, ask, OverloadedError) == ["u:hi", "a:hello"]
@@ -567,10 +565,8 @@ def test_no_answer_leaves_nothing(ask: Ask, order: int, answer: Answer) -> None:
 
 @pytest.mark.feature("memory-empty-messages-stored")
 @pytest.mark.parametrize("nothing", ["", " \n", AssistantMessage([Reasoning("Done.")])])
-def test_what_tools_have_done_is_remembered_without_an_answer(
-    ask: Ask, order: int, nothing: Answer
-) -> None:
-    """Or the model would do it again; what is said next begins a turn of its own."""
+def test_tool_calls_are_stored_without_an_answer(ask: Ask, order: int, nothing: Answer) -> None:
+    """Otherwise the model would repeat them; the next message begins a new turn."""
     talk = Talk([call("look")], nothing, [call("look")], "second", order=order)
     ask(talk.say("one"))
     assert short(talk.stored) == TURN[:3]
@@ -677,8 +673,8 @@ def test_failures_after_the_answer_store_nothing(ask: Ask, order: int) -> None:
     assert (talk.stored, other.get("c")) == ([], [])
 
 
-def test_an_attempt_that_fails_leaves_nothing_of_the_one_before(ask: Ask, order: int) -> None:
-    """The answer was rejected; what is returned in its place was never the model's."""
+def test_a_failed_retry_stores_nothing(ask: Ask, order: int) -> None:
+    """The first answer was rejected, and the returned one is not the model's."""
 
     async def apologises(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         await call_next(request)
@@ -709,8 +705,8 @@ def test_an_answer_that_comes_after_none_is_remembered(
     assert short(talk.stored) == ["u:one", *(TURN[1:3] if tool_messages else []), "a:good"]
 
 
-def test_a_correction_of_no_answer_is_said_with_the_question(ask: Ask, order: int) -> None:
-    """The model is not sent two user messages in a row."""
+def test_a_correction_without_an_answer(ask: Ask, order: int) -> None:
+    """It is merged with the question: the model is not sent two user messages in a row."""
     better = GuardrailResult.reprompt("bad", "Better!")
     guard = OutputGuardrailAdvisor(
         lambda answer: None if answer.text == "good" else better,
@@ -991,10 +987,8 @@ def test_an_answer_continues_that_of_the_request(ask: Ask, order: int) -> None:
 
 
 @pytest.mark.parametrize("before", [(), ([call("look")],)])
-def test_an_answer_that_pauses_is_remembered_when_it_has_gone_on(
-    ask: Ask, order: int, before: Any
-) -> None:
-    """As one, although it came in two responses."""
+def test_a_paused_answer_is_stored_when_it_ends(ask: Ask, order: int, before: Any) -> None:
+    """As one message, although it came in two responses."""
     paused = ChatResponse((Generation(AssistantMessage("Well: "), None, "pause_turn"),))
     talk = Talk("hello", *before, paused, "first", "second", order=order)
     ask(talk.say("zero"))
@@ -1061,8 +1055,8 @@ def test_leaving_a_stream_early_leaves_nothing(order: int) -> None:
     assert talk.shown[-1] == ["s:Be brief.", "u:two"]
 
 
-def test_leaving_an_asynchronous_stream_early_leaves_nothing(order: int) -> None:
-    """The same on a loop, where the request runs ahead of its consumer: it is whole or absent."""
+def test_an_async_stream_left_early_stores_nothing(order: int) -> None:
+    """The request runs ahead of its consumer, so the turn is stored completely or not at all."""
     talk = Talk(["thinking", call("look")], "x" * 4000, order=order)
 
     async def leave() -> None:
@@ -1222,10 +1216,8 @@ def test_a_retry_of_a_resumed_turn(ask: Ask, order: int, tool_messages: bool) ->
 
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("looked", [True, False])
-def test_what_was_refused_before_the_wait_is_not_remembered(
-    ask: Ask, order: int, looked: bool, stored: bool
-) -> None:
-    """Of a turn that waits, only what any other turn leaves behind, and all of that."""
+def test_refused_answers_before_a_wait(ask: Ask, order: int, looked: bool, stored: bool) -> None:
+    """A suspended turn stores the same as any other turn."""
     answers: list[Answer] = [[call("look")]] * looked
     talk = approving("hello", *answers, "rude", [call("pay")], "rude", "paid", order=order)
 
@@ -1306,8 +1298,8 @@ def test_resent_messages_are_found_by_id(ask: Ask, order: int, answers: list[Any
     assert talk.shown[-1].count("u:q0") == 1
 
 
-def test_a_conversation_that_is_sent_again_without_ids_is_new(ask: Ask, order: int) -> None:
-    """The same words may have been said twice."""
+def test_resent_messages_without_ids_are_new(ask: Ask, order: int) -> None:
+    """The same text may have been sent twice."""
     talk = Talk("hello", "fine", order=order)
     ask(talk.say("hi"))
     again = [UserMessage("hi"), AssistantMessage("hello"), UserMessage("how are you?")]
@@ -1329,7 +1321,7 @@ def test_a_regenerated_answer(ask: Ask, order: int) -> None:
     assert short(talk.stored) == ["u:hi", "a:zero", "u:one", "a:first"]
 
 
-def test_stored_messages_have_the_ids_of_the_answers_messages(ask: Ask, order: int) -> None:
+def test_stored_messages_have_the_response_ids(ask: Ask, order: int) -> None:
     """An application may keep what `messages()` returns, and send it again."""
     talk = Talk([call("look")], "first", order=order)
     messages = ask(talk.client.prompt([UserMessage("one", id="1")]).conversation("c")).answer
@@ -1431,8 +1423,8 @@ def test_what_a_loop_adds_to_a_round_displaces_nothing(ask: Ask, order: int) -> 
     assert short(talk.stored) == [*TURN[:3], *TURN[1:]]
 
 
-def test_what_a_loop_rewrites_for_a_round_stands_in_its_place(ask: Ask, order: int) -> None:
-    """A hook shortens the results that are sent, and the memory keeps them in full."""
+def test_a_hook_changes_only_what_is_sent(ask: Ask, order: int) -> None:
+    """If it shortens the results that are sent, the memory stores them in full."""
 
     class Shortening(ToolCallingAdvisor):
         async def next_messages(self, *of_round: Any, **_: Any) -> tuple[Message, ...]:
@@ -1538,8 +1530,8 @@ def test_memory_in_the_system_text(ask: Ask, order: int) -> None:
     assert short(talk.stored)[2:] == TURN
 
 
-def test_memory_in_the_system_text_of_a_client_without_one(ask: Ask, order: int) -> None:
-    """There is nothing before the block, and tool calls of earlier turns are in it."""
+def test_memory_without_a_system_text(ask: Ask, order: int) -> None:
+    """The system text is the memory block, with the tool calls of earlier turns."""
     talk = Talk([call("look")], "first", "second", order=order, kind=PromptChatMemoryAdvisor)
     client = (
         ChatClient.builder(talk.model)
@@ -1561,8 +1553,8 @@ def test_memory_in_the_system_text_of_a_client_without_one(ask: Ask, order: int)
     assert talk.shown[-1] == ["s:" + "\n".join(lines), "u:two"]
 
 
-def test_system_messages_of_the_memory_stay_system_messages(ask: Ask, order: int) -> None:
-    """What the application put there is no data of the conversation."""
+def test_system_messages_stay_out_of_the_block(ask: Ask, order: int) -> None:
+    """The application's instructions are not data of the conversation."""
     talk = Talk("one", order=order, kind=PromptChatMemoryAdvisor)
     talk.memory.add("c", SystemMessage("The user is called Ada."))
     ask(talk.say("hi"))

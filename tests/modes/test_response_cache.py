@@ -234,8 +234,8 @@ def test_a_store_that_returns_something_else_is_told(ask: Ask) -> None:
         ask(cached(ScriptedModel("Rome"), store=Texts()).prompt("?"))
 
 
-def test_a_store_made_of_the_one_in_memory_may_be_asynchronous(ask: Ask) -> None:
-    """It may wait where that one has nothing to wait for."""
+def test_a_subclass_of_the_store_can_be_async(ask: Ask) -> None:
+    """Its methods may be coroutines."""
 
     class Slow(InMemoryResponseStore):
         async def get(self, key: str) -> ChatResponse | None:  # type: ignore[override]
@@ -334,8 +334,8 @@ def test_the_cache_ignores_metadata_of_tool_results(ask: Ask) -> None:
     assert len(model.prompts) == 2
 
 
-def test_what_a_provider_is_sent_back_is_part_of_the_question() -> None:
-    """Whatever it is called in there."""
+def test_provider_data_is_part_of_the_cache_key() -> None:
+    """Whatever its fields are called."""
     keys = {
         cache_key(Prompt([AssistantMessage([ProviderPart("x", {"type": "y", "metadata": each})])]))
         for each in ("a", "b")
@@ -344,10 +344,10 @@ def test_what_a_provider_is_sent_back_is_part_of_the_question() -> None:
     assert len(keys) == 2
 
 
-def test_an_answer_that_cannot_be_kept_is_given_all_the_same(
+def test_a_failing_store_does_not_fail_the_request(
     ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The store is full, say: that is logged, and the answer has been paid for."""
+    """If the store is full, that is logged."""
 
     class Full:
         def get(self, key: str) -> None:

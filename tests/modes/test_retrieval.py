@@ -433,8 +433,8 @@ def test_a_retriever_that_fails_is_left_out(ask: Ask, caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("mode", ["call", "stream"])
 @pytest.mark.parametrize("seconds", [0, 0.001])
-def test_a_retriever_that_needs_an_event_loop_is_no_outage(mode: Mode, seconds: float) -> None:
-    """It would be left out of all blocking requests, and found everything in the others."""
+def test_a_retriever_that_needs_an_event_loop(mode: Mode, seconds: float) -> None:
+    """It raises an error in blocking requests, instead of being left out like a failed one."""
 
     async def elsewhere(query: Query, runtime: Runtime) -> list[Document]:
         await asyncio.sleep(seconds)

@@ -126,8 +126,8 @@ def test_events_of_others_do_not_tear_what_is_forbidden(
 
 
 @pytest.mark.parametrize("forbidden", ["bomb", re.compile("bomb"), knows_secrets])
-def test_events_of_others_keep_their_place_among_the_words(ask: Ask, forbidden: Any) -> None:
-    """However long the words are held back."""
+def test_events_keep_their_order(ask: Ask, forbidden: Any) -> None:
+    """However long text is held back."""
     text = "A long and harmless answer, with nothing in it."
     model = ScriptedModel(AssistantMessage([Reasoning("Be harmless."), text]), chunks=3)
     result = ask(guarded(model, forbidden).prompt("?").advisors(counting))
@@ -525,8 +525,8 @@ def test_what_an_advisor_adds_to_an_answer_is_looked_at(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("forbidden", [re.compile("bomb"), ()])
-def test_an_end_that_says_more_than_was_streamed_is_looked_at(ask: Ask, forbidden: Any) -> None:
-    """What a response holds beside its stream is said as well, in events."""
+def test_text_that_was_not_streamed_is_checked(ask: Ask, forbidden: Any) -> None:
+    """The response may have more text than its stream."""
 
     async def more(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         await request.runtime.emit(RoundEnded(ChatResponse.of("a bomb")))

@@ -328,10 +328,8 @@ def test_the_first_turn_of_a_session_knows_its_user(
     assert ["Nothing found" in each for each in found] == [False, True, True]
 
 
-def test_the_session_of_an_agent_is_that_of_its_askers_user(
-    service: SessionService, ask: Ask
-) -> None:
-    """Unless its client says whose; a search of its own finds no other user's."""
+def test_sessions_of_agents_have_the_callers_user(service: SessionService, ask: Ask) -> None:
+    """Unless its client sets another user; its searches find no sessions of other users."""
     for params in ({}, {USER_ID: "staff"}):
         inner = ChatClient.builder(ScriptedModel(lambda prompt: "noted"))
         inner = inner.default_advisors(SessionMemoryAdvisor(service), params=params)
@@ -371,7 +369,7 @@ def test_searches_that_cannot_be(told: SessionService) -> None:
 
 
 @pytest.mark.feature("session-conversation-search-cross-session")
-def test_the_model_cannot_choose_whose_sessions_are_searched(service: SessionService) -> None:
+def test_the_model_cannot_choose_sessions(service: SessionService) -> None:
     """Neither session nor user is an argument."""
     for each in tool_callbacks(RecallTools(service)):
         properties = set(each.definition.input_schema["properties"])

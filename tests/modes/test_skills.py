@@ -156,8 +156,8 @@ OTHER = FunctionToolCallback(other_measure, name="measure")
 
 
 @pytest.mark.feature("skills-different-tools-one-name")
-def test_two_skills_cannot_have_different_tools_of_one_name() -> None:
-    """One would stand in for the other, whichever skill's instructions the model reads."""
+def test_skills_with_different_tools_of_one_name() -> None:
+    """They are an error, because one tool would replace the other."""
     other = Skill("sewing", "How to sew.", "Measure.", tools=(OTHER,))
 
     with pytest.raises(DuplicateToolError, match=r"measure.*other_measure"):

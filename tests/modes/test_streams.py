@@ -289,8 +289,8 @@ def test_an_advisors_answer_after_a_failed_tool(ask: Ask, calls: Any) -> None:
     assert result.text == ("Let me see. \n\nSorry." if ask.streaming else "Sorry.")
 
 
-def test_a_stream_that_failed_has_its_error_for_a_response() -> None:
-    """As a call has, whatever is asked for; what it came to until then is in its trail."""
+def test_a_failed_stream_raises_for_its_response() -> None:
+    """As a call does, for every accessor; its trail has what happened before."""
     client = ChatClient.create(ScriptedModel(OverloadedError("busy")))
     stream = client.prompt("x").stream()
     with pytest.raises(OverloadedError) as failed:
@@ -317,8 +317,8 @@ def test_a_failed_async_stream_raises_for_its_response() -> None:
     asyncio.run(main())
 
 
-def test_what_an_answer_says_that_calls_tools_is_streamed_once(ask: Ask) -> None:
-    """They are not run here, so it is the answer."""
+def test_text_beside_tool_calls_is_streamed_once(ask: Ask) -> None:
+    """The calls are not run here, so the message is the answer."""
     model = ScriptedModel(["Let me see. ", call("look")])
     client = ChatClient.builder(model).default_tools(look).tool_calling(False).build()
 
@@ -354,8 +354,8 @@ def test_an_advisor_that_cannot_is_told_so_once(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("ask", ["call", "stream"], indirect=True)
-def test_an_advisor_that_asks_for_the_loop_itself_is_told_so(ask: Ask) -> None:
-    """What Python says of that names no way out."""
+def test_an_advisor_that_needs_the_loop(ask: Ask) -> None:
+    """The error of a blocking request names the alternatives."""
 
     async def own_task(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         asyncio.get_running_loop()
@@ -367,8 +367,8 @@ def test_an_advisor_that_asks_for_the_loop_itself_is_told_so(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01])
-def test_an_advisor_that_wants_a_loop_for_cleaning_up_is_told_so(seconds: float) -> None:
-    """When a blocking stream is left; what others have to clean up is cleaned up."""
+def test_cleanup_that_needs_the_loop(seconds: float) -> None:
+    """When a blocking stream is left, the error is raised and other cleanup still runs."""
     log: list[str] = []
 
     async def outer(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -393,8 +393,8 @@ def test_an_advisor_that_wants_a_loop_for_cleaning_up_is_told_so(seconds: float)
 
 
 @pytest.mark.parametrize("way", ["stream", "astream"])
-def test_a_stream_may_be_consumed_after_a_type_that_was_none(way: str) -> None:
-    """The mistake was seen before anything was sent."""
+def test_a_stream_is_usable_after_a_type_error(way: str) -> None:
+    """The error was raised before anything was sent."""
     stream = getattr(ChatClient.create(ScriptedModel("Hello.")).prompt("x"), way)()
     with pytest.raises(UsageError, match="no model can be asked"):
         stream.entity(threading.Lock)

@@ -324,8 +324,8 @@ def test_an_unknown_tool_is_on_a_span(ask: Ask, recorded: Recorded) -> None:
     assert attributes(recorded.span("execute_tool get_wether"))["error.type"] == "UnknownToolError"
 
 
-def test_names_that_a_model_makes_up_are_no_series_of_metrics(ask: Ask, recorded: Recorded) -> None:
-    """There is no end of them: they are counted together."""
+def test_metrics_of_unknown_tools(ask: Ask, recorded: Recorded) -> None:
+    """Names that a model invents are counted together, because their number is unlimited."""
     made_up = [call(f"made_up_{number}", "{}") for number in range(3)]
     ask(client_of(recorded, made_up, "Hm.").prompt("?"))
 
@@ -759,10 +759,10 @@ def test_tools_of_a_loop_of_ones_own_are_observed(
     assert [span.status.is_ok for span in recorded.spans] == [True, False]
 
 
-def test_a_telemetry_of_ones_own_stands_in_for_the_applications(
+def test_an_explicit_telemetry_replaces_the_default(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise every span would be there twice."""
+    """Otherwise each span would exist twice."""
     from opentelemetry import trace
 
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: recorded.tracers)

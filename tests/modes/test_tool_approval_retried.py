@@ -132,8 +132,8 @@ def resumed(ask: Ask, client: ChatClient) -> Asked:
 
 
 @pytest.mark.feature("manager-asking-again-outside-loop")
-def test_a_better_answer_does_not_run_an_approved_call_again(ask: Ask) -> None:
-    """A guardrail asks again: the call was made once, and the model hears what is wrong."""
+def test_a_retry_does_not_repeat_approved_calls(ask: Ask) -> None:
+    """The call was made once, and the model gets the correction."""
     model = ScriptedModel(call("pay", '{"amount": 90}'), "Pah.", "Pah again.", "Very well.")
     result = resumed(ask, client_of(model, OutputGuardrailAdvisor(polite)))
 
@@ -235,8 +235,8 @@ def test_memory_knows_what_was_undone_before_a_retry(ask: Ask) -> None:
     "limits",
     [ToolLimits(max_calls_per_tool=1, on_exceeded="tell_model"), ToolLimits(max_repeats=1)],
 )
-def test_an_approved_call_counts_when_an_advisor_asks_again(ask: Ask, limits: ToolLimits) -> None:
-    """The limits of the turn hold, whoever sends it more than once."""
+def test_approved_calls_count_in_a_retry(ask: Ask, limits: ToolLimits) -> None:
+    """The limits of the turn hold for all attempts."""
     pays = [call("pay", '{"amount": 5}', id=id) for id in "ab"]
     model = ScriptedModel(pays[0], BUSY, pays[1], "Paid once.")
     client = client_of(model, Retry(), needed=lambda each: each.tool_call.id == "a", limits=limits)

@@ -485,8 +485,8 @@ def test_a_tool_that_takes_too_long_is_told(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("mode", ["acall", "astream"])
-def test_a_tool_of_ones_own_making_that_takes_too_long_is_told(mode: Mode) -> None:
-    """It need not look at the time: on an event loop what it waits for is cancelled."""
+def test_timeout_of_a_custom_tool(mode: Mode) -> None:
+    """On an event loop, what it waits for is cancelled."""
 
     class Slow:
         definition = ToolDefinition("slow", "", {"type": "object", "properties": {}})
@@ -829,8 +829,8 @@ def test_a_result_says_plainly_whether_it_is_the_answer(ask: Ask, wrong: Any) ->
         ask(client_of(ScriptedModel(call("slip"), "never"), slip).prompt("x"))
 
 
-def test_a_loop_of_ones_own_is_told_that_a_result_is_the_answer() -> None:
-    """In the result of the round, as with a tool that always returns directly."""
+def test_return_direct_in_an_own_loop() -> None:
+    """The result of the round reports it, as for a tool that always returns directly."""
     options = ChatOptions(tool_callbacks=tool_callbacks(Till(return_direct=True)))
     prompt = Prompt([UserMessage("x")], options)
     response = ChatResponse((Generation(AssistantMessage(tool_calls=[call("total")])),))
@@ -868,8 +868,8 @@ def test_the_tool_context_reaches_tools_and_not_the_model(ask: Ask) -> None:
 
 
 @pytest.mark.feature("stream-tools-run-another-thread", "lc4j-tool-single-call-caller-thread")
-def test_a_tool_runs_on_the_callers_thread_in_blocking_requests(ask: Ask) -> None:
-    """So thread-locals work; on a loop, it does not hold the loop up."""
+def test_blocking_tools_run_on_the_callers_thread(ask: Ask) -> None:
+    """So thread-locals work; on a loop, a tool does not block the loop."""
     threads: list[int] = []
 
     @tool
@@ -978,8 +978,8 @@ def test_tool_calls_can_be_handed_back(
     assert offered(model)[0].definition.name == "add"
 
 
-def test_a_request_may_run_tools_where_the_client_runs_none(ask: Ask) -> None:
-    """Its own word counts, also where nothing else of it differs from the client's defaults."""
+def test_a_request_can_enable_tool_calling(ask: Ask) -> None:
+    """Also if nothing else differs from the defaults of the client."""
     adds = call("add", '{"a": 1, "b": 2}')
     model = ScriptedModel(adds, "3", adds)
     client = ChatClient.builder(model).default_tools(add).tool_calling(False).build()
@@ -1081,8 +1081,8 @@ def test_the_manager_tells_definitions_of_tools_by_name() -> None:
 
 
 @pytest.mark.feature("manager-resolution-fallback-enabled-off", "resolver-tool-callback-resolver")
-def test_a_tool_that_was_not_offered_is_run_only_with_a_resolver(ask: Ask) -> None:
-    """A model cannot reach a tool that the request did not offer, unless the manager knows it."""
+def test_tools_that_were_not_offered(ask: Ask) -> None:
+    """They run only if the manager has a resolver that knows them."""
     assert "There is no tool 'add'" in told(ask, call("add", '{"a": 1, "b": 2}'), double)
 
     model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "done")

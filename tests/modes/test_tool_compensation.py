@@ -166,8 +166,8 @@ def test_a_failure_undoes_what_was_done(ask: Ask) -> None:
     assert result.text == "sorry"
 
 
-def test_what_the_model_is_shown_of_a_result_changes_nothing(ask: Ask) -> None:
-    """A call is undone with what the tool returned, whatever an advisor that asks again shows."""
+def test_compensations_get_the_original_result(ask: Ask) -> None:
+    """Whatever an advisor that retries shows to the model."""
 
     async def again(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         first = await call_next(request)
@@ -334,8 +334,8 @@ def test_a_compensation_knows_its_call_and_its_request(ask: Ask) -> None:
     assert 0 < seen[4] <= 30
 
 
-def test_what_an_interceptor_ran_before_it_failed_is_undone(ask: Ask) -> None:
-    """The tool has done its work once, whatever came of the call."""
+def test_a_call_is_undone_if_its_interceptor_fails(ask: Ask) -> None:
+    """The tool has run, whatever the result of the call is."""
     log: list[str] = []
 
     def take_back(city: str) -> None:
@@ -395,8 +395,8 @@ def test_a_compensation_that_fails_is_not_tried_again(ask: Ask) -> None:
     assert trip.log.count("tried") == 1
 
 
-def test_a_failure_that_the_policy_makes_a_result_undoes_nothing(ask: Ask) -> None:
-    """It has told the model something else instead, which is no error."""
+def test_a_handled_failure_undoes_nothing(ask: Ask) -> None:
+    """The policy has returned a result instead of an error."""
 
     def process(_failure: ToolFailure) -> ToolResult:
         return ToolResult("paid by invoice")
@@ -526,8 +526,8 @@ def test_a_request_that_fails_around_its_turn_is_undone(
 
 
 @pytest.mark.feature("compensation-turn-undone-wherever-request")
-async def test_a_request_that_is_cancelled_around_its_turn_is_undone() -> None:
-    """Also in a scope of anyio, which cancels whatever is awaited in it."""
+async def test_a_cancelled_request_is_undone() -> None:
+    """Also in an anyio scope, which cancels each await in it."""
 
     async def waits(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)
@@ -543,8 +543,8 @@ async def test_a_request_that_is_cancelled_around_its_turn_is_undone() -> None:
 
 
 @pytest.mark.feature("compensation-not-undone-memory-stored")
-def test_a_turn_that_fails_outside_of_its_memory_is_undone(ask: Ask) -> None:
-    """No memory stores it, so no later turn is told of it."""
+def test_a_failure_outside_of_the_memory(ask: Ask) -> None:
+    """The calls are undone, because no memory stores the turn."""
     trip = Trip()
     memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
     advisors = [raises, MessageChatMemoryAdvisor(memory)]
@@ -767,8 +767,8 @@ def test_an_interrupted_compaction_keeps_the_turn(kind: str, mode: Mode) -> None
 
 
 @pytest.mark.feature("compensation-not-undone-memory-stored")
-async def test_a_turn_that_is_cancelled_before_it_is_kept_is_undone() -> None:
-    """A memory by meaning asks a model for vectors first, and nothing is kept until they come."""
+async def test_a_cancelled_preparation_of_a_store() -> None:
+    """The calls are undone: nothing is stored before the embeddings are computed."""
     trip, scope = Trip(), anyio.CancelScope()
 
     class Slow(WordEmbedding):
@@ -1048,8 +1048,8 @@ def test_a_turn_that_waited_is_undone(ask: Ask) -> None:
     assert result.text == "sorry"
 
 
-def test_what_was_undone_after_a_turn_waited_is_remembered_so(ask: Ask) -> None:
-    """Neither memory nor the messages of the turn have it as done."""
+def test_undone_calls_of_resumed_turns(ask: Ask) -> None:
+    """Neither memory nor the messages of the turn report them as done."""
     trip, memory = Trip(), MessageWindowChatMemory(InMemoryChatMemoryRepository())
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
     client = client_of(ScriptedModel(FLIGHT, DEAR, "sorry"), trip, interceptors=[approval])
@@ -1239,8 +1239,8 @@ async def fails_after(invocation: ToolInvocation, call_next: NextTool) -> ToolRe
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_what_failed_after_the_tool_had_done_its_work_is_undone(ask: Ask, told: bool) -> None:
-    """Such as in an interceptor: the tool was run, with the result that it had."""
+def test_a_call_that_failed_after_the_tool_is_undone(ask: Ask, told: bool) -> None:
+    """An interceptor failed, but the tool has run; its result is passed to the compensation."""
     trip = Trip()
     model = ScriptedModel(FLIGHT, HOTEL, "sorry")
     policy = ToolFailurePolicy(always_raise=not told)
@@ -1295,8 +1295,8 @@ def test_failed_calls_are_not_undone(ask: Ask, told: bool) -> None:
     assert trip.log == ["flight to Rome", "no flight to Rome"]
 
 
-def test_what_failed_and_was_answered_all_the_same_is_not_undone(ask: Ask) -> None:
-    """An exception processor may answer in the tool's place; nothing was done."""
+def test_a_failed_call_with_a_result_is_not_undone(ask: Ask) -> None:
+    """An exception processor may return a result for the tool; nothing was done."""
     log: list[str] = []
 
     def cancel() -> None:
@@ -1492,8 +1492,8 @@ def test_what_cannot_undo_is_refused(compensation: Any, problem: str, kind: str)
                 agent.as_tool("buy", "Buys.", metadata=metadata, input_type=Order)
 
 
-def test_whoever_goes_on_after_a_failure_knows_what_was_undone(ask: Ask) -> None:
-    """Wherever the request failed, and whenever the turn had waited: the trail tells."""
+def test_the_trail_has_undone_calls(ask: Ask) -> None:
+    """Wherever the request failed, and however often the turn was suspended."""
     trip = Trip()
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "book_hotel")
     model = ScriptedModel(FLIGHT, HOTEL, "you fool")
@@ -1508,8 +1508,8 @@ def test_whoever_goes_on_after_a_failure_knows_what_was_undone(ask: Ask) -> None
     assert [response.is_error for m in said for response in m.responses] == [True, True]
 
 
-def test_what_was_done_before_the_user_said_more_is_undone(ask: Ask) -> None:
-    """What is said on the way belongs to the turn."""
+def test_calls_before_user_input_are_undone(ask: Ask) -> None:
+    """User input during a turn belongs to the turn."""
     trip, steering = Trip(), Steering()
 
     @tool(effect="read")

@@ -283,8 +283,8 @@ def test_a_failure_carries_the_trail(ask: Ask) -> None:
     assert copy.copy(caught.value).trail is None
 
 
-def test_a_failure_on_the_way_to_the_model_keeps_the_words(ask: Ask) -> None:
-    """What writes the system text has asked a model in vain: what the user said is not lost."""
+def test_messages_of_a_failed_preparation(ask: Ask) -> None:
+    """If the system text function fails, the trail has the user's message."""
 
     def write() -> str:
         msg = "overloaded"
@@ -365,8 +365,8 @@ def test_without_a_trail_nothing_is_kept() -> None:
     assert BLOCKING.steps is None
 
 
-def test_a_context_that_is_kept_keeps_nothing_of_the_request(ask: Ask) -> None:
-    """As a pool does with the context in which a connection was opened."""
+def test_a_copied_context_holds_no_request(ask: Ask) -> None:
+    """As a pool keeps the context in which a connection was opened."""
     contexts: list[Context] = []
 
     class Secret:
@@ -429,8 +429,8 @@ def test_the_trails_of_agents_are_a_part_of_their_askers(ask: Ask) -> None:
     assert named[at + 1] == (named[at][0] + 1, "invoke_agent")
 
 
-def test_requests_within_a_step_of_an_advisors_own_belong_to_it(ask: Ask) -> None:
-    """Also when the advisor asks another client; the trail of what fails there is the whole one."""
+def test_requests_in_an_advisors_own_step(ask: Ask) -> None:
+    """Also those of another client; the trail of a failure there is complete."""
 
     async def advise(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         with ON_LOOP.observe(MemoryAccess("load", "c-1")):  # which is in no trail

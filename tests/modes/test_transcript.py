@@ -79,7 +79,7 @@ def test_the_messages_of_a_turn_carry_a_conversation_on(ask: Ask) -> None:
 
 
 @pytest.mark.feature("answer-messages-turn")
-def test_new_messages_begin_with_what_the_user_has_just_said(ask: Ask) -> None:
+def test_new_messages_begin_with_the_question(ask: Ask) -> None:
     """Tool calls, their results and the answer follow."""
     model = ScriptedModel(ASKS, "Sunny.")
     history = [UserMessage("Hi"), AssistantMessage("Hello")]
@@ -211,8 +211,8 @@ def test_a_turn_that_waited_is_what_was_said(ask: Ask, inside: bool) -> None:
     assert answer.messages()[0] == UserMessage("How is Rome?")
 
 
-def test_a_turn_is_one_although_the_system_spoke_on_the_way(ask: Ask) -> None:
-    """As the memory has it: what the user says behind answers of tools is said to the same turn."""
+def test_a_system_message_does_not_split_a_turn(ask: Ask) -> None:
+    """User input after tool results belongs to the same turn, as in the memory."""
     said = [
         UserMessage("Rome?"),
         AssistantMessage(tool_calls=[call("look")]),
@@ -387,8 +387,8 @@ def test_a_resumed_turn_that_failed_can_be_gone_on_with(ask: Ask) -> None:
 
 
 @pytest.mark.feature("observation-going-after-failure")
-def test_what_was_undone_is_told_when_a_turn_is_gone_on_with(ask: Ask) -> None:
-    """A failure after the loop leaves the rounds as well."""
+def test_a_continued_turn_shows_undone_calls(ask: Ask) -> None:
+    """A failure after the loop keeps the rounds, too."""
 
     @tool(compensation=lambda: None)
     def hold() -> str:

@@ -73,8 +73,8 @@ def test_what_is_said_meanwhile_is_heard_and_remembered(
     assert steering.unread == ()
 
 
-def test_what_is_said_meanwhile_changes_no_idempotency_key(ask: Ask) -> None:
-    """It is the same turn, which may be made again without a word."""
+def test_user_input_changes_no_keys(ask: Ask) -> None:
+    """A repeated turn may be without the input."""
     steering = Steering()
     keys: list[str] = []
 
@@ -98,8 +98,8 @@ def test_what_is_said_meanwhile_changes_no_idempotency_key(ask: Ask) -> None:
     assert keys[0] == keys[1]
 
 
-def test_without_tool_messages_the_words_join_the_question(ask: Ask) -> None:
-    """It keeps its metadata, and what came before it stays as it is."""
+def test_user_input_is_merged_into_the_question(ask: Ask) -> None:
+    """The question keeps its metadata, and the messages before it stay unchanged."""
     steering = Steering()
 
     @tool
@@ -154,8 +154,8 @@ def test_what_nobody_heard_is_left(ask: Ask) -> None:
     ("wrong", "told"),
     [(" ", "blank"), (UserMessage(""), "blank"), (7, "must be a UserMessage, not 7")],
 )
-def test_what_no_provider_would_take_is_refused_where_it_is_said(wrong: Any, told: str) -> None:
-    """In the turn it would only show after its tools have run."""
+def test_invalid_user_input_is_refused_at_once(wrong: Any, told: str) -> None:
+    """Otherwise the error would be raised after the tools have run."""
     steering = Steering()
     with pytest.raises(UsageError, match=told):
         steering.send(wrong)
@@ -184,8 +184,8 @@ def test_a_turn_that_waited_hears_what_was_said_since(ask: Ask) -> None:
     assert said(model.prompts[1].messages)[-1] == "user: Hurry."
 
 
-def test_a_turn_that_heard_more_is_whole_in_sessions_and_windows(ask: Ask) -> None:
-    """What was said meanwhile begins no turn of its own, which a filter would leave out."""
+def test_user_input_begins_no_turn(ask: Ask) -> None:
+    """Filters and windows keep the turn complete."""
     steering = Steering()
 
     @tool

@@ -151,8 +151,8 @@ def test_the_last_question_of_a_request_is_kept(ask: Ask, params: dict[str, Any]
     assert texts == ["Who?", "She."]
 
 
-def test_what_is_recalled_in_the_first_round_is_told_in_all(ask: Ask) -> None:
-    """The model would lose it otherwise; the store is searched once."""
+def test_recalled_entries_are_sent_in_each_round(ask: Ask) -> None:
+    """The store is searched once."""
     searches: list[str] = []
 
     class Counting(InMemoryVectorStore):
@@ -191,8 +191,8 @@ def test_the_question_with_a_memory_in_the_loop(ask: Ask) -> None:
     assert system(model.prompts[1]) == system(model.prompts[2])
 
 
-def test_what_the_user_says_meanwhile_is_not_what_was_asked(ask: Ask) -> None:
-    """Inside the loop, where each round is seen, question and answer are remembered all the same.
+def test_user_input_is_not_the_question(ask: Ask) -> None:
+    """Inside the loop, question and answer are stored nevertheless.
 
     Also where what is said has no words.
     """
@@ -424,8 +424,8 @@ def test_memory_settings_are_checked() -> None:
 
 
 @pytest.mark.parametrize("listed", [1, -1])
-def test_memories_go_together_in_whichever_order_they_are_listed(ask: Ask, listed: int) -> None:
-    """In whichever order the two are listed."""
+def test_memories_in_any_order(ask: Ask, listed: int) -> None:
+    """The order of the list does not matter."""
     model = ScriptedModel("Noted.", "Minka.")
     memories = [
         MessageChatMemoryAdvisor(MessageWindowChatMemory()),

@@ -15,7 +15,7 @@ from chatclient.chain.chain import MEMORY_ORDER, ChatClientRequest, ChatClientRe
 from chatclient.chat.messages import Message, system_messages, without_system
 from chatclient.chat.template import PromptTemplate, require_placeholders
 from chatclient.memory.chat_memory import ChatMemory
-from chatclient.memory.transcript import transcript
+from chatclient.memory.conversation import transcript
 
 MEMORY_TEMPLATE = """\
 {instructions}

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from chatclient.chat.tool import USER_ID, ToolContext
 from chatclient.errors import ToolError, ToolUsageError
+from chatclient.memory.conversation import transcript
 from chatclient.memory.sessions.event import SessionEvent
 from chatclient.memory.sessions.filter import EventFilter, Match
 from chatclient.memory.sessions.service import SessionService
-from chatclient.memory.transcript import transcript
 from chatclient.tools.function.decorator import tool
 from chatclient.tools.function.parameters import ToolParam
 

@@ -1,6 +1,7 @@
-"""Encodes messages for Chat Completions; no I/O."""
+"""Encodes messages and their media for Chat Completions; no I/O."""
 
 import hashlib
+import mimetypes
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -19,15 +20,15 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.errors import UsageError
 from chatclient.providers.openai.dialect import REASONING_FIELD, Dialect
-from chatclient.providers.openai.media import media_part
 from chatclient.providers.openai.reasoning import FIELDS, reasoning_item, tagged_text
 from chatclient.providers.wire.fields import (
     arguments_json,
     unsupported_message,
     valid_tool_name,
 )
-from chatclient.providers.wire.media import encode_tool_media
+from chatclient.providers.wire.media import base64_of, encode_tool_media, is_inline
 
 _ACKNOWLEDGEMENT = AssistantMessage("I have the results.")
 
@@ -278,3 +279,51 @@ def _media_content(response: ToolResponse, dialect: Dialect) -> list[dict[str, A
     introduction = f"Content returned by tool {response.name} (call {response.id}):"
     media, errors = encode_tool_media(response.media, partial(media_part, dialect=dialect))
     return [_text(introduction), *media, *map(_text, errors)]
+
+
+def media_part(media: Media, dialect: Dialect) -> dict[str, Any]:
+    """Return *media* as a content part, or raise `UsageError` if the server does not accept it."""
+    kind = media.mime_type.partition("/")[0]
+    if kind == "image":
+        detail = {key: media.metadata[key] for key in ("detail",) if key in media.metadata}
+        return {"type": "image_url", "image_url": {"url": _url(media, dialect), **detail}}
+    if kind == "audio" and (content := base64_of(media)) is not None:
+        audio = {"data": content, "format": _audio_format(media.mime_type)}
+        return {"type": "input_audio", "input_audio": audio}
+    if kind == "video" and (name := dialect.video_field) is not None:
+        return {"type": name, name: {"url": _url(media, dialect)}}
+    if dialect.document_field == "document_url":
+        return {"type": "document_url", "document_url": _url(media, dialect)}
+    if media.id is not None:
+        return {"type": "file", "file": {"file_id": media.id}}
+    if not dialect.documents_by_url and not is_inline(media):
+        raise UsageError(f"{_rejection(media, dialect)} by its URL in {_alternative(kind)}")
+    return {"type": "file", "file": {"filename": file_name(media), "file_data": media.url()}}
+
+
+def _url(media: Media, dialect: Dialect) -> str:
+    if url := media.url():
+        return url
+    kind = media.mime_type.partition("/")[0]
+    raise UsageError(f"{_rejection(media, dialect)} by its id in {_alternative(kind)}")
+
+
+def _rejection(media: Media, dialect: Dialect) -> str:
+    return f"{dialect.provider} takes no {media.mime_type}"
+
+
+def _alternative(kind: str) -> str:
+    # The Responses API accepts neither audio nor video.
+    other = "" if kind in ("audio", "video") else ", or ask through the Responses API"
+    return f"Chat Completions; send the bytes{other}"
+
+
+def file_name(media: Media) -> str:
+    """Return the file name; the provider reads the type from its extension."""
+    return media.name or f"file{mimetypes.guess_extension(media.mime_type) or ''}"
+
+
+def _audio_format(mime_type: str) -> str:
+    """Return the API's name of an audio type."""
+    subtype = mime_type.partition("/")[2]
+    return {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}.get(subtype, subtype)

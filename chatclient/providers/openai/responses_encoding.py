@@ -30,8 +30,7 @@ from chatclient.chat.messages import (
     UserMessage,
 )
 from chatclient.errors import UsageError
-from chatclient.providers.openai.chat_encoding import shorten_id
-from chatclient.providers.openai.media import file_name
+from chatclient.providers.openai.chat_encoding import file_name, shorten_id
 from chatclient.providers.wire.fields import (
     arguments_json,
     other_fields,

@@ -8,9 +8,13 @@ from typing import Any
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
+from chatclient.providers.openai.chat_options import (
+    enforceable,
+    json_schema_format,
+    with_own_strict,
+)
 from chatclient.providers.openai.efforts import SAMPLING, effort, openai_effort
 from chatclient.providers.openai.responses_encoding import PROVIDER, EncodingSettings
-from chatclient.providers.openai.schemas import enforceable, json_schema_format, with_own_strict
 from chatclient.providers.openai.server_tools import SERVER_TOOLS
 from chatclient.providers.wire.common_options import (
     COMMON_OPTIONS,

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from chatclient._internal.frozen import deep_frozen
 from chatclient._internal.json_schema import JsonSchema, complete_object_schema, strict_form
 from chatclient.chat.tool import ToolContext
+from chatclient.chat.tool_definition import check_tool_name, describe_name, sanitise_tool_name
 from chatclient.errors import ToolDefinitionError
 from chatclient.tools.function.argument_repair import repair_value
 from chatclient.tools.function.argument_types import (
@@ -25,7 +26,6 @@ from chatclient.tools.function.argument_types import (
 from chatclient.tools.function.binding import MOST_LINES, ArgumentReader, Validate, unfit
 from chatclient.tools.function.docstring import parse_docstring
 from chatclient.tools.function.exact_numbers import public_schema
-from chatclient.tools.function.naming import check_tool_name, describe_name, sanitise_tool_name
 from chatclient.tools.function.parameters import (
     MISSING,
     PYDANTIC_ERRORS,

@@ -10,12 +10,12 @@ from chatclient._internal.checks import check_choice, check_type
 from chatclient._internal.closeable import Closeable
 from chatclient._internal.logging import get_logger
 from chatclient.chat.tool import RESERVED_TOOL_NAMES, ToolCallback, ToolRequest
+from chatclient.chat.tool_definition import sanitise_tool_name
 from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
-from chatclient.tools.function.naming import sanitise_tool_name
-from chatclient.tools.mcp.accepted_tools import AcceptedTools
+from chatclient.tools.mcp.callback import AcceptedTools
 from chatclient.tools.mcp.server import MAKE_ONE, McpServer, ToolContextToMeta
 
 if TYPE_CHECKING:  # the SDK loads with the first connection
