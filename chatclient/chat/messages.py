@@ -158,12 +158,12 @@ class SystemMessage(Message):
         )
 
 
-def _repr(message: "UserMessage | AssistantMessage") -> str:
-    parts = message.parts
+def _repr(self: "UserMessage | AssistantMessage") -> str:
+    parts = self.parts
     shown = repr(parts[0]) if len(parts) == 1 else repr(list(parts))
-    metadata = f", metadata={dict(message.metadata)!r}" if message.metadata else ""
-    id = f", id={message.id!r}" if message.id is not None else ""
-    return f"{type(message).__name__}({shown}{metadata}{id})"
+    metadata = f", metadata={dict(self.metadata)!r}" if self.metadata else ""
+    id = f", id={self.id!r}" if self.id is not None else ""
+    return f"{type(self).__name__}({shown}{metadata}{id})"
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
