@@ -42,12 +42,17 @@ if TYPE_CHECKING:
         TurnWindow as TurnWindow,
     )
     from chatclient.memory.sessions.event import (
+        AGENT_NAME as AGENT_NAME,
+        COMPACTION as COMPACTION,
         COMPACTION_SOURCE as COMPACTION_SOURCE,
+        EventPayload as EventPayload,
         Session as Session,
         SessionEvent as SessionEvent,
     )
     from chatclient.memory.sessions.filter import (
+        EVERY_TYPE as EVERY_TYPE,
         EVERYTHING as EVERYTHING,
+        MESSAGES as MESSAGES,
         EventFilter as EventFilter,
         Match as Match,
     )

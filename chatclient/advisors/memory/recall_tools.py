@@ -58,8 +58,8 @@ class RecallTools:
         if await self._sessions.find(session_id, context.runtime) is None:
             return _report((), query, self._page(page))
         wanted = self._page(page).merge(EventFilter(keyword=query))
-        events = await self._sessions.events(session_id, context.runtime, wanted)
-        return _report(events, query, wanted)
+        log = await self._sessions.read(session_id, context.runtime, wanted)
+        return _report(log.events, query, wanted)
 
     @tool(effect="read")
     async def cross_session_search(
