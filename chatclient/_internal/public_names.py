@@ -217,6 +217,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
         "chatclient.memory.sessions.filter": "EVERYTHING EVERY_TYPE EventFilter MESSAGES Match",
         "chatclient.memory.sessions.in_memory": "InMemorySessionRepository",
+        "chatclient.memory.sessions.redis": "RedisSessionRepository",
         "chatclient.memory.sessions.repository": "SessionLog SessionRepository",
         "chatclient.memory.sessions.service": "SessionService",
         "chatclient.memory.sessions.sql": "SqlSessionRepository",

@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from chatclient.memory.sessions.in_memory import (
         InMemorySessionRepository as InMemorySessionRepository,
     )
+    from chatclient.memory.sessions.redis import (
+        RedisSessionRepository as RedisSessionRepository,
+    )
     from chatclient.memory.sessions.repository import (
         SessionLog as SessionLog,
         SessionRepository as SessionRepository,

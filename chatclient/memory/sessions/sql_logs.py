@@ -9,18 +9,16 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from chatclient.errors import VersionConflictError
-from chatclient.memory.encoding import digest, restored, storable
+from chatclient.memory.encoding import digest, entry_digest, microseconds, restored, storable
 from chatclient.memory.sessions.event import MESSAGE, Session, SessionEvent, visible_branches
 from chatclient.memory.sessions.filter import EventFilter
 from chatclient.memory.sessions.repository import SessionLog, checked_events, missing_session
 from chatclient.memory.sessions.sql_rows import (
     ACTIVE,
     ARCHIVED,
-    entry_digest,
     event_of,
     index_rows,
     new_row,
-    number,
     row_of_event,
     row_of_session,
     searchable,
@@ -103,7 +101,7 @@ class SqlLogs:
     def find_expired(self, moment: datetime) -> list[str]:
         """Return the ids of the sessions that have expired at *moment*."""
         table = self._tables.sessions
-        query = sa.select(table.c.session_id).where(table.c.expires_at <= number(moment))
+        query = sa.select(table.c.session_id).where(table.c.expires_at <= microseconds(moment))
         return [restored(row[0]) for row in self._database.read(query, {})]
 
     def delete(self, session_id: str, expired: datetime | None) -> bool:
@@ -115,7 +113,7 @@ class SqlLogs:
             if found is None:
                 return False
             ends = found.expires_at
-            if expired is not None and (ends is None or ends > number(expired)):
+            if expired is not None and (ends is None or ends > microseconds(expired)):
                 connection.rollback()
                 return False
             for table in (tables.events, tables.index):
@@ -156,7 +154,7 @@ class SqlLogs:
     def delete_older(self, cutoff: datetime) -> int:
         """Delete the events of old turns, each log in a transaction; return their number."""
         sessions, events = self._tables.sessions.c, self._tables.events.c
-        old = sa.select(events.session).where(events.moment < number(cutoff))
+        old = sa.select(events.session).where(events.moment < microseconds(cutoff))
         query = sa.select(sessions.session_id).where(sessions.id.in_(old))
         ids = [restored(row[0]) for row in self._database.read(query, {})]
         return sum(self._database.write(partial(self._delete_older, id, cutoff)) for id in ids)
@@ -301,9 +299,9 @@ def _conditions(
     columns = tables.events.c
     conditions: list[sa.ColumnElement[bool]] = []
     if filter.since is not None:
-        conditions.append(columns.moment >= number(filter.since))
+        conditions.append(columns.moment >= microseconds(filter.since))
     if filter.until is not None:
-        conditions.append(columns.moment <= number(filter.until))
+        conditions.append(columns.moment <= microseconds(filter.until))
     if filter.roles is not None:
         conditions.append(columns.role.in_(sorted(filter.roles)))
     if filter.exclude_synthetic:

@@ -1,30 +1,26 @@
 """The rows of `SqlSessionRepository`; imports SQLAlchemy."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
-from chatclient._internal.json import dumps, loads
-from chatclient.memory.encoding import as_json, digest, message_json, message_of, restored, storable
+from chatclient._internal.json import loads
+from chatclient.memory.encoding import (
+    as_json,
+    digest,
+    entry_digest,
+    message_json,
+    message_of,
+    microseconds,
+    moment_of,
+    restored,
+    storable,
+)
 from chatclient.memory.sessions.event import MESSAGE, EventPayload, Session, SessionEvent
 
 # The column `archived`: the place of an event in the view that a model gets. The compactions in the
 # log define it; with the column, a view is read without them.
 ACTIVE, ARCHIVED, OUTSIDE = 0, 1, 2  # OUTSIDE: not a message
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-def number(moment: datetime) -> int:
-    """Return *moment* in microseconds since 1970."""
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def moment(number: int) -> datetime:
-    """Return the time *number*, in microseconds since 1970."""
-    return _EPOCH + number * _MICROSECOND
 
 
 def row_of_session(session: Session) -> dict[str, Any]:
@@ -34,8 +30,8 @@ def row_of_session(session: Session) -> dict[str, Any]:
         "session_id": storable(session.id),
         "user_digest": digest(session.user_id),
         "user_id": storable(session.user_id),
-        "created_at": number(session.created_at),
-        "expires_at": None if session.expires_at is None else number(session.expires_at),
+        "created_at": microseconds(session.created_at),
+        "expires_at": None if session.expires_at is None else microseconds(session.expires_at),
         "metadata": as_json(session.metadata, "the metadata of a session", session.id),
     }
 
@@ -50,8 +46,8 @@ def session_of(row: "sa.Row[Any]") -> Session:
     return Session(
         restored(row.session_id),
         restored(row.user_id),
-        moment(row.created_at),
-        None if row.expires_at is None else moment(row.expires_at),
+        moment_of(row.created_at),
+        None if row.expires_at is None else moment_of(row.expires_at),
         loads(row.metadata),
     )
 
@@ -68,7 +64,7 @@ def row_of_event(event: SessionEvent) -> dict[str, Any]:
     return {
         "digest": digest(event.id),
         "event_id": storable(event.id),
-        "moment": number(event.timestamp),
+        "moment": microseconds(event.timestamp),
         "type": event.type,
         "role": role,
         "branch": None if event.branch is None else storable(event.branch),
@@ -86,7 +82,7 @@ def event_of(row: "sa.Row[Any]") -> SessionEvent:
     return SessionEvent(
         restored(row.event_id),
         restored(row.session_id),
-        moment(row.moment),
+        moment_of(row.moment),
         message_of(row.message) if is_message else EventPayload(row.type, loads(row.message)),
         None if row.branch is None else restored(row.branch),
         loads(row.metadata),
@@ -98,11 +94,6 @@ def event_of(row: "sa.Row[Any]") -> SessionEvent:
 def searchable(text: str) -> str:
     """Return *text* with characters replaced that some databases cannot store."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
-
-
-def entry_digest(name: str, value: str) -> str:
-    """Return the key in the index of sessions for metadata *name* with the text *value*."""
-    return digest(dumps([name, value]).decode())
 
 
 def index_rows(session: Session) -> list[dict[str, Any]]:
