@@ -103,7 +103,8 @@ def test_retention_of_a_changing_log(store: SessionStore, monkeypatch: pytest.Mo
         )
         store.append("s", question, answer)
     repository: Any = store.repository
-    forget, calls = repository._forget, []
+    forget = repository._forget
+    calls: list[Any] = []
 
     def append_first(keys: Any, arguments: Any) -> Any:
         if not calls:
