@@ -9,6 +9,7 @@ from chatclient.advisors.memory.stored_messages import messages_to_store
 from chatclient.advisors.tool_loop.context_keys import EARLIER_MESSAGES
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next, turn_of
 from chatclient.chain.model_call import current_ledger, record_usage
+from chatclient.chat.message_merging import with_answered_calls
 from chatclient.chat.messages import Message, UserMessage, system_messages, without_system
 from chatclient.chat.prompt import Prompt, count_default_messages
 from chatclient.chat.tool import CONVERSATION_ID
@@ -239,5 +240,6 @@ def _without_earlier(request: ChatClientRequest, prompt: Prompt) -> ChatClientRe
 async def _load(memory: ChatMemory, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
     check_deadline(runtime)
     with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
-        messages = observed.result = await memory.load(conversation_id, runtime)
+        loaded = await memory.load(conversation_id, runtime)
+        messages = observed.result = with_answered_calls(loaded)
     return messages
