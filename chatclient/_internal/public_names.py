@@ -83,6 +83,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
         "chatclient.advisors.memory.recall_tools": "RecallTools",
         "chatclient.advisors.memory.session": "EVENT_FILTER SessionMemoryAdvisor",
+        "chatclient.advisors.memory.session_log": "TURN_MESSAGE SessionLogAdvisor",
         "chatclient.advisors.memory.vector_store": "VectorStoreChatMemoryAdvisor",
         "chatclient.advisors.rate_limit": "RATE_LIMIT_ORDER RateLimitAdvisor",
         "chatclient.advisors.response_cache": (

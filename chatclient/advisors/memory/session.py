@@ -1,6 +1,7 @@
 """`SessionMemoryAdvisor`: memory in sessions, logs of events with archives and summaries."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from chatclient._internal.checks import check_type
@@ -54,13 +55,9 @@ class SessionMemoryAdvisor:
         order: int = MEMORY_ORDER,
         tool_messages: bool = True,
     ) -> None:
-        if isinstance(memory, SessionService):
-            memory = SessionChatMemory(memory)
-        hint = "put a repository into a SessionService(repository)"
-        check_type("a session's memory", memory, SessionChatMemory, hint)
         self.order = order
-        self.memory = memory
-        self._recorder = TurnRecorder(self._memory_for, tool_messages=tool_messages)
+        self.memory = check_session_memory(memory)
+        self._recorder = TurnRecorder(partial(memory_for, self.memory), tool_messages=tool_messages)
 
     @property
     def storage(self) -> object:
@@ -80,16 +77,30 @@ class SessionMemoryAdvisor:
         """
         return await self._recorder.run(request, call_next, with_history)
 
-    def _memory_for(self, request: ChatClientRequest) -> SessionChatMemory:
-        """Return the memory with the user and the filter of *request*.
 
-        Raises:
-            UsageError: One of the two is something else.
-        """
-        user_id: str | None = _param(request, USER_ID, str)
-        event_filter: EventFilter | None = _param(request, EVENT_FILTER, EventFilter)
-        started_at = self.memory.service.sessions.clock()
-        return replace(self.memory.narrowed(user_id, event_filter), started_at=started_at)
+def check_session_memory(memory: SessionChatMemory | SessionService) -> SessionChatMemory:
+    """Return *memory*; a service stands for a memory that sends everything.
+
+    Raises:
+        WrongTypeError: It is neither.
+    """
+    if isinstance(memory, SessionService):
+        return SessionChatMemory(memory)
+    hint = "put a repository into a SessionService(repository)"
+    check_type("a session's memory", memory, SessionChatMemory, hint)
+    return memory
+
+
+def memory_for(memory: SessionChatMemory, request: ChatClientRequest) -> SessionChatMemory:
+    """Return *memory* with the user and the filter of *request*.
+
+    Raises:
+        UsageError: One of the two is something else.
+    """
+    user_id: str | None = _param(request, USER_ID, str)
+    event_filter: EventFilter | None = _param(request, EVENT_FILTER, EventFilter)
+    started_at = memory.service.sessions.clock()
+    return replace(memory.narrowed(user_id, event_filter), started_at=started_at)
 
 
 def _param(request: ChatClientRequest, key: str, kind: type[Any]) -> Any:

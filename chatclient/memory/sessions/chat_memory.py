@@ -12,7 +12,14 @@ from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory, run_maintenance
 from chatclient.memory.repository import checked_id
 from chatclient.memory.sessions.compaction import CompactionStrategy, CompactionTrigger
-from chatclient.memory.sessions.event import MESSAGE, Session, SessionEvent, checked_branch
+from chatclient.memory.sessions.event import (
+    MESSAGE,
+    Content,
+    EventPayload,
+    Session,
+    SessionEvent,
+    checked_branch,
+)
 from chatclient.memory.sessions.filter import MESSAGES, EventFilter
 from chatclient.memory.sessions.service import SessionService
 from chatclient.memory.summary import SUMMARY
@@ -130,12 +137,26 @@ class SessionChatMemory(ChatMemory):
         work = sessions.compact(conversation_id, self.trigger, self.strategy, runtime)
         await run_maintenance(work, runtime, "compaction failed", session_id=conversation_id)
 
+    async def log(
+        self, conversation_id: str, payloads: Sequence[EventPayload], runtime: Runtime
+    ) -> None:
+        """Append *payloads* to the log, without a compaction.
+
+        Raises:
+            UsageError: The session belongs to another user.
+        """
+        await runtime.shielded(self._append(conversation_id, payloads, runtime))
+
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete a session and its log."""
         await self.service.sessions.repository.delete(checked_id(conversation_id), runtime)
 
     async def _append(
-        self, conversation_id: str, messages: Sequence[Message], runtime: Runtime, key: str | None
+        self,
+        conversation_id: str,
+        contents: Sequence[Content],
+        runtime: Runtime,
+        key: str | None = None,
     ) -> None:
         sessions = self.service.sessions
         session = await self._find(conversation_id, runtime)
@@ -145,7 +166,7 @@ class SessionChatMemory(ChatMemory):
                 owner, runtime, session_id=conversation_id, metadata=self.metadata
             )
         await sessions.append(
-            session, messages, runtime, key=key, branch=self.branch, started_at=self.started_at
+            session, contents, runtime, key=key, branch=self.branch, started_at=self.started_at
         )
 
     async def _find(self, conversation_id: str, runtime: Runtime) -> Session | None:
