@@ -146,6 +146,14 @@ def test_a_resumed_turn_is_another_run(ask: Ask, service: SessionService) -> Non
     assert len({each["run"] for each in data}) == 2
 
 
+def test_no_answer_is_not_logged(ask: Ask, service: SessionService) -> None:
+    """A response without a generation leaves the question."""
+    client = ChatClient.builder(ScriptedModel(ChatResponse(())))
+    ask(client.default_advisors(SessionLogAdvisor(service)).build().prompt("a").conversation("s"))
+
+    assert kinds(logged(service)) == "q"
+
+
 def test_sessions_of_the_log(ask: Ask, service: SessionService) -> None:
     """The log follows the rules of a session memory, also on its own."""
     memory = SessionChatMemory(service, branch="writer", metadata={"agent": "x"})
