@@ -79,6 +79,8 @@ def create_old_tables(connection: sa.Connection, prefix: str) -> None:
     row = {**row_of_session(session), "version": 3, "length": 5}
     connection.execute(sa.insert(tables.sessions), row)
     number = connection.scalar(sa.select(tables.sessions.c.id))
+    other = {**row_of_session(a_session("other")), "version": 0, "length": 0}
+    connection.execute(sa.insert(tables.sessions), other)
     for place, id in enumerate("abcds"):
         event = an_event("old", id, id, synthetic=id == "s", archived=id in "ab")
         stored = {**row_of_event(event), "session": number, "number": place}
@@ -103,6 +105,7 @@ def test_upgrade(kind: str, tmp_path: Path) -> None:
 
                 assert store.find_by_metadata("agent", "support") == ["old"]
                 assert store.ids("old") == [*"abcds"]
+                assert store.version("other") == 0
                 assert store.version("old") == len(store.ids("old", types="*")) == 6
                 assert [m.text for m in service.messages("old")] == [*"scd"]
                 assert [m.text for m in service.messages("old", version=5)] == [*"sabcd"]

@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
-from chatclient._internal.checks import check_moment, check_type, duration
+from chatclient._internal.checks import check_moment, check_number, check_type, duration
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
 from chatclient.chat.messages import Message, UserMessage
@@ -176,7 +176,13 @@ class Sessions:
             filter: The filter.
             version: An earlier version of the log: the result is what the same call returned
                 then, apart from events that were deleted.
+
+        Raises:
+            UsageError: *version* is negative or not a number.
         """
+        if version is not None:
+            check_type("version", version, int)
+            check_number("version", version, least=0)
         known = await self._known(session, runtime)
         if known is None:
             return SessionLog()

@@ -33,6 +33,7 @@ from chatclient.memory.sql.schema import Schema
 
 _CHUNK = 500  # maximum number of ids in one statement
 _MOST = 2**62  # maximum LIMIT and OFFSET that all databases accept
+_LAST = 2**31 - 1  # maximum number of an event
 
 
 class SqlLogs:
@@ -136,7 +137,7 @@ class SqlLogs:
         mine: dict[str, Any] = {"mine": digest(session_id)}
         query = _query(self._tables, self._position, filter, "session")
         if until is not None:
-            query = query.where(self._tables.events.c.number < until)
+            query = query.where(self._tables.events.c.number < min(until, _LAST))
         rows = self._database.read(query, mine)
         if not rows:
             table = self._tables.sessions

@@ -181,7 +181,9 @@ async def test_earlier_views(service: SessionService) -> None:
     assert service.messages("s", version=0) == ()
     last = EventFilter(exclude_archived=True, last=1, whole_turns=True)
     assert service.messages("s", last, version=2) == turn(0)
-    assert service.read("s", version=10**9).version == service.read("s").version
+    assert service.read("s", version=10**30).version == service.read("s").version
+    with pytest.raises(UsageError, match="version must be at least 0"):
+        service.read("s", version=-1)
 
 
 @pytest.mark.feature("session-compaction-boundary")
