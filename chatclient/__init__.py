@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from chatclient._internal.lazy_exports import lazy_exports
+from chatclient._internal.public_names import lazy_exports
 from chatclient._internal.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -118,13 +118,13 @@ if TYPE_CHECKING:
         BatchResult as BatchResult,
         BatchSettings as BatchSettings,
     )
+    from chatclient.client.builder import ChatClientBuilder as ChatClientBuilder
     from chatclient.client.call_response import (
         AsyncCallResponse as AsyncCallResponse,
         CallResponse as CallResponse,
     )
     from chatclient.client.client import (
         ChatClient as ChatClient,
-        ChatClientBuilder as ChatClientBuilder,
     )
     from chatclient.client.durations import UNLIMITED as UNLIMITED, Duration as Duration
     from chatclient.client.request import ChatClientRequestSpec as ChatClientRequestSpec

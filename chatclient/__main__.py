@@ -201,13 +201,13 @@ def _load_tool(name: str) -> Any:
         raise UsageError(msg)
     if "" not in sys.path:
         sys.path.insert(0, "")  # modules in the current directory, as with `python -m`
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for part in path.split("."):
-        found = getattr(found, part)
-    if not isinstance(found, type):
-        return found
+        value = getattr(value, part)
+    if not isinstance(value, type):
+        return value
     try:
-        return found()
+        return value()
     except TypeError as error:
         msg = f"cannot instantiate {path} ({error}); create one in {module}, and pass its name"
         raise UsageError(msg) from error

@@ -1,53 +1,4 @@
-"""The errors of the library, ordered by what a caller does next.
-
-```text
-ChatClientError
-├── UsageError (also a ValueError)        fix your code; nothing was sent
-│   ├── WrongTypeError (also a TypeError)
-│   ├── UnsupportedOptionError            .option .provider .model
-│   ├── UnsupportedToolError              .tool .provider .model
-│   ├── TemplateError                     .missing
-│   ├── ToolDefinitionError               not a valid tool
-│   ├── DuplicateToolError                .tool_names
-│   └── ToolUsageError                    raised while a tool was running
-│       ├── ToolResultError (also a TypeError)
-│       └── MissingContextError (also a KeyError)
-├── ProviderError                         .provider .status .request_id .body .retry_after
-│   ├── ConnectionFailedError             unreachable, refused, reset
-│   │   └── RequestTimeoutError (also a TimeoutError)
-│   ├── RateLimitedError                  429
-│   ├── OverloadedError                   5xx
-│   ├── AuthenticationError               401, 403
-│   ├── InvalidRequestError               other 4xx
-│   │   ├── NotFoundError                 404: no such model or URL
-│   │   ├── ContextLengthExceededError    the prompt is too long
-│   │   │   └── ContextWindowError        detected before sending; .tokens .limit
-│   │   ├── ToolCallRefusedError          the model wrote an invalid tool call; .tool_call
-│   │   └── ContentFilterError            refused by the provider's policy
-│   └── InvalidResponseError              the response cannot be decoded
-│       ├── ResponseLimitError            the response is too large; .limit .maximum
-│       └── StreamInterruptedError        .partial
-├── ToolError                             for your tools; .media .metadata .value
-│   └── McpServerError                    .server .stderr
-├── ToolExecutionError                    a tool failed and the policy is to raise; .tool_name
-│   ├── UnknownToolError
-│   ├── ToolArgumentError                 .details .malformed
-│   ├── ToolDeniedError                   the message is sent to the model
-│   └── ToolTimeoutError (also a TimeoutError)
-├── ToolLoopError                         a limit, and on_exceeded="raise"; .result
-├── ChatMemoryError                       .conversation_id
-│   ├── ChatMemoryUnavailableError        the database cannot be reached
-│   └── VersionConflictError              the log has changed; .expected .actual
-├── EntityError                           .text .errors .response .pending_turn
-├── GuardrailError                        .guardrail .messages .response
-├── RateLimitExceededError                your own RateLimitAdvisor; .retry_after
-├── BudgetExceededError                   .spent .limit .unit .retry_after
-├── UnknownPriceError                     a limit of cost, and no price; .models
-├── UsageStoreError                       the shared store of a limit failed
-├── DeadlineExceededError (also a TimeoutError)
-└── BlockingCallError                     a blocking call needs an event loop
-```
-"""
+"""The errors of the library, ordered by what a caller does next; `docs/errors.md` has a tree."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -67,11 +18,7 @@ class ChatClientError(Exception):
         # By default, exceptions are unpickled with their positional arguments only.
         state = {**self.__dict__, "args": self.args}
         state.pop("trail", None)
-        return _new, (type(self),), state
-
-
-def _new(kind: type[ChatClientError]) -> ChatClientError:
-    return kind.__new__(kind)
+        return type(self).__new__, (type(self),), state
 
 
 class UsageError(ChatClientError, ValueError):
@@ -428,8 +375,7 @@ class RateLimitExceededError(ChatClientError):
 class BudgetExceededError(ChatClientError):
     """The `limit` of a `Budget` is reached, with `spent`; `unit` is `cost`, `calls` or tokens.
 
-    Attributes:
-        retry_after: For a quota, the seconds until its period ends, else None.
+    For a quota, `retry_after` are the seconds until its period ends.
     """
 
     def __init__(

@@ -177,6 +177,18 @@ def names(given: str | Iterable[str]) -> frozenset[str]:
     return several
 
 
+def checked_id(given: object, name: str = "a conversation id") -> str:
+    """Return *given* after validation; *name* is for the error.
+
+    Raises:
+        UsageError: It is not a string, or blank.
+    """
+    if not isinstance(given, str) or not given.strip():
+        msg = f"{name} must be a text that is not blank, not {given!r}"
+        raise UsageError(msg)
+    return given
+
+
 def error_kinds(
     what: str, given: type[Exception] | Collection[type[Exception]]
 ) -> tuple[type[Exception], ...]:

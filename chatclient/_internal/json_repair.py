@@ -55,25 +55,25 @@ def _rewritten(text: str) -> str | None:
     """Return *text* with every token in JSON syntax and open brackets closed; None if it cannot."""
     result: list[str] = []
     closers: list[str] = []
-    at = 0
-    while at < len(text):
-        token = _TOKEN.match(text, at)
+    position = 0
+    while position < len(text):
+        token = _TOKEN.match(text, position)
         if token is None:
             return None
-        at = token.end()
+        position = token.end()
         piece = token[0].lstrip()
         match token.lastgroup:
             case "open":
                 closers.append(_CLOSER[piece])
             case "close":
                 if not closers:
-                    return "".join(result) if not text[at:].strip("}] \t\r\n") else None
+                    return "".join(result) if not text[position:].strip("}] \t\r\n") else None
                 if closers.pop() != piece:
                     return None
                 _drop_comma(result)
             case "word":
                 piece = _LITERALS.get(piece, piece)
-                if at == len(text) and piece not in _COMPLETE_WORDS:
+                if position == len(text) and piece not in _COMPLETE_WORDS:
                     return None
             case "double" | "single":
                 piece = _string(piece)

@@ -1,6 +1,9 @@
-"""The names that each public package exports, and the module that defines each of them."""
+"""The names that each public package exports, and their lazy import from the defining modules."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
 
 _NAMES: Mapping[str, Mapping[str, str]] = {
     "chatclient": {
@@ -39,7 +42,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.chat.turn": "TURN_KEY Turn",
         "chatclient.client.batch": "Batch BatchProgress BatchResult BatchSettings",
         "chatclient.client.call_response": "AsyncCallResponse CallResponse",
-        "chatclient.client.client": "ChatClient ChatClientBuilder",
+        "chatclient.client.builder": "ChatClientBuilder",
+        "chatclient.client.client": "ChatClient",
         "chatclient.client.request": "ChatClientRequestSpec",
         "chatclient.client.durations": "UNLIMITED Duration",
         "chatclient.client.settings": (
@@ -57,8 +61,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.function.parameters": "ToolParam",
     },
     "chatclient.advisors": {
-        "chatclient.advisors.budget": "SPENT Budget Price Spent",
-        "chatclient.advisors.quota": "Period",
+        "chatclient.advisors.budget": "Budget Period Price SPENT Spent",
         "chatclient.advisors.usage_store": (
             "InMemoryUsageStore SharedUsageStore UsageKey UsageStore"
         ),
@@ -108,7 +111,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "ACTIVATED_SKILL RETURN_DIRECT Effect ReturnDirect ToolCallback ToolCallbackProvider "
             "ToolContext ToolMetadata ToolRequest ToolResult"
         ),
-        "chatclient.chat.tool_definition": "ToolDefinition",
+        "chatclient.chat.tool_definition": "ToolDefinition sanitise_tool_name",
         "chatclient.tools.augmentation": (
             "AugmentedArguments AugmentedToolCallback AugmentedToolProvider Consumer augment"
         ),
@@ -129,11 +132,9 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
         "chatclient.tools.function.data_tool": "DataToolCallback Executor ExternalTool is_external",
         "chatclient.tools.function.decorator": "tool",
-        "chatclient.tools.function.naming": "sanitise_tool_name",
         "chatclient.tools.function.parameters": "ToolMemoryId ToolParam",
-        "chatclient.tools.mcp.tool_names": "ToolNamePrefix",
+        "chatclient.tools.mcp.provider": "McpToolCallbackProvider ToolNamePrefix",
         "chatclient.tools.mcp.limits": "McpLimits",
-        "chatclient.tools.mcp.provider": "McpToolCallbackProvider",
         "chatclient.tools.mcp.server": (
             "Connect ElicitationHandler McpElicitation McpProgress McpServer McpServerSettings "
             "McpUserAnswer ToolContextToMeta tool_context_meta"
@@ -152,6 +153,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "DEFAULT_MAX_RESULTS ToolIndex ToolReference ToolSearchRequest ToolSearchResponse"
         ),
         "chatclient.tools.search.keyword": "KeywordToolIndex",
+        "chatclient.tools.search.provider": "ProviderToolIndex",
         "chatclient.tools.search.regex": "RegexToolIndex",
         "chatclient.tools.search.vector": "VectorToolIndex",
         "chatclient.tools.skills": "ACTIVATE_SKILL READ_SKILL_RESOURCE Skill Skills",
@@ -165,22 +167,21 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.providers.bedrock.model": "BedrockChatModel",
         "chatclient.providers.bedrock.options": "BedrockChatOptions",
         "chatclient.providers.compatible": "compatible_model",
+        "chatclient.providers.registry": "chat_model",
         "chatclient.providers.composite": "FallbackChatModel RoutingChatModel",
         "chatclient.providers.embeddings": (
             "GeminiEmbeddingModel OllamaEmbeddingModel OpenAIEmbeddingModel"
         ),
         "chatclient.providers.gemini.model": "GeminiChatModel GeminiChatOptions",
-        "chatclient.providers.http.auth": "Headers",
+        "chatclient.providers.http.auth": "ExpiringCredentials Headers",
         "chatclient.providers.http.client": "HttpAnswer HttpClient",
-        "chatclient.providers.http.credentials": "ExpiringCredentials",
-        "chatclient.providers.http.stream_listener": "with_listener",
+        "chatclient.providers.http.reader": "EventReader with_listener",
         "chatclient.providers.http.model": "HttpModel",
-        "chatclient.providers.http.reader": "EventReader",
         "chatclient.providers.http.connections": "Connections",
         "chatclient.providers.http.limits": "ResponseLimits",
         "chatclient.providers.http.retry": "RetryPolicy",
         "chatclient.providers.http.settings": "HttpOptions",
-        "chatclient.providers.http.timeouts": "Timeouts",
+        "chatclient.providers.http.request": "Timeouts",
         "chatclient.providers.local.hub": "fetch_model_file",
         "chatclient.providers.local.minilm": "MiniLmEmbeddingModel",
         "chatclient.providers.local.model": "LocalChatModel",
@@ -196,7 +197,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.providers.openai.responses": (
             "OpenAIResponsesChatModel OpenAIResponsesChatOptions"
         ),
-        "chatclient.providers.registry": "chat_model",
         "chatclient.providers.vertex": "vertex_model",
     },
     "chatclient.memory": {
@@ -207,7 +207,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.memory.in_memory": "InMemoryChatMemoryRepository",
         "chatclient.memory.redis": "RedisChatMemoryRepository",
         "chatclient.memory.repository": "ChatMemoryRepository Conversation newest",
-        "chatclient.memory.retention": "stamped",
+        "chatclient.memory.encoding": "stamped",
         "chatclient.memory.sessions.chat_memory": "SessionChatMemory",
         "chatclient.memory.sessions.compaction": (
             "AnyTrigger Compaction CompactionStrategy CompactionTrigger SlidingWindow "
@@ -234,8 +234,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "DocumentJoiner DocumentPostProcessor DocumentRetriever Query QueryAugmenter "
             "QueryExpander QueryRouter QueryTransformer RetrievalError"
         ),
-        "chatclient.retrieval.retrievers": "VectorStoreDocumentRetriever",
-        "chatclient.retrieval.routing": "LanguageModelQueryRouter",
+        "chatclient.retrieval.retrievers": "LanguageModelQueryRouter VectorStoreDocumentRetriever",
         "chatclient.retrieval.transformers": (
             "CompressionQueryTransformer MultiQueryExpander RewriteQueryTransformer "
             "TranslationQueryTransformer"
@@ -250,7 +249,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "chatclient.structured": {
         "chatclient.chat.thinking_tags": "without_thoughts",
-        "chatclient.structured.answer_cleaning": "Cleaner cleaned without_fence",
+        "chatclient.structured.answer_cleaning": "NOTHING Cleaner cleaned without_fence",
         "chatclient.structured.converters": (
             "JsonSchemaOutputConverter ListOutputConverter MapOutputConverter "
             "StructuredOutputConverter TextOutputConverter"
@@ -258,7 +257,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.structured.output": (
             "NATIVE_STRUCTURED_OUTPUT Native ResponseEntity StructuredOutput"
         ),
-        "chatclient.structured.partial": "NOTHING",
         "chatclient.structured.type_converter": "TypeOutputConverter",
     },
     "chatclient.services": {
@@ -310,3 +308,33 @@ PUBLIC_NAMES: Mapping[str, Mapping[str, str]] = {
     for package, modules in _NAMES.items()
 }
 """The defining module of each public name, by package and name."""
+
+
+def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a public package (PEP 562).
+
+    `__getattr__` imports the module of a name at its first use. For a name that another public
+    package exports, it raises an `ImportError` that names that package.
+    """
+    names = PUBLIC_NAMES[package]
+
+    def get_attribute(name: str) -> Any:
+        if name == "__all__":
+            return sorted(names)
+        if name in names:
+            value = getattr(import_module(names[name]), name)
+            setattr(sys.modules[package], name, value)
+            return value
+        if f"{package}.{name}" in PUBLIC_NAMES:
+            return import_module(f"{package}.{name}")
+        for other, exported in PUBLIC_NAMES.items():
+            if name in exported:
+                msg = f"cannot import {name!r} from {package!r}: use `from {other} import {name}`"
+                raise ImportError(msg, name=package)
+        msg = f"module {package!r} has no attribute {name!r}"
+        raise AttributeError(msg, name=name, obj=sys.modules[package])
+
+    def list_attributes() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *names})
+
+    return get_attribute, list_attributes

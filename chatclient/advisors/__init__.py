@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from chatclient._internal.lazy_exports import lazy_exports
+from chatclient._internal.public_names import lazy_exports
 
 if TYPE_CHECKING:
     from chatclient.advisors.budget import (
         SPENT as SPENT,
         Budget as Budget,
+        Period as Period,
         Price as Price,
         Spent as Spent,
     )
@@ -58,9 +59,6 @@ if TYPE_CHECKING:
     )
     from chatclient.advisors.memory.vector_store import (
         VectorStoreChatMemoryAdvisor as VectorStoreChatMemoryAdvisor,
-    )
-    from chatclient.advisors.quota import (
-        Period as Period,
     )
     from chatclient.advisors.rate_limit import (
         RATE_LIMIT_ORDER as RATE_LIMIT_ORDER,

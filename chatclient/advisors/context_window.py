@@ -6,11 +6,10 @@ from typing import Literal
 from chatclient._internal.checks import check_callable, check_choice, check_number
 from chatclient._internal.json import dumps
 from chatclient.advisors.parameter_names import hints_parameter_names
-from chatclient.advisors.tool_search.options_cache import OptionsCache
 from chatclient.chain.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.message_merging import current_turn_start
 from chatclient.chat.messages import Message, system_messages
-from chatclient.chat.options import ChatOptions
+from chatclient.chat.options import ChatOptions, OptionsCache
 from chatclient.chat.prompt import Prompt
 from chatclient.errors import ContextWindowError
 from chatclient.memory.window import Window, estimated_tokens

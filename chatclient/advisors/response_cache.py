@@ -14,7 +14,6 @@ from chatclient._internal.frozen import EMPTY, merged
 from chatclient._internal.json import dumps, has_json_form
 from chatclient._internal.logging import get_logger
 from chatclient.advisors.parameter_names import hints_parameter_names
-from chatclient.advisors.tool_search.options_cache import OptionsCache
 from chatclient.chain.chain import (
     LOWEST_PRECEDENCE,
     Advisor,
@@ -25,7 +24,7 @@ from chatclient.chain.chain import (
 from chatclient.chat.events import RoundEnded, events_of
 from chatclient.chat.message_merging import has_content
 from chatclient.chat.model import ChatModel
-from chatclient.chat.options import ChatOptions
+from chatclient.chat.options import ChatOptions, OptionsCache
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse
 from chatclient.chat.serialization import message_to_dict

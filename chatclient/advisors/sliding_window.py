@@ -215,8 +215,8 @@ class SharedWindow:
         response = await call_next(request)
         spent = response.chat_response.usage.total_tokens
         if spent and "tokens" in amounts and spent != amounts["tokens"]:
-            counter, more = self._counter("tokens", index), spent - amounts["tokens"]
-            await self.counters.record(counter, more, 2 * self.limits.period, runtime)
+            counter, next_page = self._counter("tokens", index), spent - amounts["tokens"]
+            await self.counters.record(counter, next_page, 2 * self.limits.period, runtime)
         return response
 
     def _amounts(self, tokens: int) -> Mapping[str, int]:

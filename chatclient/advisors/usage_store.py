@@ -187,11 +187,11 @@ def key_of(key: UsageKey | None, request: ChatClientRequest) -> str:
     """
     if key is None:
         return ""
-    found: object = key(request)
-    if not isinstance(found, str) or not found:
+    usage_key: object = key(request)
+    if not isinstance(usage_key, str) or not usage_key:
         msg = (
             "the key of a limit must be a text that is not empty, such as the id of a user, not"
-            f" {found!r}; it is computed from the request's context or tool context"
+            f" {usage_key!r}; it is computed from the request's context or tool context"
         )
         raise UsageError(msg)
-    return found
+    return usage_key

@@ -8,7 +8,7 @@ from inspect import CO_VARARGS
 from types import FunctionType, MethodType
 from typing import Any, Protocol, Self
 
-from chatclient._internal.exception_groups import raise_single
+from chatclient._internal.exceptions import raise_single
 from chatclient._internal.frozen import EMPTY, freeze_fields, frozen, merged, without
 from chatclient.chain.model_call import call_model
 from chatclient.chat.model import ChatModel

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from chatclient._internal.checks import check_type
-from chatclient._internal.exception_groups import raise_single
+from chatclient._internal.exceptions import raise_single
 from chatclient.chain.prices import load_prices, models_in, with_cost
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.events import RoundEnded, TextDelta, events_of
@@ -35,7 +35,7 @@ from chatclient.runtime.context_vars import context_variable
 from chatclient.runtime.deadlines import deadline_error, is_expired
 from chatclient.runtime.observation import Step
 from chatclient.runtime.runtime import Runtime
-from chatclient.runtime.thread_inbox import Emitter
+from chatclient.runtime.threads import Emitter
 
 
 class UsageLedger(Protocol):
@@ -194,7 +194,9 @@ def _merge_messages(prompt: Prompt) -> Prompt:
 
 
 async def _add_chunk(chunk: ChatResponse, aggregator: MessageAggregator, emit: Emitter) -> None:
-    for event in events_of(aggregator.take(chunk)):  # only the first generation is emitted
+    for event in events_of(
+        aggregator.add_and_normalize(chunk)
+    ):  # only the first generation is emitted
         await emit(event)
 
 

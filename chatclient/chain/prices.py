@@ -1,13 +1,10 @@
-"""The cost of model calls, from the offline data of `genai-prices` (extra `prices`)."""
+"""The cost of model calls, if the extra `prices` is installed."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
-from typing import Any
 
-from chatclient._internal.frozen import EMPTY
 from chatclient._internal.logging import get_logger
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
@@ -18,7 +15,6 @@ log = get_logger(__name__)
 
 # Names of providers that differ from ours.
 _PROVIDERS = {"gemini": "google", "moonshot": "moonshotai", "xai": "x-ai", "zhipu": "zhipuai"}
-_CURRENCY = "USD"  # of all prices in the data
 
 _Price = Callable[[Usage, str | None], Cost | None]
 """Returns the cost of a usage in a service tier; None if the numbers make no sense."""
@@ -34,11 +30,15 @@ _loaded = False
 
 
 async def load_prices(runtime: Runtime) -> None:
-    """Load the prices, which takes a moment, if they are installed; they are never fetched."""
+    """Load the prices, which takes a moment, if they are installed; they are never fetched.
+
+    The first call of the process does that; others need the prices only when they have a response.
+    """
     global _loaded  # noqa: PLW0603 - of the process
-    if not _loaded and prices_installed():
-        await runtime.invoke(__import__, "genai_prices.data")
+    if _loaded or not prices_installed():
+        return
     _loaded = True
+    await runtime.invoke(__import__, "genai_prices.data")
 
 
 def with_cost(response: ChatResponse, model: ChatModel, options: ChatOptions) -> ChatResponse:
@@ -81,8 +81,10 @@ def _price_for(model: ChatModel, options: ChatOptions, reported: str = "") -> _P
 def _price(provider: str, address: str, requested: str, reported: str) -> _Price | None:
     if provider == "local":
         return _nothing
+    from chatclient.chain.price_data import find_price  # noqa: PLC0415 - an extra
+
     for name in filter(None, (reported, requested)):
-        if (found := _find(_PROVIDERS.get(provider, provider), address, name)) is not None:
+        if (found := find_price(_PROVIDERS.get(provider, provider), address, name)) is not None:
             return found
     log.info("no price", provider=provider, model=requested)
     return None
@@ -90,55 +92,4 @@ def _price(provider: str, address: str, requested: str, reported: str) -> _Price
 
 def _nothing(_usage: Usage, _tier: str | None) -> Cost:
     """Return the cost of a model that runs on this machine."""
-    return Cost(currency=_CURRENCY)
-
-
-def _find(provider: str, address: str, name: str) -> _Price | None:
-    """Return the price of the model *name* in the data; the server's address says most."""
-    # Imported on first use: loading the data takes a moment.
-    from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415
-
-    snapshot = get_snapshot()
-    places = [each for each in snapshot.providers if each.id == provider]
-    with suppress(LookupError):
-        places.insert(0, snapshot.find_provider(None, None, address))
-    for place in places:
-        with suppress(LookupError):
-            return _price_of(*snapshot.find_provider_model(name, place, None, None))
-    return None
-
-
-def _price_of(seller: Any, model: Any) -> _Price:
-    """Return the price of a *model* in the data."""
-
-    def price(usage: Usage, tier: str | None) -> Cost | None:
-        context = None if tier is None else {"service_tier": tier}
-        try:
-            found = model.calc_price(_counts(usage), seller, price_context=context)
-        except (LookupError, TypeError, ValueError) as error:  # such as more cached than all tokens
-            log.info("no cost", model=model.id, error=type(error).__name__)
-            return None
-        return Cost(found.total_price, _CURRENCY)
-
-    return price
-
-
-def _counts(usage: Usage) -> Any:
-    """Return the numbers of *usage* as the data takes them."""
-    from genai_prices import Usage as Counts  # noqa: PLC0415 - see `_find`
-
-    counts = {
-        "input_tokens": max(0, usage.input_tokens),
-        "output_tokens": max(0, usage.output_tokens),
-        "cache_read_tokens": usage.cache_read_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
-        # Anthropic's numbers: a longer lifetime costs more, and searches cost by number.
-        "cache_write_1h_tokens": _native(usage, "cache_creation", "ephemeral_1h_input_tokens"),
-        "web_searches": _native(usage, "server_tool_use", "web_search_requests"),
-    }
-    return Counts(**{name: count for name, count in counts.items() if count is not None})
-
-
-def _native(usage: Usage, group: str, name: str) -> int | None:
-    values = usage.native.get(group) or EMPTY
-    return values.get(name) if isinstance(values, Mapping) else None
+    return Cost()

@@ -32,13 +32,13 @@ class MessageAggregator:
     decoder of the stream, not here.
     """
 
-    __slots__ = ("_generations", "_metadata", "_native", "_values")
+    __slots__ = ("_generations", "_metadata", "_native_usage", "_values")
 
     def __init__(self) -> None:
         self._generations: dict[int, _GenerationBuilder] = {}
         # Updated in place, and frozen in `response`.
         self._metadata = NO_METADATA
-        self._native: dict[str, Any] = {}
+        self._native_usage: dict[str, Any] = {}
         self._values: dict[str, Any] = {}
 
     def add(self, chunk: ChatResponse | str) -> None:
@@ -46,9 +46,9 @@ class MessageAggregator:
         if isinstance(chunk, str):
             self.add_text(chunk)
         else:
-            self.take(chunk)
+            self.add_and_normalize(chunk)
 
-    def take(self, chunk: ChatResponse) -> list[Part]:
+    def add_and_normalize(self, chunk: ChatResponse) -> list[Part]:
         """Add a chunk, and return its parts of the first generation.
 
         Fragments of tool calls are normalized: those of one call have the same id and index, and
@@ -61,7 +61,7 @@ class MessageAggregator:
                 first = parts
         if chunk.metadata is not NO_METADATA:
             self._metadata = _joined(self._metadata, chunk.metadata)
-            self._native.update(chunk.metadata.usage.native)
+            self._native_usage.update(chunk.metadata.usage.native)
             self._values.update(chunk.metadata.values)
         return first
 
@@ -81,7 +81,7 @@ class MessageAggregator:
         generations = sorted(self._generations.items())
         metadata = self._metadata
         if metadata is not NO_METADATA:
-            usage = replace(metadata.usage, native=frozen(self._native))
+            usage = replace(metadata.usage, native=frozen(self._native_usage))
             metadata = replace(metadata, usage=usage, values=frozen(self._values))
         return ChatResponse(tuple(builder.build(index) for index, builder in generations), metadata)
 
@@ -161,11 +161,15 @@ class _AudioBuilder:
 
 
 class _GenerationBuilder:
-    """Joins the chunks of one generation: lists of text pieces, builders and complete parts."""
+    """Joins the chunks of one generation.
+
+    Its parts so far are lists of text pieces, builders of other parts, and complete parts. The
+    generation's metadata (not that of its message) contains finish reasons and log probabilities.
+    """
 
     __slots__ = (
-        *("_audio", "_by_id", "_by_index", "_last", "_last_metadata", "_metadata", "_newest"),
-        *("_parts", "_reasoning_at"),
+        *("_audio", "_by_id", "_by_index", "_generation", "_message_metadata", "_metadata"),
+        *("_newest", "_parts", "_reasoning_at"),
     )
 
     def __init__(self) -> None:
@@ -176,12 +180,12 @@ class _GenerationBuilder:
         self._by_index: dict[int | None, CallBuilder] = {}
         self._reasoning_at = -1  # index of the last reasoning among the parts
         self._audio: _AudioBuilder | None = None
-        self._last = Generation(AssistantMessage())
-        self._last_metadata: dict[str, Any] = {}
+        self._generation = Generation(AssistantMessage())
         self._metadata: dict[str, Any] = {}
+        self._message_metadata: dict[str, Any] = {}
 
     def add(self, generation: Generation) -> list[Part]:
-        """Add a chunk, and return its parts; see `MessageAggregator.take`."""
+        """Add a chunk, and return its parts; see `MessageAggregator.add_and_normalize`."""
         parts: list[Part] = []
         named: set[CallBuilder] = set()
         for part in generation.output.parts:
@@ -200,10 +204,10 @@ class _GenerationBuilder:
             else:
                 self._parts.append(part)
         if generation.output.metadata:
-            self._metadata.update(generation.output.metadata)
+            self._message_metadata.update(generation.output.metadata)
         if generation.finish_reason or generation.native_finish_reason or generation.metadata:
-            self._last = _later(self._last, generation)
-            self._last_metadata.update(generation.metadata)
+            self._generation = _later(self._generation, generation)
+            self._metadata.update(generation.metadata)
         return parts
 
     def build(self, index: int) -> Generation:
@@ -215,9 +219,9 @@ class _GenerationBuilder:
                 parts.append(part.build())
             else:
                 parts.append(part)
-        message = AssistantMessage(parts, metadata=frozen(self._metadata))
-        metadata = frozen(self._last_metadata)
-        return replace(self._last, output=message, index=index, metadata=metadata)
+        message = AssistantMessage(parts, metadata=frozen(self._message_metadata))
+        metadata = frozen(self._metadata)
+        return replace(self._generation, output=message, index=index, metadata=metadata)
 
     def add_text(self, text: str) -> None:
         if self._parts and type(self._parts[-1]) is list:
@@ -287,8 +291,12 @@ class _GenerationBuilder:
         if part.text or not part.signature or not part.provider:
             return last
         # A signature without text may arrive after other parts: it signs the last reasoning.
-        known = self._parts[self._reasoning_at] if self._reasoning_at >= 0 else None
-        return self._reasoning_at if known and known.provider == part.provider else last
+        last_reasoning = self._parts[self._reasoning_at] if self._reasoning_at >= 0 else None
+        return (
+            self._reasoning_at
+            if last_reasoning and last_reasoning.provider == part.provider
+            else last
+        )
 
 
 def _later(old: Generation, new: Generation) -> Generation:

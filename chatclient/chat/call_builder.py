@@ -36,14 +36,14 @@ class _Arguments:
 
     def complete_object(self) -> dict[str, Any] | None:
         """Return the JSON object that the fragments form, or None."""
-        more = False
+        has_content = False
         while self._scanned < len(self.fragments):
-            more = more or not self.fragments[self._scanned].isspace()
+            has_content = has_content or not self.fragments[self._scanned].isspace()
             self._scan_brackets(self.fragments[self._scanned])
             self._scanned += 1
-        if more and self._closed:  # text after a complete value
+        if has_content and self._closed:  # text after a complete value
             self._object = None
-        elif more and not self._depth and not self._in_string:
+        elif has_content and not self._depth and not self._in_string:
             self._closed = True
             self._object = _object_in(self.text())
         return self._object

@@ -94,11 +94,11 @@ def _has_consecutive(messages: tuple[Message, ...]) -> bool:
 
 
 def append_messages(
-    messages: tuple[Message, ...], more: tuple[Message, ...]
+    messages: tuple[Message, ...], added: tuple[Message, ...]
 ) -> tuple[Message, ...]:
-    """Return *messages* and *more*, with consecutive answers at the boundary merged."""
-    merged = _merged(messages[-1], more[0]) if messages and more else None
-    return (*messages, *more) if merged is None else (*messages[:-1], merged, *more[1:])
+    """Return *messages* and *added*, with consecutive answers at the boundary merged."""
+    merged = _merged(messages[-1], added[0]) if messages and added else None
+    return (*messages, *added) if merged is None else (*messages[:-1], merged, *added[1:])
 
 
 def with_user_message(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -186,16 +186,16 @@ def _merged(last: Message, next: Message) -> Message | None:
             return None
 
 
-def begins_turn(messages: Sequence[Message], at: int) -> bool:
-    """Return whether a turn begins at index *at*: with the first of consecutive user messages.
+def begins_turn(messages: Sequence[Message], index: int) -> bool:
+    """Return whether a turn begins at index *index*: with the first of consecutive user messages.
 
     User messages directly after tool results belong to the running turn, unless the results end it.
     """
-    if not isinstance(messages[at], UserMessage):
+    if not isinstance(messages[index], UserMessage):
         return False
-    while at and isinstance(messages[at - 1], SystemMessage):
-        at -= 1
-    return not at or ends_turn(messages[at - 1])
+    while index and isinstance(messages[index - 1], SystemMessage):
+        index -= 1
+    return not index or ends_turn(messages[index - 1])
 
 
 def ends_turn(message: Message) -> bool:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal, Self
 
 from chatclient._internal.checks import check_moment, check_type
-from chatclient._internal.frozen import EMPTY, freeze_fields, frozen
+from chatclient._internal.frozen import EMPTY, frozen
 from chatclient.chat.parts import (
     PARTS,
     Media,
@@ -16,6 +16,7 @@ from chatclient.chat.parts import (
     Reasoning,
     ToolCall,
     ToolCallChunk,
+    ToolResponse,
     as_tuple,
     check_parts,
     join_parts,
@@ -59,7 +60,6 @@ class Message:
 
     A message may have an `id`, such as that of a chat frontend; it is neither sent nor compared. A
     memory recognises resent messages by it, and gives one to each message that it stores without.
-
     A repository sets `stored_at`, a time in UTC, in messages that have none; it is neither sent nor
     compared.
     """
@@ -91,6 +91,12 @@ class Message:
             object.__setattr__(result, "_wire", wire)
         return result
 
+    def _set(self, metadata: Any, id: str | None, stored_at: datetime | None) -> None:
+        check_moment("the time of storing", stored_at)
+        object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
+        object.__setattr__(self, "id", id)
+        object.__setattr__(self, "stored_at", stored_at)
+
     def _with(self, name: str, value: object) -> Self:
         kind = type(self)
         if kind.__module__ != __name__:  # a subclass may have further attributes
@@ -102,15 +108,15 @@ class Message:
         object.__setattr__(result, name, value)
         return result
 
-    def wire(self, dialect: object) -> bytes | None:
-        """Return the cached encoding for *dialect*, if it is the one stored last."""
+    def wire(self, settings: object) -> bytes | None:
+        """Return the cached encoding with *settings*, if they are those of the last one."""
         cached: tuple[object, bytes] | None = getattr(self, "_wire", None)
-        return cached[1] if cached is not None and cached[0] is dialect else None
+        return cached[1] if cached is not None and cached[0] is settings else None
 
-    def cache_wire(self, dialect: object, form: bytes) -> bytes:
-        """Cache *form* as the encoding of this message for *dialect*, and return it."""
-        object.__setattr__(self, "_wire", (dialect, form))
-        return form
+    def cache_wire(self, settings: object, encoded: bytes) -> bytes:
+        """Cache *encoded*, this message as encoded with *settings*, and return it."""
+        object.__setattr__(self, "_wire", (settings, encoded))
+        return encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +141,7 @@ class SystemMessage(Message):
 
     def __post_init__(self) -> None:
         check_type("the content of a system message", self.content, str)
-        check_moment("the time of storing", self.stored_at)
-        object.__setattr__(self, "metadata", frozen(self.metadata, "metadata"))
+        self._set(self.metadata, self.id, self.stored_at)
 
     @property
     def text(self) -> str:
@@ -151,6 +156,14 @@ class SystemMessage(Message):
             self.id,
             self.stored_at,
         )
+
+
+def _repr(message: "UserMessage | AssistantMessage") -> str:
+    parts = message.parts
+    shown = repr(parts[0]) if len(parts) == 1 else repr(list(parts))
+    metadata = f", metadata={dict(message.metadata)!r}" if message.metadata else ""
+    id = f", id={message.id!r}" if message.id is not None else ""
+    return f"{type(message).__name__}({shown}{metadata}{id})"
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -185,10 +198,7 @@ class UserMessage(Message):
         parts = join_parts(content, media)
         check_parts(parts, (str, Media, ProviderPart), "no text and no media")
         object.__setattr__(self, "parts", parts)
-        object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
-        object.__setattr__(self, "id", id)
-        check_moment("the time of storing", stored_at)
-        object.__setattr__(self, "stored_at", stored_at)
+        self._set(metadata, id, stored_at)
 
     @property
     def text(self) -> str:
@@ -216,8 +226,7 @@ class UserMessage(Message):
         metadata = self.metadata if metadata is None else metadata
         return type(self)(parts, metadata=metadata, id=self.id, stored_at=self.stored_at)
 
-    def __repr__(self) -> str:
-        return _repr(self, self.parts)
+    __repr__ = _repr
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -254,14 +263,10 @@ class AssistantMessage(Message):
         id: str | None = None,
         stored_at: datetime | None = None,
     ) -> None:
-        parts: tuple[Part, ...]
         parts = (*as_tuple(reasoning), *join_parts(content, media), *as_tuple(tool_calls))
         check_parts(parts, PARTS, "no text, no media, no tool call")
         object.__setattr__(self, "parts", parts)
-        object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
-        object.__setattr__(self, "id", id)
-        check_moment("the time of storing", stored_at)
-        object.__setattr__(self, "stored_at", stored_at)
+        self._set(metadata, id, stored_at)
 
     @property
     def text(self) -> str:
@@ -299,37 +304,7 @@ class AssistantMessage(Message):
         metadata = self.metadata if metadata is None else metadata
         return type(self)(parts, metadata=metadata, id=self.id, stored_at=self.stored_at)
 
-    def __repr__(self) -> str:
-        return _repr(self, self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class ToolResponse:
-    """The result of one tool call.
-
-    Attributes:
-        id: The id of the call.
-        name: The name of the tool.
-        data: The result as text, usually JSON.
-        is_error: Whether the call failed; `data` is the error message then.
-        media: Images and other content of the result.
-        metadata: Values for the application; not sent.
-
-    Raises:
-        WrongTypeError: *data* is not a text.
-    """
-
-    id: str
-    name: str
-    data: str
-    is_error: bool = False
-    media: tuple[Media, ...] = ()
-    metadata: Mapping[str, Any] = EMPTY
-
-    def __post_init__(self) -> None:
-        check_type("the data of a tool response", self.data, str, "write json.dumps(...)")
-        if self.metadata is not EMPTY:
-            freeze_fields(self, "metadata")
+    __repr__ = _repr
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -362,10 +337,7 @@ class ToolResponseMessage(Message):
         for each in (several := as_tuple(responses)):
             check_type("a tool's answer", each, ToolResponse)
         object.__setattr__(self, "responses", several)
-        object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
-        object.__setattr__(self, "id", id)
-        check_moment("the time of storing", stored_at)
-        object.__setattr__(self, "stored_at", stored_at)
+        self._set(metadata, id, stored_at)
 
     @property
     def text(self) -> str:
@@ -385,13 +357,6 @@ class ToolResponseMessage(Message):
             self.id,
             self.stored_at,
         )
-
-
-def _repr(message: Message, parts: Sequence[Any]) -> str:
-    shown = repr(parts[0]) if len(parts) == 1 else repr(list(parts))
-    metadata = f", metadata={dict(message.metadata)!r}" if message.metadata else ""
-    id = f", id={message.id!r}" if message.id is not None else ""
-    return f"{type(message).__name__}({shown}{metadata}{id})"
 
 
 def as_messages(messages: Message | Iterable[Message]) -> tuple[Message, ...]:

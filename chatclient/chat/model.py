@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.closeable import Closeable
-from chatclient._internal.exception_groups import raise_single
+from chatclient._internal.exceptions import raise_single
 from chatclient.chat.messages import Message
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, check_tool_names
 from chatclient.chat.prompt import Prompt, as_prompt, with_default_options
@@ -19,8 +19,9 @@ from chatclient.runtime.event_stream import AsyncEvents, drive_stream
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.runtime.threads import is_awaitable
 
-if TYPE_CHECKING:  # only loaded with batches
+if TYPE_CHECKING:  # only loaded with batches and server tools
     from chatclient.chat.batch_api import BatchApi, SendItem
+    from chatclient.chat.server_tool import ServerTool
 
 OutputMode = Literal["schema", "tool", "instructions"]
 """How a model returns JSON: its provider enforces a schema, it calls a tool whose parameters are
@@ -60,6 +61,17 @@ class ChatModel(Closeable, ABC):
         tools, or not every schema.
         """
         return "schema"
+
+    def has_server_tool(
+        self,
+        tool: "ServerTool",  # noqa: ARG002 - for subclasses
+        options: ChatOptions,  # noqa: ARG002
+    ) -> bool:
+        """Return whether the provider runs *tool* in a request with *options*.
+
+        If not, the tool's fallback is run in this process.
+        """
+        return False
 
     @property
     def provider(self) -> str:

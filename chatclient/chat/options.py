@@ -1,9 +1,20 @@
 """`ChatOptions`: the options of a request to a chat model."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Literal, Self, TypedDict, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    Self,
+    TypedDict,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+from weakref import ref
 
 from chatclient._internal.checks import (
     check_choice,
@@ -146,11 +157,11 @@ class ChatOptions:
             check_choice("cache", self.cache, None, CachedUpTo)
             _check_reasoning(self.reasoning)
         kind: Any = type(self)
-        for name, form in _forms(kind):
+        for name, containers in _container_options(kind):
             given = getattr(self, name)
             if given is None or given is EMPTY or type(given) is FrozenTree:
                 continue
-            value = _frozen_value(name, given, form)
+            value = _frozen_value(name, given, containers)
             if value is not given:
                 object.__setattr__(self, name, value)
 
@@ -173,7 +184,7 @@ class ChatOptions:
         return replace(self, **changes, defaults=self.defaults - changes.keys())
 
     def as_defaults(self) -> Self:
-        """Return a copy whose options are dropped where a model does not take them."""
+        """Return a copy in which all set options are *defaults*, which a model may drop."""
         return replace(self, defaults=frozenset(self.set_values()))
 
     def merge(self, over: "ChatOptions | None") -> "ChatOptions":
@@ -186,9 +197,9 @@ class ChatOptions:
             return self
         check_type("options", over, ChatOptions, "write ChatOptions(temperature=0.2)")
         kind = type(over) if isinstance(over, type(self)) else type(self)
-        known = _names(kind)
-        changes = {name: value for name, value in over.set_values().items() if name in known}
-        dropped = {name for name in over.unset if name in known}
+        names = _names(kind)
+        changes = {name: value for name, value in over.set_values().items() if name in names}
+        dropped = {name for name in over.unset if name in names}
         if not changes and not dropped and kind is type(self):
             return self
         values = {name: value for name, value in self.set_values().items() if name not in dropped}
@@ -216,31 +227,31 @@ def _check_reasoning(value: object) -> None:
 
 
 @cache
-def _forms(kind: type[Any]) -> tuple[tuple[str, tuple[type, ...]], ...]:
+def _container_options(kind: type[Any]) -> tuple[tuple[str, tuple[type, ...]], ...]:
     """Return the options of *kind* that may be mappings or sequences, and which of these."""
-    found: dict[str, tuple[type, ...]] = {}
+    options: dict[str, tuple[type, ...]] = {}
     for name, hint in get_type_hints(kind).items():
         origins = [get_origin(each) for each in get_args(hint) or (hint,)]
         origins.append(get_origin(hint))
-        form = tuple(
+        containers = tuple(
             each
             for each in (Mapping, Sequence)
             if any(isinstance(o, type) and issubclass(o, each) for o in origins)
         )
-        if form and name in _names(kind) and name != "tool_context":
-            found[name] = form
-    return tuple(found.items())
+        if containers and name in _names(kind) and name != "tool_context":
+            options[name] = containers
+    return tuple(options.items())
 
 
-def _frozen_value(name: str, given: Any, form: tuple[type, ...]) -> Any:
+def _frozen_value(name: str, given: Any, containers: tuple[type, ...]) -> Any:
     """Return *given*, the value of the option *name*, immutable and hashable."""
     if name == "tool_callbacks":
         return _callbacks(given)
     if name in ("output_schema", "extra"):
         check_type(name, given, Mapping)
-    if Sequence not in form:
+    if Sequence not in containers:
         return deep_frozen(given) or EMPTY if name == "extra" else deep_frozen(given)
-    if isinstance(given, Mapping) and Mapping in form:
+    if isinstance(given, Mapping) and Mapping in containers:
         return deep_frozen(given)
     several = (given,) if isinstance(given, str | Mapping) else given
     check_type(name, several, Iterable, "put a single one into a list")
@@ -307,12 +318,12 @@ def check_options(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[st
     Raises:
         UsageError: One of them is not.
     """
-    known = _names(kind)
-    unknown = sorted(set(values) - set(known))
+    names = _names(kind)
+    unknown = sorted(set(values) - set(names))
     if unknown:
         from difflib import get_close_matches  # noqa: PLC0415 - imported for a message only
 
-        near = [name for each in unknown for name in get_close_matches(each, known, n=1)]
+        near = [name for each in unknown for name in get_close_matches(each, names, n=1)]
         suggestion = f"did you mean {', '.join(map(repr, near))}? Otherwise " if near else ""
         msg = (
             f"{kind.__name__} has no option {', '.join(map(repr, unknown))}; "
@@ -354,3 +365,30 @@ def check_tool_choice(options: ChatOptions) -> None:
 
 
 NO_OPTIONS = ChatOptions()
+
+
+T = TypeVar("T")
+
+
+class OptionsCache(Generic[T]):
+    """Caches the value for the last options, because successive requests usually share them.
+
+    The options are referenced weakly; otherwise the tool context of a request would live as long
+    as the advisor.
+
+    Args:
+        compute: Returns the value for given options.
+    """
+
+    __slots__ = ("_compute", "_last")
+
+    def __init__(self, compute: Callable[[ChatOptions], T]) -> None:
+        self._compute = compute
+        self._last: tuple[ref[ChatOptions], T] | None = None
+
+    def get(self, options: ChatOptions) -> T:
+        """Return the value for *options*."""
+        last = self._last
+        if last is None or last[0]() is not options:
+            last = self._last = (ref(options), self._compute(options))
+        return last[1]

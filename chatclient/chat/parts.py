@@ -1,4 +1,4 @@
-"""The parts of messages: text, media, reasoning, tool calls."""
+"""The parts of messages: text, media, reasoning, tool calls and their responses."""
 
 import base64
 import mimetypes
@@ -199,6 +199,35 @@ def generate_call_id() -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolResponse:
+    """The result of one tool call.
+
+    Attributes:
+        id: The id of the call.
+        name: The name of the tool.
+        data: The result as text, usually JSON.
+        is_error: Whether the call failed; `data` is the error message then.
+        media: Images and other content of the result.
+        metadata: Values for the application; not sent.
+
+    Raises:
+        WrongTypeError: *data* is not a text.
+    """
+
+    id: str
+    name: str
+    data: str
+    is_error: bool = False
+    media: tuple[Media, ...] = ()
+    metadata: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        check_type("the data of a tool response", self.data, str, "write json.dumps(...)")
+        if self.metadata is not EMPTY:
+            freeze_fields(self, "metadata")
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallChunk:
     """A fragment of a tool call in a stream; `MessageAggregator` joins them.
 
@@ -241,11 +270,11 @@ Part: TypeAlias = str | Media | Reasoning | ToolCall | ToolCallChunk | ProviderP
 PARTS: tuple[Any, ...] = get_args(Part)
 
 
-def join_parts(content: Any, more: Any) -> tuple[Any, ...]:
-    """Return *content* and *more*, each one part or several, as a tuple."""
+def join_parts(content: Any, media: Any) -> tuple[Any, ...]:
+    """Return *content* and *media*, each one part or several, as a tuple."""
     if content is None or content == "":
-        return as_tuple(more)
-    return (*as_tuple(content), *as_tuple(more))
+        return as_tuple(media)
+    return (*as_tuple(content), *as_tuple(media))
 
 
 def as_tuple(given: Any) -> tuple[Any, ...]:
@@ -286,9 +315,9 @@ def with_text(parts: tuple[Any, ...], text: str) -> tuple[Any, ...]:
     Without text in *parts*, it is inserted after the reasoning.
     """
     indexes = [i for i, part in enumerate(parts) if isinstance(part, str) or _is_cited(part)]
-    at = indexes[0] if indexes else sum(isinstance(part, Reasoning) for part in parts)
-    others = [part for i, part in enumerate(parts) if i not in indexes]
-    return (*others[:at], text, *others[at:]) if text else tuple(others)
+    position = indexes[0] if indexes else sum(isinstance(part, Reasoning) for part in parts)
+    other_parts = [part for i, part in enumerate(parts) if i not in indexes]
+    return (*other_parts[:position], text, *other_parts[position:]) if text else tuple(other_parts)
 
 
 def new_text(change: str | Callable[[str], str], text: str) -> str:

@@ -279,9 +279,9 @@ def _generation_from(data: Mapping[str, Any]) -> Generation:
 
 
 def _metadata_from(data: Mapping[str, Any]) -> ChatResponseMetadata:
-    found = dict(data)
-    if "usage" in found:
-        found["usage"] = usage_from_dict(found["usage"])
-    if "rate_limit" in found:
-        found["rate_limit"] = RateLimit(**found["rate_limit"])
-    return ChatResponseMetadata(**found)
+    fields = dict(data)
+    if "usage" in fields:
+        fields["usage"] = usage_from_dict(fields["usage"])
+    if "rate_limit" in fields:
+        fields["rate_limit"] = RateLimit(**fields["rate_limit"])
+    return ChatResponseMetadata(**fields)

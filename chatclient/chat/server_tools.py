@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from chatclient._internal.checks import check_type
 from chatclient.chat.parts import as_tuple
@@ -132,3 +133,23 @@ class McpConnector(ServerTool):
     @property
     def _own_name(self) -> str:
         return self.label  # there may be several servers
+
+
+SearchVariant = Literal["bm25", "regex"]
+"""How a provider finds tools: by the words of a query, or by a regular expression."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ToolSearch(ServerTool):
+    """Finds tools among those of the request; used by `ProviderToolIndex`.
+
+    Attributes:
+        deferred: The names of the tools that the model sees once it has found them.
+        variant: The kind of search; None is the provider's own choice.
+        fallback: A tool that searches in this process.
+    """
+
+    name = "tool_search"
+    description = "Find tools."
+    deferred: tuple[str, ...] = ()
+    variant: SearchVariant | None = None

@@ -28,6 +28,11 @@ TURN_ID = "turn_id"
 """The key in a request's context of the id that the turn is to have; an agent that is called as a
 tool is given one. Default: derived from the `TURN_KEY`, or else random."""
 
+EARLIER_MESSAGES = "earlier_messages"
+"""The key in a request's context of the messages of the turn that precede those of the prompt, a
+tuple without system messages, inside a tool loop that sends no history. A memory inside the loop
+sends them."""
+
 Work = Callable[[Runtime], Awaitable[object]]
 
 

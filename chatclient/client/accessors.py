@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, TypeVar
 
-from chatclient.advisors.tool_loop.context_keys import PENDING_TURN, TOOL_EXECUTIONS
 from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
 from chatclient.chat.message_merging import (
     append_messages,
@@ -20,8 +19,8 @@ from chatclient.observability.trail import Trail
 from chatclient.runtime.observation import Step
 from chatclient.structured.converters import StructuredOutputConverter
 from chatclient.structured.output import entity_in
-from chatclient.tools.pending_turn import PendingTurn
-from chatclient.tools.tool_execution import ToolExecution
+from chatclient.tools.pending_turn import PENDING_TURN, PendingTurn
+from chatclient.tools.tool_execution import TOOL_EXECUTIONS, ToolExecution
 
 if TYPE_CHECKING:
     from chatclient.retrieval.vector_store.store import Document  # only loaded with retrieval

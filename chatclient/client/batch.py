@@ -30,6 +30,8 @@ from chatclient.structured.output import entity_in
 
 T = TypeVar("T")
 
+_CANCEL_SECONDS = 0.5  # until a batch that waits sees that it was cancelled
+
 BatchRequest = ChatClientRequestSpec | PromptLike
 """A request of the client, or what `client.prompt(...)` takes."""
 
@@ -178,18 +180,19 @@ class Batch(Generic[T]):
             pipeline, most = self._batched_pipeline(batches), batches.api.max_requests
             batches.resume()
         running: set[asyncio.Task[BatchResult[T]]] = set()
+        # Unlike `asyncio.wait`, a queue does not look at all of thousands of tasks each time.
+        ended: asyncio.Queue[asyncio.Task[BatchResult[T]]] = asyncio.Queue()
         try:
             while not self._cancelled:
                 while len(running) < most and (item := next(waiting, None)) is not None:
-                    running.add(asyncio.ensure_future(self._result(pipeline, *item)))
+                    task = asyncio.ensure_future(self._result(pipeline, *item))
+                    running.add(task)
+                    task.add_done_callback(ended.put_nowait)
                 if not running:
                     return
-                # The time-out lets `cancel` end a wait.
-                done, running = await asyncio.wait(
-                    running, timeout=0.5, return_when=asyncio.FIRST_COMPLETED
-                )
-                for task in done:
-                    yield self._counted(task.result())
+                if (done := await _next_of(ended)) is not None:
+                    running.discard(done)
+                    yield self._counted(done.result())
         finally:
             for task in running:
                 task.cancel()
@@ -203,9 +206,9 @@ class Batch(Generic[T]):
         self, pipeline: Pipeline, key: str, request: ChatClientRequestSpec
     ) -> BatchResult[T]:
         try:
-            known = self._journal.results.get(key)
-            if known is not None:
-                return self._result_of(key, known)
+            recorded = self._journal.results.get(key)
+            if recorded is not None:
+                return self._result_of(key, recorded)
             call = ChatClientRequestSpec(pipeline, request.settings).acall()
             if self._converter is None:
                 response = await call.chat_response()
@@ -282,6 +285,15 @@ def batch_of(
             raise UsageError(msg)
         keyed[str(key)] = spec
     return Batch(pipeline, keyed, entity, settings)
+
+
+async def _next_of(ended: "asyncio.Queue[T]") -> T | None:
+    """Return the next item; None after a moment, in which the batch may have been cancelled."""
+    try:
+        async with asyncio.timeout(_CANCEL_SECONDS):
+            return await ended.get()
+    except TimeoutError:
+        return None
 
 
 @contextmanager

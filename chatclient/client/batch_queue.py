@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from chatclient._internal.logging import get_logger
-from chatclient.chat.batch_api import BatchApi, BatchItem
+from chatclient.chat.batch_api import BatchAnswers, BatchApi, BatchItem
 from chatclient.client.batch_journal import BatchJournal
 from chatclient.errors import ChatClientError, InvalidResponseError, ProviderError
 from chatclient.runtime.runtime import ON_LOOP, Runtime
@@ -16,6 +16,7 @@ from chatclient.runtime.runtime import ON_LOOP, Runtime
 _log = get_logger(__name__)
 
 _LONGEST_WAIT = 60.0  # seconds between two polls
+_MOST_FAILURES = 10  # of polls in succession
 
 
 class BatchQueue:
@@ -61,9 +62,9 @@ class BatchQueue:
         key = self._key(path, body)
         if (answer := self._journal.answers.get(key)) is not None:
             return answer.encode()
-        known = key in self._answers
+        recorded = key in self._answers
         future = self._future(key)
-        if not known:
+        if not recorded:
             self._add(BatchItem(key, path, body, headers))
         return await future
 
@@ -129,11 +130,8 @@ class BatchQueue:
         await self._wait(batch_id, keys)
 
     async def _wait(self, batch_id: str, keys: list[str]) -> None:
-        seconds = self._poll_seconds
         try:
-            while (answers := await self.api.answers(batch_id, ON_LOOP)) is None:
-                await asyncio.sleep(seconds)
-                seconds = min(seconds * 1.5, max(_LONGEST_WAIT, self._poll_seconds))
+            answers = await self._poll(batch_id)
         except ProviderError as error:
             if not error.retryable:
                 self._journal.end_batch(batch_id, {})
@@ -146,6 +144,27 @@ class BatchQueue:
                 self._set(key, answer)
             else:
                 self._fail([key], answer or _missing(batch_id))
+
+    async def _poll(self, batch_id: str) -> BatchAnswers:
+        """Return the answers of a batch when it has ended.
+
+        A batch takes hours, in which the service may be out of reach for a while.
+        """
+        seconds, failures = self._poll_seconds, 0
+        while True:
+            try:
+                answers = await self.api.answers(batch_id, ON_LOOP)
+            except ProviderError as error:
+                failures += 1
+                if not error.retryable or failures == _MOST_FAILURES:
+                    raise
+                _log.warning("batch not polled", batch=batch_id, error=type(error).__name__)
+            else:
+                if answers is not None:
+                    return answers
+                failures = 0
+            await asyncio.sleep(seconds)
+            seconds = min(seconds * 1.5, max(_LONGEST_WAIT, self._poll_seconds))
 
     def _set(self, key: str, answer: bytes) -> None:
         future = self._future(key)

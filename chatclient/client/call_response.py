@@ -152,12 +152,16 @@ class CallResponse(LazyResponse):
     def _respond(self, output: StructuredOutput[Any] | None) -> ChatClientResponse:
         if self._response is not None:
             return self._response
-        with self._lock, self._storing_error():
+        with self._lock:
             if self._error is not None:
                 raise self._error
             if self._response is None:
                 self._used = True
-                self._response = drive(self._run(self._runtime, output))
+                try:
+                    self._response = drive(self._run(self._runtime, output))
+                except Exception as error:
+                    self._error = error
+                    raise
             return self._response
 
     @overload

@@ -38,6 +38,7 @@ from chatclient.tools.execution.toolset import ToolCallbackResolver
 
 _INDEXES = {
     "keyword": ("chatclient.tools.search.keyword", "KeywordToolIndex"),
+    "provider": ("chatclient.tools.search.provider", "ProviderToolIndex"),
     "regex": ("chatclient.tools.search.regex", "RegexToolIndex"),
 }
 

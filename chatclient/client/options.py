@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from chatclient._internal.frozen import merged
-from chatclient.advisors.tool_loop.context_keys import REFRESH_TOOLS
 from chatclient.chat.messages import Message, without_system
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, check_options
 from chatclient.chat.tool import CONVERSATION_ID, ToolCallback, ToolRequest
@@ -16,7 +15,7 @@ from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
 from chatclient.tools.duplicates import without_duplicates
 from chatclient.tools.execution.toolset import resolve_tool
-from chatclient.tools.providers import Offers, is_provider, offered_tools
+from chatclient.tools.providers import REFRESH_TOOLS, Offers, is_provider, offered_tools
 from chatclient.tools.sources import Resolved
 
 
@@ -37,14 +36,14 @@ def with_options(
         msg = f"options are given by name, like options(temperature=0.2), not as {given!r}"
         raise UsageError(msg)
     kind = type(shared.model.options)
-    several = [] if options is None or options is NO_OPTIONS else [options]
+    layers = [] if options is None or options is NO_OPTIONS else [options]
     if values:
         named = type(options) if isinstance(options, kind) else kind
         given_values = {
             name: value for name, value in check_options(named, values).items() if value is not None
         }
-        several.append(named(**given_values, unset=values.keys() - given_values.keys()))
-    for each in several:
+        layers.append(named(**given_values, unset=values.keys() - given_values.keys()))
+    for each in layers:
         if isinstance(each, kind):  # convert options of another provider
             settings = settings.with_options_of(kind)
         settings = settings.with_options(each)
@@ -123,14 +122,14 @@ async def complete_request(
         without_duplicates([*(options.tool_callbacks or ()), *announced], shared.duplicate_tools)
 
     # Without system messages: a change by an advisor is no reason to list tools again.
-    seen, known = without_system(messages), options.tool_callbacks or ()
+    seen, callbacks = without_system(messages), options.tool_callbacks or ()
 
     async def refresh(messages: Sequence[Message], runtime: Runtime) -> Sequence[ToolCallback]:
-        nonlocal seen, known
+        nonlocal seen, callbacks
         if (current := without_system(messages)) != seen:
             options = await complete_options(shared, settings, tuple(messages), runtime, offers)
-            seen, known = current, options.tool_callbacks or ()
-        return known
+            seen, callbacks = current, options.tool_callbacks or ()
+        return callbacks
 
     return options, merged(settings.advisor_params, {REFRESH_TOOLS: refresh})
 

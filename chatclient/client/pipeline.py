@@ -6,8 +6,11 @@ from functools import partial
 from typing import Any
 
 from chatclient._internal.frozen import merged, without
+from chatclient.advisors.structured_output import (
+    StructuredOutputAdvisor,
+    StructuredOutputValidationAdvisor,
+)
 from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
-from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN
 from chatclient.advisors.tool_loop.pending_notes import load_turn
 from chatclient.chain.chain import (
     MEMORY_ORDER,
@@ -30,7 +33,6 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import DEFAULT_MESSAGES, Prompt, count_default_messages
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import TURN, TURN_ID, Turn
-from chatclient.client.entity import prompt_for_entity, with_output_advisors
 from chatclient.client.options import complete_request, runs_tools, static_options
 from chatclient.client.request_settings import RequestSettings, with_system_text
 from chatclient.client.shared_parts import SharedParts
@@ -38,10 +40,16 @@ from chatclient.errors import ChatClientError, UsageError
 from chatclient.observability.observers import all_observers
 from chatclient.observability.operations import EMPTY_PROMPT, ClientCall
 from chatclient.observability.trail import Trail
-from chatclient.runtime.deadlines import caller_deadline, within_callers_deadline
+from chatclient.runtime.cancellation import UndoLog
+from chatclient.runtime.deadlines import CallerDeadline, within_callers_deadline
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_of_library
-from chatclient.structured.output import StructuredOutput
+from chatclient.structured.output import (
+    NATIVE_STRUCTURED_OUTPUT,
+    STRUCTURED_OUTPUT,
+    StructuredOutput,
+)
+from chatclient.tools.pending_turn import RESUMED_TURN
 
 
 class Pipeline:
@@ -91,7 +99,7 @@ class Pipeline:
             defaults = with_answered_calls(self.defaults.messages)
             params = merged(settings.advisor_params, {DEFAULT_MESSAGES: defaults})
             settings = replace(settings, advisor_params=params)
-        with caller_deadline(runtime.deadline):
+        with CallerDeadline(runtime.deadline):
             return await self._run_observed(settings, output, runtime)
 
     async def _run_observed(
@@ -104,7 +112,8 @@ class Pipeline:
         trail = Trail(runtime.steps)
         conversation_id = settings.advisor_params.get(CONVERSATION_ID)
         observers = all_observers(self.shared.observers, conversation_id, self.shared.name)
-        outer, runtime = runtime, runtime.for_request(trail.steps, observers, conversation_id)
+        outer, undo_log = runtime.undo_log, UndoLog()
+        runtime = runtime.for_request(trail.steps, observers, conversation_id, undo_log)
         turn = _turn_for(settings.advisor_params)
         call = ClientCall(
             EMPTY_PROMPT,
@@ -126,9 +135,9 @@ class Pipeline:
                     runtime.check_cancelled()
                     await runtime.until_deadline(turn.commit(runtime), "memory")
                 except BaseException:
-                    await runtime.undo()
+                    await runtime.shielded(undo_log.undo())
                     raise
-                runtime.hand_over_effects(outer)
+                undo_log.hand_over(outer)
                 step.result = response.chat_response
         except ChatClientError as error:
             error.trail = trail  # the trail of a failed agent call is part of this one
@@ -161,7 +170,7 @@ class Pipeline:
         if settings.system_function is not None:
             work = with_system_text(settings, messages, runtime)
             settings = await runtime.until_deadline(work, "the system text function")
-        with_system = partial(settings.with_system_message, messages)
+        with_system = partial(settings.prepend_system_message, messages)
         messages = await _rendered(with_system, runtime, in_worker=in_worker)
         options, context = await self._options_and_context(settings, messages, runtime)
         context = merged(context, {TURN: call.turn})
@@ -347,3 +356,26 @@ async def _rendered(
     if not in_worker:
         return render()
     return await runtime.until_deadline(runtime.invoke(render), "the template renderer")
+
+
+# Stateless, so all clients share them.
+_FORMAT = StructuredOutputAdvisor()
+_VALIDATION = StructuredOutputValidationAdvisor()
+
+
+def with_output_advisors(settings: RequestSettings, *, validate: bool) -> RequestSettings:
+    """Return *settings* with the advisor that requests the format, and one for validation."""
+    added: list[Advisor] = [_FORMAT]
+    kind = StructuredOutputValidationAdvisor
+    if validate and not any(isinstance(advisor, kind) for advisor in settings.advisors):
+        added.append(_VALIDATION)
+    return replace(settings, advisors=(*settings.advisors, *added))
+
+
+def prompt_for_entity(
+    output: StructuredOutput[Any], prompt: Prompt, context: Mapping[str, Any], model: ChatModel
+) -> tuple[Prompt, Mapping[str, Any]]:
+    """Return *prompt* and *context* with the options and the context entry for *output*."""
+    native = context.get(NATIVE_STRUCTURED_OUTPUT)
+    output, options = output.for_request(model, prompt.messages, prompt.options, native)
+    return prompt.with_options(options), merged(context, {STRUCTURED_OUTPUT: output})

@@ -5,8 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from chatclient._internal.checks import check_callable, missing_attribute
-from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN
+from chatclient._internal.checks import check_callable, checked_id, missing_attribute
 from chatclient.advisors.tool_loop.resumed_turn import ResumedTurn
 from chatclient.chain.chain import Advisor, ChatClientResponse
 from chatclient.chat.messages import Media, Message
@@ -15,28 +14,24 @@ from chatclient.chat.options import ChatOptions, OptionValues
 from chatclient.chat.template import TemplateRenderer
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import TURN_KEY
+from chatclient.client.builder import MEMORY_HINT, ChatClientBuilder
 from chatclient.client.call_response import AsyncCallResponse, CallResponse
 from chatclient.client.options import with_request_options
 from chatclient.client.pipeline import Pipeline
 from chatclient.client.request_settings import RequestSettings, merge_params
 from chatclient.client.stream_response import AsyncStreamResponse, StreamResponse
-from chatclient.client.system_function import SystemFunction
 from chatclient.errors import UsageError
-from chatclient.memory.repository import checked_id
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.structured.output import StructuredOutput
 from chatclient.tools.execution.approval import Decisions, decisions_for
-from chatclient.tools.pending_turn import PendingTurn
+from chatclient.tools.pending_turn import RESUMED_TURN, PendingTurn
 from chatclient.tools.sources import ToolSource
 
-if TYPE_CHECKING:  # that module imports this one
-    from chatclient.client.client import ChatClientBuilder
+if TYPE_CHECKING:  # only loaded if used
+    from chatclient.client.system_function import SystemFunction
 
 CALL_SYNONYMS = frozenset({"ainvoke", "ask", "chat", "generate", "invoke", "run", "run_sync"})
 """Names of methods that call the model in other libraries, for hints in errors."""
-
-MEMORY_HINT = "it is in an advisor: .default_advisors(MessageChatMemoryAdvisor(memory))"
-"""The hint for attribute names that end in `memory`."""
 
 
 class ChatClientRequestSpec:
@@ -50,7 +45,7 @@ class ChatClientRequestSpec:
 
     def system(
         self,
-        text: str | SystemFunction | None = None,
+        text: "str | SystemFunction | None" = None,
         *,
         params: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -216,10 +211,8 @@ class ChatClientRequestSpec:
         """The settings of this request."""
         return self._settings
 
-    def mutate(self) -> "ChatClientBuilder":
+    def mutate(self) -> ChatClientBuilder:
         """Return a builder with the settings of this request as defaults."""
-        from chatclient.client.client import ChatClientBuilder  # noqa: PLC0415 - it imports this
-
         return ChatClientBuilder(self._pipeline.shared, self._settings.as_defaults())
 
     def call(self) -> CallResponse:

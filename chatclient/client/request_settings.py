@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from types import NoneType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from chatclient._internal import checks
 from chatclient._internal.checks import check_type
@@ -23,12 +23,14 @@ from chatclient.chat.template import (
     render_checked,
 )
 from chatclient.chat.tool import CONVERSATION_ID
-from chatclient.client.system_function import SystemFunction, SystemRequest, SystemTextFunction
 from chatclient.errors import UsageError, WrongTypeError
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.approval import ToolApproval
 from chatclient.tools.pending_turn import PendingTurn
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
+
+if TYPE_CHECKING:  # only loaded with such a function
+    from chatclient.client.system_function import SystemFunction, SystemTextFunction
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,7 +175,7 @@ class RequestSettings:
     """
 
     system: TextSettings = TextSettings()
-    system_function: SystemTextFunction | None = None
+    system_function: "SystemTextFunction | None" = None
     user: TextSettings = TextSettings()
     messages: tuple[Message, ...] = ()
     options: ChatOptions | None = None
@@ -188,7 +190,7 @@ class RequestSettings:
 
     def with_system(
         self,
-        text: str | SystemFunction | None,
+        text: "str | SystemFunction | None",
         params: Mapping[str, Any] | None,
         metadata: Mapping[str, Any] | None,
     ) -> Self:
@@ -197,6 +199,10 @@ class RequestSettings:
             function = self.system_function if text is None else None
             system = self.system.updated(text, params, (), metadata)
         else:
+            from chatclient.client.system_function import (  # noqa: PLC0415 - see above
+                SystemTextFunction,
+            )
+
             function = SystemTextFunction.of(text)
             system = replace(self.system, text="", is_template=False)
             system = system.updated(None, params, (), metadata)
@@ -237,7 +243,7 @@ class RequestSettings:
         return replace(self, options=kind().merge(self.options))
 
     def with_options_as_defaults(self) -> Self:
-        """Return a copy whose options are dropped where a model does not take them."""
+        """Return a copy whose options are defaults: a model that does not take one drops it."""
         if self.options is None:
             return self
         return replace(self, options=self.options.as_defaults())
@@ -346,7 +352,7 @@ class RequestSettings:
         user = self.user
         return bool(self.system.text or self.system_function or user.text or user.media)
 
-    def with_system_message(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    def prepend_system_message(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Return *messages* after the system message, if there is one.
 
         Raises:
@@ -390,18 +396,12 @@ async def with_system_text(
     Raises:
         UsageError: The function did not return a string.
     """
-    wrapper = settings.system_function
-    if wrapper is None:
+    function, params = settings.system_function, settings.advisor_params
+    if function is None:
         return settings
-    arguments: list[SystemRequest] = []
-    if wrapper.wants_request:
-        conversation_id = settings.advisor_params.get(CONVERSATION_ID)
-        arguments = [
-            SystemRequest(messages, conversation_id, settings.tool_context, settings.advisor_params)
-        ]
-    text = await runtime.invoke(wrapper.function, *arguments)
-    if not isinstance(text, str):
-        name = getattr(wrapper.function, "__name__", repr(wrapper.function))
-        msg = f"{name} must return the system text, but returned {text!r}"
-        raise UsageError(msg)
+    from chatclient.client.system_function import SystemRequest  # noqa: PLC0415 - see above
+
+    conversation_id = params.get(CONVERSATION_ID)
+    request = SystemRequest(messages, conversation_id, settings.tool_context, params)
+    text = await function.text_for(request, runtime)
     return replace(settings, system=replace(settings.system, text=text), system_function=None)

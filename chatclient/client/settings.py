@@ -132,7 +132,7 @@ class ToolSearchSettings(_Group):
     """
 
     enabled: bool = False
-    tool_index_type: Literal["keyword", "regex", "vector"] = "keyword"
+    tool_index_type: Literal["keyword", "provider", "regex", "vector"] = "keyword"
     max_results: PositiveInt | None = None
     system_message_suffix: str | None = None
     reference_tool_name_accumulation: bool = True

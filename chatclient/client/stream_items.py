@@ -22,9 +22,9 @@ from chatclient.client.accessors import documents_in, entity_of, executions_in, 
 from chatclient.observability.operations import AdvisorPass
 from chatclient.observability.trail import Trail
 from chatclient.runtime.event_stream import AsyncEvents
+from chatclient.structured.answer_cleaning import NOTHING
 from chatclient.structured.converters import StructuredOutputConverter
 from chatclient.structured.output import PartialEntities, entity_in
-from chatclient.structured.partial import NOTHING
 
 T = TypeVar("T")
 

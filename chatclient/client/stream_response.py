@@ -36,8 +36,8 @@ from chatclient.errors import UsageError
 from chatclient.observability.trail import Trail
 from chatclient.runtime.event_stream import AsyncEvents, drive_stream
 from chatclient.runtime.runtime import Runtime
+from chatclient.structured.answer_cleaning import NOTHING
 from chatclient.structured.output import Native, StructuredOutput
-from chatclient.structured.partial import NOTHING
 from chatclient.tools.pending_turn import PendingTurn
 from chatclient.tools.tool_execution import ToolExecution
 

@@ -7,6 +7,8 @@ from typing import Any
 from chatclient._internal.checks import wants_argument
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.messages import Message, UserMessage, last_user_message
+from chatclient.errors import UsageError
+from chatclient.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +53,16 @@ class SystemTextFunction:
     def of(cls, function: Callable[..., Any]) -> "SystemTextFunction":
         """Return the wrapper of *function*."""
         return cls(function, wants_argument(function))
+
+    async def text_for(self, request: SystemRequest, runtime: Runtime) -> str:
+        """Return the system text for *request*.
+
+        Raises:
+            UsageError: The function did not return a string.
+        """
+        text = await runtime.invoke(self.function, *([request] if self.wants_request else []))
+        if not isinstance(text, str):
+            name = getattr(self.function, "__name__", repr(self.function))
+            msg = f"{name} must return the system text, but returned {text!r}"
+            raise UsageError(msg)
+        return text

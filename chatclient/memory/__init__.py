@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from chatclient._internal.lazy_exports import lazy_exports
+from chatclient._internal.public_names import lazy_exports
 
 if TYPE_CHECKING:
     from chatclient.memory.chat_memory import (
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         conversation_problems as conversation_problems,
         repair_conversation as repair_conversation,
     )
+    from chatclient.memory.encoding import stamped as stamped
     from chatclient.memory.in_memory import (
         InMemoryChatMemoryRepository as InMemoryChatMemoryRepository,
     )
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         Conversation as Conversation,
         newest as newest,
     )
-    from chatclient.memory.retention import stamped as stamped
     from chatclient.memory.sessions.chat_memory import (
         SessionChatMemory as SessionChatMemory,
     )

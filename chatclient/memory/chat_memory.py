@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Sequence
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import check_type, checked_id
 from chatclient._internal.logging import described, get_logger
 from chatclient.chat.messages import (
     Message,
@@ -13,7 +13,7 @@ from chatclient.chat.messages import (
 )
 from chatclient.errors import WrongTypeError
 from chatclient.memory.in_memory import InMemoryChatMemoryRepository
-from chatclient.memory.repository import ChatMemoryRepository, Conversation, checked_id
+from chatclient.memory.repository import ChatMemoryRepository, Conversation
 from chatclient.memory.window import TokenEstimator, Window, estimated_tokens, messages_from
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
@@ -150,14 +150,14 @@ class WindowChatMemory(ChatMemory):
         """Return the messages in the window."""
         last = self.window.initial_count
         while True:
-            found = await self.repository.load(conversation_id, runtime, last=last)
+            conversation = await self.repository.load(conversation_id, runtime, last=last)
             what = f"the result of {type(self.repository).__name__}.load()"
-            check_type(what, found, Conversation, "wrap a list: Conversation(messages)")
-            start = self.window.start(found.messages)
+            check_type(what, conversation, Conversation, "wrap a list: Conversation(messages)")
+            start = self.window.start(conversation.messages)
             # A store from which rows were deleted by hand may return fewer, and not be complete.
-            everything = found.complete or len(without_system(found.messages)) < last
-            if everything or without_system(found.messages[:start]):
-                return messages_from(found.messages, start)
+            everything = conversation.complete or len(without_system(conversation.messages)) < last
+            if everything or without_system(conversation.messages[:start]):
+                return messages_from(conversation.messages, start)
             last *= 4
 
     async def append(
@@ -186,13 +186,15 @@ class WindowChatMemory(ChatMemory):
         minimum = 2 * self.window.initial_count
         last = minimum + 1
         while True:
-            found = await self.repository.load(conversation_id, runtime, last=last)
-            outside = len(without_system(found.messages[: self.window.start(found.messages)]))
-            inside = len(without_system(found.messages)) - outside
+            conversation = await self.repository.load(conversation_id, runtime, last=last)
+            outside = len(
+                without_system(conversation.messages[: self.window.start(conversation.messages)])
+            )
+            inside = len(without_system(conversation.messages)) - outside
             if outside + inside > minimum and outside >= inside:
                 await self.repository.rewrite(conversation_id, self.window.select, runtime)
                 return
-            if found.complete or outside + inside < last:
+            if conversation.complete or outside + inside < last:
                 return
             last *= 2
 

@@ -1,14 +1,17 @@
-"""Validates and repairs conversations, so that every provider accepts them."""
+"""Validates and repairs conversations for providers, and formats them as text for a model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from html import escape
 from typing import Literal
 
 from chatclient.chat.message_merging import INTERRUPTED, ends_turn, has_content
 from chatclient.chat.messages import (
     AssistantMessage,
+    Media,
     Message,
     Part,
+    ProviderPart,
     SystemMessage,
     ToolCall,
     ToolCallChunk,
@@ -43,16 +46,16 @@ def conversation_problems(
         ending: What the last message must be; None permits both. Responses of tools that end a
             turn (`ENDS_TURN`) count as an answer.
     """
-    others = list(messages)
-    while others and isinstance(others[0], SystemMessage):
-        del others[0]
-    system_count = len(messages) - len(others)
+    dialogue = list(messages)
+    while dialogue and isinstance(dialogue[0], SystemMessage):
+        del dialogue[0]
+    system_count = len(messages) - len(dialogue)
     problems = [
-        f"message {at}: {problem}"
-        for at in range(len(others))
-        for problem in _problems_at(others, at)
+        f"message {index}: {problem}"
+        for index in range(len(dialogue))
+        for problem in _problems_at(dialogue, index)
     ]
-    problems += _problems_at_end(others, ending)
+    problems += _problems_at_end(dialogue, ending)
     if system_count:
         problems = [f"after {system_count} system messages, {problem}" for problem in problems]
     return tuple(problems)
@@ -74,9 +77,9 @@ def repair_conversation(messages: Sequence[Message]) -> tuple[Message, ...]:
     """
     if not conversation_problems(messages):
         return tuple(messages)
-    others = without_system(messages)
+    dialogue = without_system(messages)
     repaired: list[Message] = []
-    for at, message in enumerate(others):
+    for index, message in enumerate(dialogue):
         if isinstance(message, UserMessage) and _has_content(message):
             _append_merged(repaired, message)
         if isinstance(message, AssistantMessage) and repaired:
@@ -84,7 +87,7 @@ def repair_conversation(messages: Sequence[Message]) -> tuple[Message, ...]:
             if has_content(complete):
                 _append_merged(repaired, complete)
             if message.tool_calls:
-                responses = _responses_after(others, at)
+                responses = _responses_after(dialogue, index)
                 repaired.append(_matched(message.tool_calls, complete.tool_calls, responses))
     return (*system_messages(messages), *repaired)
 
@@ -146,9 +149,9 @@ def _matched(
     return ToolResponseMessage(matched)
 
 
-def _problems_at(messages: Sequence[Message], at: int) -> Iterator[str]:
-    before = messages[at - 1] if at else None
-    match messages[at]:
+def _problems_at(messages: Sequence[Message], index: int) -> Iterator[str]:
+    before = messages[index - 1] if index else None
+    match messages[index]:
         case SystemMessage():
             yield "a system message follows other messages"
         case UserMessage() as message:
@@ -161,7 +164,7 @@ def _problems_at(messages: Sequence[Message], at: int) -> Iterator[str]:
                 yield "an assistant message follows no user message or tool responses"
             yield from _problems_of_answer(message)
             if message.tool_calls:
-                yield from _problems_of_calls(message, messages[at + 1 : at + 2])
+                yield from _problems_of_calls(message, messages[index + 1 : index + 2])
         case ToolResponseMessage() if not _has_calls(before):
             yield "tool responses follow no tool calls"
         case _:
@@ -205,3 +208,49 @@ def _problems_at_end(messages: Sequence[Message], ending: Ending | None) -> Iter
         yield f"the last message (role {last.role}) is not an answer"
     if ending == "question" and not isinstance(last, UserMessage | ToolResponseMessage):
         yield "the last message leaves the model nothing to answer"
+
+
+def transcript(messages: Iterable[Message]) -> str:
+    """Return *messages* as XML, one line for each message, tool call and tool response.
+
+    `<`, `>`, `&` and quotes are escaped, so that no content can imitate markup. Reasoning is
+    omitted; of media, only type and name are included.
+    """
+    return "\n".join(line for message in messages for line in _lines(message))
+
+
+def _lines(message: Message) -> Iterator[str]:
+    if isinstance(message, ToolResponseMessage):
+        yield from map(_response_line, message.responses)
+        return
+    if content := _content(getattr(message, "parts", (message.text,))):
+        yield f'<message from="{message.role}">{content}</message>'
+    if isinstance(message, AssistantMessage):
+        yield from map(_call_line, message.tool_calls)
+
+
+def _content(parts: Iterable[object]) -> str:
+    return " ".join(filter(None, map(_part_text, parts)))
+
+
+def _part_text(part: object) -> str:
+    match part:
+        case str():
+            return escape(part.strip())
+        case Media():
+            name = part.name or part.id or ""
+            return escape(f"[{part.mime_type}: {name}]" if name else f"[{part.mime_type}]")
+        case ProviderPart():
+            return escape(part.text.strip())
+        case _:
+            return ""
+
+
+def _call_line(call: ToolCall) -> str:
+    return f'<tool-call name="{escape(call.name)}">{escape(call.arguments)}</tool-call>'
+
+
+def _response_line(response: ToolResponse) -> str:
+    failed = ' failed="true"' if response.is_error else ""
+    content = " ".join([escape(response.data), *map(_part_text, response.media)])
+    return f'<tool-result name="{escape(response.name)}"{failed}>{content}</tool-result>'

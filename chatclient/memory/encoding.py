@@ -1,12 +1,13 @@
-"""Encodes stored data: digests of ids, texts for databases, and JSON of messages."""
+"""Encodes stored data (ids, texts, messages), and finds messages stored before a given time."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from chatclient._internal.json import dumps, has_json_form, loads
-from chatclient.chat.messages import Message
+from chatclient.chat.message_merging import begins_turn
+from chatclient.chat.messages import Message, SystemMessage, system_messages
 from chatclient.chat.serialization import message_from_dict, message_to_dict
 from chatclient.errors import ChatMemoryError
 
@@ -126,3 +127,36 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return value.items()
     return enumerate(value) if isinstance(value, list | tuple) else ()
+
+
+def stamped(messages: Sequence[Message], moment: datetime | None = None) -> tuple[Message, ...]:
+    """Return *messages* with `stored_at`; those that have none get *moment*, by default now.
+
+    For repositories, which store the result.
+    """
+    moment = moment or datetime.now(UTC)
+    return tuple(
+        [each if each.stored_at is not None else each.with_stored_at(moment) for each in messages]
+    )
+
+
+def without_older(messages: Sequence[Message], cutoff: datetime) -> tuple[Message, ...]:
+    """Return *messages* without the turns that have messages stored before *cutoff*.
+
+    Turns are left out as a whole, so that the rest is a valid conversation. Messages without a time
+    count as stored before the next one with a time, or else as new. System messages stay as long as
+    a turn does.
+    """
+    start = 0
+    bounds = [at for at in range(1, len(messages)) if begins_turn(messages, at)]
+    for begin, end in zip((0, *bounds), (*bounds, len(messages)), strict=True):
+        if any(_is_older(m, cutoff) for m in messages[begin:end] if m.role != "system"):
+            start = end
+    kept = (*system_messages(messages[:start]), *messages[start:])
+    if all(isinstance(message, SystemMessage) for message in kept):
+        return tuple(message for message in kept if not _is_older(message, cutoff))
+    return kept
+
+
+def _is_older(message: Message, cutoff: datetime) -> bool:
+    return message.stored_at is not None and message.stored_at < cutoff

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from chatclient.chat.messages import Message, SystemMessage
+from chatclient.memory.encoding import stamped
 from chatclient.memory.repository import (
     NO_CONVERSATION,
     REMEMBERED_KEYS,
     ChatMemoryRepository,
     Conversation,
 )
-from chatclient.memory.retention import stamped
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
 

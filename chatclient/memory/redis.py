@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chatclient._internal.checks import duration
 from chatclient.chat.messages import Message, SystemMessage
 from chatclient.errors import UsageError
-from chatclient.memory.encoding import digest, message_json, messages_of
+from chatclient.memory.encoding import digest, message_json, messages_of, stamped
 from chatclient.memory.redis_server import RedisServer, as_bytes
 from chatclient.memory.repository import (
     NO_CONVERSATION,
@@ -18,7 +18,6 @@ from chatclient.memory.repository import (
     ChatMemoryRepository,
     Conversation,
 )
-from chatclient.memory.retention import stamped
 from chatclient.runtime.runtime import Runtime
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from chatclient._internal.checks import check_moment, check_type
+from chatclient._internal.checks import check_moment, check_type, checked_id
 from chatclient._internal.closeable import Closeable
 from chatclient.chat.messages import Message, SystemMessage, as_messages, system_messages
-from chatclient.errors import ChatMemoryError, UsageError
-from chatclient.memory.retention import without_older
+from chatclient.errors import ChatMemoryError
+from chatclient.memory.encoding import without_older
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 
@@ -48,23 +48,11 @@ def newest(messages: Sequence[Message], last: int | None) -> tuple[Message, ...]
     """
     if last is None:
         return tuple(messages)
-    start, wanted = len(messages), last
-    while wanted and start:
+    start, missing = len(messages), last
+    while missing and start:
         start -= 1
-        wanted -= not isinstance(messages[start], SystemMessage)
+        missing -= not isinstance(messages[start], SystemMessage)
     return (*system_messages(messages[:start]), *messages[start:])
-
-
-def checked_id(given: object, name: str = "a conversation id") -> str:
-    """Return *given* after validation; *name* is for the error.
-
-    Raises:
-        UsageError: It is not a string, or blank.
-    """
-    if not isinstance(given, str) or not given.strip():
-        msg = f"{name} must be a text that is not blank, not {given!r}"
-        raise UsageError(msg)
-    return given
 
 
 class ChatMemoryRepository(Closeable, ABC):

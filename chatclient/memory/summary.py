@@ -25,8 +25,8 @@ from chatclient.memory.chat_memory import (
     checked_repository,
     run_maintenance,
 )
+from chatclient.memory.conversation import transcript
 from chatclient.memory.repository import ChatMemoryRepository
-from chatclient.memory.transcript import transcript
 from chatclient.memory.window import Window, messages_from
 from chatclient.runtime.runtime import Runtime
 

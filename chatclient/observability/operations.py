@@ -1,7 +1,7 @@
 """The operations of a request that observers receive.
 
-Attribute names follow OpenTelemetry's semantic conventions for generative AI, version 1.41:
-https://opentelemetry.io/docs/specs/semconv/gen-ai/. Our own begin with `chatclient.`.
+Attribute names follow OpenTelemetry's semantic conventions for generative AI, version 0.1.0:
+https://github.com/open-telemetry/semantic-conventions-genai. Our own begin with `chatclient.`.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,9 @@ from chatclient.observability.semantic_conventions import (
     finish_reasons,
     option_attributes,
     provider_name,
+    server_attributes,
     tool_names,
+    total_usage,
     usage_counts,
 )
 from chatclient.runtime.observation import Attributes, Kind, Operation, current_step
@@ -93,7 +95,7 @@ class ClientCall(Operation):
         """Return the finish reasons and the usage of all rounds."""
         return {
             "gen_ai.response.finish_reasons": finish_reasons(result),
-            **usage_counts(result.usage),
+            **total_usage(result.usage),
         }
 
 
@@ -150,14 +152,16 @@ class ModelCall(Operation):
     def attributes(self) -> Attributes:
         """Return the model, the options and the tools."""
         options = self.prompt.options
+        choices = getattr(options, "n", None)
         found: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": provider_name(self.model.provider),
             "gen_ai.conversation.id": self.conversation_id,
             "gen_ai.output.type": "json" if options.output_schema is not None else None,
             "gen_ai.request.stream": self.streaming or None,
-            "gen_ai.request.choice.count": getattr(options, "n", None),
+            "gen_ai.request.choice.count": None if choices == 1 else choices,
             "chatclient.tools": tool_names(options),
+            **server_attributes(self.model.address),
             **option_attributes(options),
         }
         return _without_none(found)
@@ -297,7 +301,7 @@ class Retrieval(Operation):
     @property
     def name(self) -> str:
         """The operation and the source."""
-        return f"retrieve {self.source}"
+        return f"retrieval {self.source}"
 
     def attributes(self) -> Attributes:
         """Return the source."""
@@ -377,6 +381,8 @@ def note_answering_model(model: ChatModel, prompt: Prompt) -> None:
         return
     step.note(ANSWERING_MODEL, prompt.options.model or model.name)
     step.note("gen_ai.provider.name", provider_name(model.provider))
+    for name, value in server_attributes(model.address).items():
+        step.note(name, value)
     if prompt.options.model is not None:
         step.note("gen_ai.request.model", prompt.options.model)
 

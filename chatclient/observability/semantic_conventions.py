@@ -1,9 +1,15 @@
-"""Attribute names and JSON forms of OpenTelemetry's conventions for generative AI."""
+"""Attribute names and JSON forms of OpenTelemetry's conventions for generative AI.
+
+They are those of version 0.1.0: https://github.com/open-telemetry/semantic-conventions-genai.
+"""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 
-from chatclient._internal.json import dumps
+from chatclient._internal.frozen import EMPTY
+from chatclient._internal.json import dumps, loads
 from chatclient.chat.messages import (
     Media,
     Message,
@@ -24,6 +30,7 @@ _PROVIDERS = {
     "bedrock": "aws.bedrock",
     "gemini": "gcp.gemini",
     "mistral": "mistral_ai",
+    "moonshot": "moonshot_ai",
     "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
@@ -44,8 +51,10 @@ _REQUESTED = {
     "seed": "gen_ai.request.seed",
     "stop": "gen_ai.request.stop_sequences",
     "tool_choice": "chatclient.request.tool_choice",
-    "reasoning": "chatclient.request.reasoning",
 }
+_REASONING_LEVEL = "gen_ai.request.reasoning.level"
+_REASONING_BUDGET = "chatclient.request.reasoning.budget"
+_PORTS = {"http": 80, "https": 443}
 
 
 def provider_name(provider: str) -> str:
@@ -55,7 +64,24 @@ def provider_name(provider: str) -> str:
 
 def option_attributes(options: ChatOptions) -> dict[str, Any]:
     """Return the values of *options* by attribute name; None for those that are not set."""
-    return {attribute: getattr(options, name) for name, attribute in _REQUESTED.items()}
+    found = {attribute: getattr(options, name) for name, attribute in _REQUESTED.items()}
+    if (reasoning := options.reasoning) is not None:
+        found[_REASONING_LEVEL if isinstance(reasoning, str) else _REASONING_BUDGET] = reasoning
+    return found
+
+
+@lru_cache(maxsize=256)
+def server_attributes(address: str) -> Mapping[str, Any]:
+    """Return the host and port of a model's *address*; empty if it is not the URL of one server."""
+    try:
+        url = urlsplit(address)
+        port = url.port or _PORTS.get(url.scheme)
+    except ValueError:
+        return EMPTY
+    # A composite model joins the addresses of several with spaces.
+    if not url.hostname or port is None or " " in address:
+        return EMPTY
+    return {"server.address": url.hostname, "server.port": port}
 
 
 def tool_names(options: ChatOptions) -> tuple[str, ...] | None:
@@ -69,13 +95,23 @@ def finish_reasons(response: ChatResponse) -> tuple[str, ...]:
 
 
 def usage_counts(usage: Usage) -> dict[str, Any]:
-    """Return the numbers of tokens by attribute name, without zeros, and the cost if known."""
+    """Return the numbers of tokens of a model call by attribute name, and the cost if known.
+
+    Zeros are left out.
+    """
+    parts = {
+        "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
+        "gen_ai.usage.cache_write.input_tokens": usage.cache_write_tokens,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+    }
+    return total_usage(usage) | {name: count for name, count in parts.items() if count}
+
+
+def total_usage(usage: Usage) -> dict[str, Any]:
+    """Return the numbers of tokens of a whole turn by attribute name, and the cost if known."""
     counts = {
         "gen_ai.usage.input_tokens": usage.input_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
-        "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
-        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
-        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
     }
     found: dict[str, Any] = {name: count for name, count in counts.items() if count}
     if usage.cost is not None:
@@ -91,9 +127,7 @@ def content_attributes(prompt: Prompt, response: ChatResponse | None) -> Mapping
         "gen_ai.system_instructions": [_text(m.text) for m in system_messages(prompt.messages)],
         "gen_ai.input.messages": [_message(m) for m in without_system(prompt.messages)],
         "gen_ai.tool.definitions": [_tool(callback.definition) for callback in callbacks],
-        "gen_ai.output.messages": [
-            {**_message(each.output), "finish_reason": each.finish_reason} for each in generations
-        ],
+        "gen_ai.output.messages": [_message(each.output) for each in generations],
     }
     return {name: dumps(value).decode() for name, value in found.items() if value}
 
@@ -114,14 +148,34 @@ def _part(part: Any) -> dict[str, Any]:
         case str():
             return _text(part)
         case ToolCall(id=id, name=name, arguments=arguments):
-            return {"type": "tool_call", "id": id, "name": name, "arguments": arguments}
+            return {"type": "tool_call", "id": id, "name": name, "arguments": _decoded(arguments)}
         case Reasoning():
             return {"type": "reasoning", "content": part.text}
         case Media():
-            kind = "uri" if isinstance(part.data, str) else "blob"
-            return {"type": kind, "mime_type": part.mime_type}
+            return _media(part)
         case _:
             return {"type": type(part).__name__}
+
+
+def _media(media: Media) -> dict[str, Any]:
+    """Return the form of *media*, without its bytes."""
+    kind = media.mime_type.partition("/")[0]
+    modality = kind if kind in ("image", "video", "audio") else "document"
+    found = {"modality": modality, "mime_type": media.mime_type}
+    if media.id is not None:
+        return {"type": "file", **found, "file_id": media.id}
+    if isinstance(media.data, str):
+        return {"type": "uri", **found, "uri": media.data}
+    # The form `blob` requires the content.
+    return {"type": "media", **found, "bytes": len(media.data)}
+
+
+def _decoded(arguments: str) -> Any:
+    """Return the arguments of a call as the object that they are; text that is none unchanged."""
+    try:
+        return loads(arguments or "{}")
+    except ValueError:
+        return arguments
 
 
 def _text(text: str) -> dict[str, Any]:

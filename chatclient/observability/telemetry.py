@@ -33,7 +33,11 @@ Redact = Callable[[str, str], str | None]
 
 _NAME = "chatclient"
 _CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-_KINDS: Mapping[Kind, SpanKind] = {"model": SpanKind.CLIENT, "memory": SpanKind.CLIENT}
+_KINDS: Mapping[Kind, SpanKind] = {
+    "model": SpanKind.CLIENT,
+    "memory": SpanKind.CLIENT,
+    "retrieval": SpanKind.CLIENT,
+}
 
 # Bucket boundaries recommended by the conventions.
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -45,7 +49,20 @@ _MODEL_LABELS = (
     "gen_ai.provider.name",
     "gen_ai.request.model",
     "gen_ai.response.model",
+    "server.address",
+    "server.port",
 )
+# Counters of tokens, by the attribute with the number. Only the first two count in every call.
+_TOKEN_COUNTERS = {
+    f"gen_ai.usage.{kind}_tokens": f"gen_ai.client.inference.usage.{kind}_tokens"
+    for kind in ("input", "output", "cache_read.input", "cache_write.input", "reasoning.output")
+}
+_TOKEN_HISTOGRAMS = {
+    f"gen_ai.usage.{kind}_tokens": f"gen_ai.client.inference.operation.{kind}_tokens"
+    for kind in ("input", "output")
+}
+# Providers report text, images and sound together.
+_MODALITY = {"gen_ai.token.modality": "unknown"}
 _TOOL_LABELS = ("gen_ai.operation.name", "gen_ai.tool.name")
 _OPERATION_ONLY = ("gen_ai.operation.name",)
 _TURN_LABELS = ("gen_ai.operation.name", "gen_ai.agent.name")
@@ -79,11 +96,11 @@ class Telemetry:
         self._tracer = trace.get_tracer(_NAME, tracer_provider=tracer_provider)
         meter = metrics.get_meter(_NAME, meter_provider=meter_provider)
         self._duration = _seconds(
-            meter, "gen_ai.client.operation.duration", "Duration of a model call"
+            meter, "gen_ai.client.inference.duration", "Duration of a model call"
         )
         self._first_chunk = _seconds(
             meter,
-            "gen_ai.client.operation.time_to_first_chunk",
+            "gen_ai.client.inference.time_to_first_chunk",
             "Time until the first chunk of a stream",
         )
         self._turn_duration = _seconds(
@@ -92,13 +109,19 @@ class Telemetry:
         self._tool_duration = _seconds(
             meter, "gen_ai.execute_tool.duration", "Duration of a tool call"
         )
-        self._tokens = meter.create_histogram(
-            "gen_ai.client.token.usage",
-            "{token}",
-            "Tokens used by a model call",
-            explicit_bucket_boundaries_advisory=_TOKENS,
-        )
-
+        self._token_counters = {
+            attribute: meter.create_counter(name, "{token}", "Tokens used by model calls")
+            for attribute, name in _TOKEN_COUNTERS.items()
+        }
+        self._token_histograms = {
+            attribute: meter.create_histogram(
+                name,
+                "{token}",
+                "Tokens used by a model call",
+                explicit_bucket_boundaries_advisory=_TOKENS,
+            )
+            for attribute, name in _TOKEN_HISTOGRAMS.items()
+        }
         self._cost = meter.create_counter(
             "chatclient.client.cost", "{currency}", "Cost of model calls"
         )
@@ -157,15 +180,23 @@ class Telemetry:
             known = _OPERATION_ONLY if error_type == UnknownToolError.__name__ else _TOOL_LABELS
             self._tool_duration.record(seconds, {**labels, **_only(attributes, known)})
             return
-        labels |= _only(attributes, _MODEL_LABELS)
-        self._duration.record(seconds, labels)
+        model = _only(attributes, _MODEL_LABELS)
+        self._duration.record(seconds, {**labels, **model})
         if (first := attributes.get(TIME_TO_FIRST_CHUNK)) is not None:
-            self._first_chunk.record(_number(first), labels)
-        for kind in ("input", "output"):
-            if (count := attributes.get(f"gen_ai.usage.{kind}_tokens")) is not None:
-                self._tokens.record(_number(count), {**labels, "gen_ai.token.type": kind})
+            self._first_chunk.record(_number(first), model)
+        self._count_tokens(attributes, model)
         if (cost := attributes.get(COST)) is not None:
-            self._cost.add(_number(cost), {**labels, CURRENCY: attributes[CURRENCY]})
+            self._cost.add(_number(cost), {**model, CURRENCY: attributes[CURRENCY]})
+
+    def _count_tokens(self, attributes: Attributes, labels: Mapping[str, Any]) -> None:
+        by_modality = {**labels, **_MODALITY}
+        for name, counter in self._token_counters.items():
+            # A call without usage, such as one that failed, counts as 0.
+            if name in attributes or name in self._token_histograms:
+                counter.add(_number(attributes.get(name, 0)), by_modality)
+        for name, histogram in self._token_histograms.items():
+            if name in attributes:
+                histogram.record(_number(attributes[name]), labels)
 
     @property
     def captures_content(self) -> bool:

@@ -5,7 +5,7 @@ While the request runs, only the steps are recorded; everything else is computed
 
 from asyncio import CancelledError
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chatclient._internal.text import on_one_line, printable_line
 from chatclient.chat.messages import Message
@@ -18,10 +18,10 @@ from chatclient.observability.operations import (
     ToolRun,
     ToolUndo,
 )
-from chatclient.observability.rounds import Change, Round, round_of
 from chatclient.runtime.observation import Operation, Step
 
-__all__ = ["Change", "Round", "Trail"]
+if TYPE_CHECKING:  # only loaded when the rounds are asked for
+    from chatclient.observability.rounds import Change, Round
 
 _TEXT_LENGTH = 60  # maximum number of characters of a text in a line
 _TOOL_NAMES = 10  # maximum number of tool names in a line
@@ -57,8 +57,10 @@ class Trail:
             yield depth, step
 
     @property
-    def rounds(self) -> tuple[Round, ...]:
+    def rounds(self) -> "tuple[Round, ...]":
         """The rounds of the turn: model calls with their tool calls."""
+        from chatclient.observability.rounds import round_of  # noqa: PLC0415 - see above
+
         starts = [at for at, step in enumerate(self.steps) if _is_round(step)]
         ends = [*starts[1:], len(self.steps)]
         rounds: list[Round] = []
@@ -201,7 +203,7 @@ def _outcome(call: Step) -> str:
     return f"{reason}{text} ({tokens}, {call.seconds or 0.0:.2f} s)"
 
 
-def _round_lines(round_: Round, call: Step) -> Iterator[str]:
+def _round_lines(round_: "Round", call: Step) -> Iterator[str]:
     tools = f", tools: {', '.join(round_.offered)}" if round_.offered else ""
     yield f"round {round_.number}: {round_.model}, {_message_count(round_.messages)}{tools}"
     for change in round_.changes:
@@ -218,7 +220,7 @@ def _round_lines(round_: Round, call: Step) -> Iterator[str]:
         yield from _inner_lines(step, "        ")
 
 
-def _change_text(change: Change) -> str:
+def _change_text(change: "Change") -> str:
     parts = [
         f"added {_message_count(len(change.added))}" if change.added else "",
         f"removed {_message_count(len(change.removed))}" if change.removed else "",
@@ -231,8 +233,8 @@ def _change_text(change: Change) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     """Return the first of *names*: a tool search may hide hundreds of tools."""
-    more = len(names) - _TOOL_NAMES
-    return ", ".join(names[:_TOOL_NAMES]) + (f" and {more} more" if more > 0 else "")
+    hidden = len(names) - _TOOL_NAMES
+    return ", ".join(names[:_TOOL_NAMES]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def _tool_line(step: Step) -> str:

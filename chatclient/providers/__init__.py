@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from chatclient._internal.lazy_exports import lazy_exports
+from chatclient._internal.public_names import lazy_exports
 
 if TYPE_CHECKING:
     from chatclient.chat.batch_api import (
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from chatclient.providers.azure import azure_model as azure_model
     from chatclient.providers.bedrock.model import BedrockChatModel as BedrockChatModel
     from chatclient.providers.bedrock.options import BedrockChatOptions as BedrockChatOptions
-    from chatclient.providers.compatible import (
-        compatible_model as compatible_model,
-    )
+    from chatclient.providers.compatible import compatible_model as compatible_model
     from chatclient.providers.composite import (
         FallbackChatModel as FallbackChatModel,
         RoutingChatModel as RoutingChatModel,
@@ -34,17 +32,21 @@ if TYPE_CHECKING:
         GeminiChatModel as GeminiChatModel,
         GeminiChatOptions as GeminiChatOptions,
     )
-    from chatclient.providers.http.auth import Headers as Headers
+    from chatclient.providers.http.auth import (
+        ExpiringCredentials as ExpiringCredentials,
+        Headers as Headers,
+    )
     from chatclient.providers.http.client import HttpAnswer as HttpAnswer, HttpClient as HttpClient
     from chatclient.providers.http.connections import Connections as Connections
-    from chatclient.providers.http.credentials import ExpiringCredentials as ExpiringCredentials
     from chatclient.providers.http.limits import ResponseLimits as ResponseLimits
     from chatclient.providers.http.model import HttpModel as HttpModel
-    from chatclient.providers.http.reader import EventReader as EventReader
+    from chatclient.providers.http.reader import (
+        EventReader as EventReader,
+        with_listener as with_listener,
+    )
+    from chatclient.providers.http.request import Timeouts as Timeouts
     from chatclient.providers.http.retry import RetryPolicy as RetryPolicy
     from chatclient.providers.http.settings import HttpOptions as HttpOptions
-    from chatclient.providers.http.stream_listener import with_listener as with_listener
-    from chatclient.providers.http.timeouts import Timeouts as Timeouts
     from chatclient.providers.local.hub import fetch_model_file as fetch_model_file
     from chatclient.providers.local.minilm import MiniLmEmbeddingModel as MiniLmEmbeddingModel
     from chatclient.providers.local.model import LocalChatModel as LocalChatModel

@@ -11,8 +11,7 @@ from urllib.parse import quote
 from chatclient._internal.checks import check_model_name
 from chatclient.chat.options import ChatOptions
 from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
-from chatclient.providers.http.auth import Key, KeySource
-from chatclient.providers.http.credentials import ExpiringCredentials
+from chatclient.providers.http.auth import ExpiringCredentials, Key, KeySource
 from chatclient.providers.http.settings import HttpOptions
 from chatclient.providers.http.url import first_url
 from chatclient.providers.openai.chat import OpenAIChatModel

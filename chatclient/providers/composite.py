@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Literal
 
 from chatclient._internal.checks import check_choice, check_type, error_kinds
-from chatclient._internal.exception_groups import single_error
+from chatclient._internal.exceptions import single_error
 from chatclient._internal.frozen import merged
 from chatclient._internal.logging import described, get_logger
 from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt, with_default_options
 from chatclient.chat.response import NO_METADATA, ChatResponse, ChatResponseMetadata
+from chatclient.chat.server_tool import ServerTool
 from chatclient.errors import (
     DeadlineExceededError,
     ProviderError,
@@ -21,7 +22,7 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.observability.operations import Fallback, note_answering_model
-from chatclient.providers.http.first_chunk import read_until_content
+from chatclient.providers.http.reader import read_until_content
 from chatclient.runtime.deadlines import is_expired
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
@@ -60,6 +61,12 @@ class _CompositeModel(ChatModel):
         """Return the way to request a schema that all models support."""
         modes = {model.output_mode(model.options.merge(options)) for model in self.models}
         return next(mode for mode in _WEAKEST_FIRST if mode in modes)
+
+    def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
+        """Return whether the providers of all models run *tool*."""
+        return all(
+            model.has_server_tool(tool, model.options.merge(options)) for model in self.models
+        )
 
     def close(self) -> None:
         """Close all models."""

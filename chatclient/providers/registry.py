@@ -14,7 +14,7 @@ _PROVIDERS = {
     "azure": ("chatclient.providers.azure", "azure_model"),
     "bedrock": ("chatclient.providers.bedrock.model", "BedrockChatModel"),
     "gemini": ("chatclient.providers.gemini.model", "GeminiChatModel"),
-    "local": ("chatclient.providers.local.model", "LocalChatModel"),
+    "local": ("chatclient.providers.local.choice", "local_model"),
     "ollama": ("chatclient.providers.ollama.model", "OllamaChatModel"),
     "openai": ("chatclient.providers.openai.chat", "OpenAIChatModel"),
     "openai-responses": ("chatclient.providers.openai.responses", "OpenAIResponsesChatModel"),

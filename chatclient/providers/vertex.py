@@ -14,7 +14,7 @@ from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageE
 from chatclient.providers.anthropic.encoding import ANTHROPIC
 from chatclient.providers.anthropic.model import AnthropicChatModel
 from chatclient.providers.gemini.model import GeminiChatModel
-from chatclient.providers.http.credentials import ExpiringCredentials
+from chatclient.providers.http.auth import ExpiringCredentials
 from chatclient.providers.http.settings import HttpOptions
 from chatclient.providers.http.url import first_url
 
@@ -177,8 +177,8 @@ def _fetching(given: "Credentials | None") -> Callable[[], tuple[str, float | No
         nonlocal loaded
         try:
             if loaded is None:
-                found = google.auth.default()[0] if given is None else given
-                loaded = with_scopes_if_required(found, _SCOPES)  # type: ignore[no-untyped-call]
+                credentials = google.auth.default()[0] if given is None else given
+                loaded = with_scopes_if_required(credentials, _SCOPES)  # type: ignore[no-untyped-call]
             if not loaded.valid:  # also false shortly before the token expires
                 loaded.refresh(Request())
         except TransportError as error:

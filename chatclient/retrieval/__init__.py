@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from chatclient._internal.lazy_exports import lazy_exports
+from chatclient._internal.public_names import lazy_exports
 
 if TYPE_CHECKING:
     from chatclient.retrieval.documents import (
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
         RetrievalError as RetrievalError,
     )
     from chatclient.retrieval.retrievers import (
-        VectorStoreDocumentRetriever as VectorStoreDocumentRetriever,
-    )
-    from chatclient.retrieval.routing import (
         LanguageModelQueryRouter as LanguageModelQueryRouter,
+        VectorStoreDocumentRetriever as VectorStoreDocumentRetriever,
     )
     from chatclient.retrieval.transformers import (
         CompressionQueryTransformer as CompressionQueryTransformer,

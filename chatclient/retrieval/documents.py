@@ -22,8 +22,8 @@ class ConcatenationJoiner:
         """Return *results* as one list."""
         best: dict[str, Document] = {}
         for document in (document for result in results for document in result):
-            known = best.get(document.id)
-            if known is None or _score(document) > _score(known):
+            earlier = best.get(document.id)
+            if earlier is None or _score(document) > _score(earlier):
                 best[document.id] = document
         return sorted(best.values(), key=_score, reverse=True)
 

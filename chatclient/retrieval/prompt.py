@@ -54,9 +54,11 @@ def framed(
 
 
 def _attributes(number: int, document: Document, keys: Collection[str], *, with_id: bool) -> str:
-    known = document.metadata
-    own = {"number": number, "id": document.id} if with_id else {"number": number}
-    shown = own | {key: known[key] for key in keys if key in known and key not in own}
+    metadata = document.metadata
+    attributes = {"number": number, "id": document.id} if with_id else {"number": number}
+    shown = attributes | {
+        key: metadata[key] for key in keys if key in metadata and key not in attributes
+    }
     return "".join(f' {name}="{escape(_value_text(value))}"' for name, value in shown.items())
 
 

@@ -11,7 +11,7 @@ from chatclient._internal.checks import check_number, check_type
 from chatclient.chat.messages import AssistantMessage, UserMessage
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
-from chatclient.memory.transcript import transcript
+from chatclient.memory.conversation import transcript
 from chatclient.retrieval.model_step import DATA, QueryCall
 from chatclient.retrieval.query import Query
 from chatclient.runtime.runtime import Runtime

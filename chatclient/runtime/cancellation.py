@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -158,18 +157,30 @@ class Undoable(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Effects:
-    """The effects of a request that was part of another one."""
+class UndoLog:
+    """The effects of a request since it last kept some; undone if the request fails.
 
-    effects: list[Undoable]
+    Attributes:
+        effects: The effects, in their order; a log is one if its request was part of another one.
+    """
+
+    def __init__(self, effects: Iterable[Undoable] = ()) -> None:
+        self.effects = [*effects]
+
+    def settle(self) -> None:
+        """Keep the effects so far, even if the request fails later."""
+        self.effects.clear()
+
+    def hand_over(self, outer: "UndoLog | None") -> None:
+        """Let the request of *outer*, which this one is part of, undo the effects if it fails.
+
+        Without such a request they are kept.
+        """
+        if self.effects and outer is not None:
+            outer.effects.append(UndoLog(self.effects))
+        self.settle()  # also breaks the reference cycle of the undo records
 
     async def undo(self) -> None:
-        """Undo the effects in reverse order."""
-        await undo_all(self.effects)
-
-
-async def undo_all(undo_log: list[Undoable]) -> None:
-    """Undo the effects of *undo_log* in reverse order, and clear it."""
-    while undo_log:
-        await undo_log.pop().undo()
+        """Undo the effects in reverse order, even if the request is cancelled meanwhile."""
+        while self.effects:
+            await self.effects.pop().undo()

@@ -20,16 +20,20 @@ import anyio.to_thread
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.cancellation import consume_error, wait_all
 from chatclient.runtime.interruption import Interruption, interruptible, waiting_for
-from chatclient.runtime.thread_inbox import (
+from chatclient.runtime.threads import (
     INBOX,
     Emitter,
     Inbox,
     Item,
     LoopInbox,
+    LoopThread,
+    Work,
     emit_item,
     emitter_to,
+    is_async,
+    is_awaitable,
+    private_loop,
 )
-from chatclient.runtime.threads import LoopThread, Work, is_async, is_awaitable, private_loop
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -1,8 +1,6 @@
 """Deadlines: their error, and nested requests, which inherit the deadline of their caller."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import replace
 
 from chatclient.errors import DeadlineExceededError, ProviderError, StreamInterruptedError
@@ -10,32 +8,32 @@ from chatclient.runtime.context_vars import context_variable
 from chatclient.runtime.runtime import Runtime
 
 
-class _Caller:
-    """A running tool or advisor, and its deadline."""
+class CallerDeadline:
+    """A context, such as a running tool, whose *deadline* applies to the requests made inside.
 
-    __slots__ = ("deadline", "finished")
+    None removes the deadline of an outer caller.
+    """
+
+    __slots__ = ("_token", "deadline", "finished")
+
+    _token: Token["CallerDeadline | None"]
 
     def __init__(self, deadline: float | None) -> None:
         self.deadline = deadline
         self.finished = False  # background tasks that it started are not limited by the deadline
 
+    def __enter__(self) -> None:
+        """Set the deadline for requests in this context."""
+        self._token = _caller.set(self)
 
-_caller: ContextVar[_Caller | None] = context_variable("chatclient_caller", None)
+    def __exit__(self, *_error: object) -> None:
+        """End the effect of the deadline, in background tasks as well."""
+        self.finished = True
+        _caller.reset(self._token)
+        del self._token  # references the caller's context
 
 
-@contextmanager
-def caller_deadline(deadline: float | None) -> Generator[None, None, None]:
-    """Apply *deadline* to the requests that are made inside.
-
-    None removes the deadline of an outer caller.
-    """
-    caller = _Caller(deadline)
-    token = _caller.set(caller)
-    try:
-        yield
-    finally:
-        caller.finished = True
-        _caller.reset(token)
+_caller: ContextVar[CallerDeadline | None] = context_variable("chatclient_caller", None)
 
 
 def within_callers_deadline(runtime: Runtime) -> Runtime:

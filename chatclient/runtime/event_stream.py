@@ -11,7 +11,7 @@ from chatclient.errors import UsageError
 from chatclient.runtime.blocking import check_for_loop, close, no_loop_error
 from chatclient.runtime.cancellation import Cancellation, consume_error, running_loop, wait_all
 from chatclient.runtime.runtime import Runtime
-from chatclient.runtime.thread_inbox import INBOX
+from chatclient.runtime.threads import INBOX
 
 T = TypeVar("T")
 E = TypeVar("E")

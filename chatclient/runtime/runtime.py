@@ -24,15 +24,14 @@ from typing import Any, TypeVar, TypeVarTuple, overload
 
 import anyio
 
-from chatclient._internal.exception_groups import raise_single
+from chatclient._internal.exceptions import raise_single
 from chatclient.errors import DeadlineExceededError
 from chatclient.runtime.cancellation import (
     Cancellation,
-    Effects,
     Undoable,
+    UndoLog,
     cancel_after,
     run_shielded,
-    undo_all,
 )
 from chatclient.runtime.concurrency import (
     BackgroundJob,
@@ -48,8 +47,8 @@ from chatclient.runtime.concurrency import (
 )
 from chatclient.runtime.interruption import check_interruption, uninterrupted
 from chatclient.runtime.observation import Observer, Operation, Step, last_cancelled
-from chatclient.runtime.thread_inbox import Emitter
 from chatclient.runtime.threads import (
+    Emitter,
     LoopThread,
     call_in_thread,
     is_async,
@@ -62,11 +61,7 @@ Ts = TypeVarTuple("Ts")
 Wait = Callable[[], Awaitable[None]]
 
 
-async def _discard(_event: Any) -> None:
-    """Drop an event."""
-
-
-async def _return() -> None: ...
+async def _do_nothing(_event: Any = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +76,7 @@ class Runtime:
         wait_for_consumer: Waits until the consumer of a stream has received all events so far.
         observers: Observe the operations of the request.
         steps: The list of the request's operations, for its trail, or None.
-        undo_log: Effects to undo if the request fails, or None outside of a client's request.
+        undo_log: What to undo if the request fails, or None outside of a client's request.
         cancellation: Whether the request was cancelled, or None outside of a client's request.
         state: What models keep during the request, by model, or None outside of one.
         conversation_id: The id of the request's conversation, or None.
@@ -90,11 +85,11 @@ class Runtime:
     blocking: bool
     streaming: bool = False
     deadline: float | None = None
-    emitter: Emitter = _discard
-    wait_for_consumer: Wait = _return
+    emitter: Emitter = _do_nothing
+    wait_for_consumer: Wait = _do_nothing
     observers: tuple[Observer, ...] = ()
     steps: list[Step] | None = None
-    undo_log: list[Undoable] | None = None
+    undo_log: UndoLog | None = None
     cancellation: Cancellation | None = None
     state: dict[object, Any] | None = None
     conversation_id: str | None = None
@@ -116,8 +111,9 @@ class Runtime:
         steps: list[Step] | None,
         observers: tuple[Observer, ...],
         conversation_id: str | None = None,
+        undo_log: UndoLog | None = None,
     ) -> "Runtime":
-        """Return this runtime for a new request, with an empty undo log."""
+        """Return this runtime for a new request."""
         # For each request, so without `replace`, which takes several times as long.
         return Runtime(
             self.blocking,
@@ -127,7 +123,7 @@ class Runtime:
             self.wait_for_consumer,
             observers,
             steps,
-            [],
+            undo_log,
             self.cancellation,
             {},
             conversation_id,
@@ -162,7 +158,7 @@ class Runtime:
         """
         return replace(self, emitter=emitter)
 
-    def streamed_to(self, emitter: Emitter, wait: Wait = _return) -> "Runtime":
+    def streamed_to(self, emitter: Emitter, wait: Wait = _do_nothing) -> "Runtime":
         """Return this runtime with streaming enabled; see the attributes for the arguments."""
         return replace(self, streaming=True, emitter=emitter, wait_for_consumer=wait)
 
@@ -325,26 +321,12 @@ class Runtime:
     def undo_on_failure(self, effect: Undoable) -> None:
         """Undo *effect* if the request fails later, or is cancelled."""
         if self.undo_log is not None:
-            self.undo_log.append(effect)
+            self.undo_log.effects.append(effect)
 
     def settle(self) -> None:
         """Keep the effects of the request so far, even if it fails later."""
-        if self.undo_log:
-            self.undo_log.clear()
-
-    def hand_over_effects(self, outer: "Runtime") -> None:
-        """Let *outer*, the request that this one is part of, undo the effects if it fails.
-
-        Without such a request they are kept.
-        """
-        if self.undo_log and outer.undo_log is not None:
-            outer.undo_log.append(Effects([*self.undo_log]))
-        self.settle()  # also breaks the reference cycle of the undo records
-
-    async def undo(self) -> None:
-        """Undo the effects since the last `settle`, in reverse order."""
-        if self.undo_log:
-            await self.shielded(undo_all(self.undo_log))
+        if self.undo_log is not None:
+            self.undo_log.settle()
 
     async def within(self, seconds: float | None, awaitable: Awaitable[T]) -> T:
         """Await for at most *seconds*; in blocking mode, *awaitable* has to limit itself.

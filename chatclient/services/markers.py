@@ -75,5 +75,5 @@ def user_message(text: str | Path) -> Callable[[F], F]:
 
 def texts_of(target: Any) -> Texts:
     """Return the texts of the decorators of *target*, without those of base classes."""
-    own = vars(target).get(_MARK) if hasattr(target, "__dict__") else None
-    return own if isinstance(own, Texts) else Texts()
+    texts = vars(target).get(_MARK) if hasattr(target, "__dict__") else None
+    return texts if isinstance(texts, Texts) else Texts()

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from pydantic_core import to_json
 
-from chatclient._internal.type_variables import (
+from chatclient._internal.annotations import (
     TypeArguments,
     UnknownTypeError,
     defining_class,

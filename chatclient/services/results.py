@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
-from chatclient._internal.type_variables import alias_value
+from chatclient._internal.annotations import alias_value
 from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
 from chatclient.chat.events import StreamEvent
 from chatclient.chat.messages import AssistantMessage

@@ -120,14 +120,14 @@ def _memory_of(advisors: Iterable[Advisor], kind: type[ChatMemory]) -> ChatMemor
     """
     memories = [getattr(advisor, "memory", None) for advisor in advisors]
     # By identity: several advisors may share one.
-    found = list({id(each): each for each in memories if isinstance(each, kind)}.values())
-    if len(found) != 1:
+    distinct = list({id(each): each for each in memories if isinstance(each, kind)}.values())
+    if len(distinct) != 1:
         number = "none; add one with default_advisors(MessageChatMemoryAdvisor(memory))"
-        if found:
-            number = f"{len(found)} of them; annotate it with a class of only one"
+        if distinct:
+            number = f"{len(distinct)} of them; annotate it with a class of only one"
         msg = f"needs the client's {kind.__name__}, and the client has {number}"
         raise UsageError(msg)
-    return found[0]
+    return distinct[0]
 
 
 def _method_implementation(function: Callable[..., Any], method: Method, client: ChatClient) -> Any:

@@ -2,13 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from chatclient._internal.lazy_exports import lazy_exports
+from chatclient._internal.public_names import lazy_exports
 
 if TYPE_CHECKING:
     from chatclient.chat.thinking_tags import (
         without_thoughts as without_thoughts,
     )
     from chatclient.structured.answer_cleaning import (
+        NOTHING as NOTHING,
         Cleaner as Cleaner,
         cleaned as cleaned,
         without_fence as without_fence,
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
         Native as Native,
         ResponseEntity as ResponseEntity,
         StructuredOutput as StructuredOutput,
-    )
-    from chatclient.structured.partial import (
-        NOTHING as NOTHING,
     )
     from chatclient.structured.type_converter import (
         TypeOutputConverter as TypeOutputConverter,

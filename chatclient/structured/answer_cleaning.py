@@ -1,12 +1,16 @@
-"""Strips code fences and surrounding text from structured answers."""
+"""Strips code fences and surrounding text from structured answers; and the missing value."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from chatclient.chat.thinking_tags import without_thoughts
 
 Cleaner = Callable[[str], str]
 """Removes text around the answer of a model."""
+
+NOTHING: Any = object()
+"""Stands for a missing value; None may be a value."""
 
 _FENCED = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 _FENCE = "```"

@@ -10,9 +10,8 @@ from chatclient._internal.frozen import deep_frozen
 from chatclient._internal.json import dumps, loads
 from chatclient.chat.thinking_tags import answer_so_far, without_thoughts
 from chatclient.errors import UsageError
-from chatclient.structured.answer_cleaning import cleaned
+from chatclient.structured.answer_cleaning import NOTHING, cleaned
 from chatclient.structured.json_schema import type_of_schema
-from chatclient.structured.partial import NOTHING
 from chatclient.structured.type_converter import TypeOutputConverter
 
 if TYPE_CHECKING:

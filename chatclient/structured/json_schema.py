@@ -148,16 +148,16 @@ class _Types:
     def _resolve(self, reference: Any) -> Any:
         if reference in self._resolving:
             return Any
-        found: Any = self._root
+        target: Any = self._root
         for step in str(reference).removeprefix("#").split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")  # escapes of JSON Pointer
-            found = found.get(name) if isinstance(found, Mapping) else None
-        if not isinstance(found, Mapping) or not str(reference).startswith("#"):
+            target = target.get(name) if isinstance(target, Mapping) else None
+        if not isinstance(target, Mapping) or not str(reference).startswith("#"):
             msg = f"the schema refers to {reference!r}, which is not in it"
             raise UsageError(msg)
         self._resolving.append(reference)
         try:
-            return self.of(found)
+            return self.of(target)
         finally:
             self._resolving.pop()
 

@@ -12,9 +12,8 @@ from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import EntityError
-from chatclient.structured.answer_cleaning import cleaned
+from chatclient.structured.answer_cleaning import NOTHING, cleaned
 from chatclient.structured.converters import StructuredOutputConverter
-from chatclient.structured.partial import NOTHING
 from chatclient.structured.type_converter import entity_error
 
 T = TypeVar("T")

@@ -1,8 +1,9 @@
-"""Values of unfinished JSON.
+"""Converts unfinished JSON to values of a type, for streamed entities.
 
-Complete parts are validated by pydantic. Incomplete ones are built from their complete parts: a
-list of the items so far, or a model, whose missing fields have default, empty or None values.
-Invalid parts are omitted.
+`_convert` lets pydantic validate a value. If it is not valid, because it is not complete,
+`_convert_unfinished` converts its items or fields, each again with `_convert`, and constructs a
+collection or a record without validation. Items and fields that are not valid are omitted; fields
+without a value have their default, an empty collection, or None.
 """
 
 import dataclasses
@@ -25,23 +26,21 @@ import typing_extensions
 from pydantic import AliasChoices, AliasPath, BaseModel, TypeAdapter
 from pydantic_core import from_json
 
+from chatclient._internal.annotations import alias_value, replace_variables
 from chatclient._internal.json import exact_float
-from chatclient._internal.type_variables import alias_value, replace_variables
 from chatclient.chat.thinking_tags import answer_so_far
+from chatclient.structured.answer_cleaning import NOTHING
 from chatclient.structured.json_schema import AllOf
 from chatclient.tools.function.alias_paths import Path
 from chatclient.tools.function.exact_numbers import NumberRewriter
-
-NOTHING: Any = object()
-"""Stands for a missing value; None may be a value."""
 
 _BEGIN = re.compile(r"```[^\n`]*\n\s*|(?=[{\[])")
 # A number at the end may be incomplete.
 _OPEN_NUMBER = re.compile(r"(?<=[\s:,\[])-?\d[\d.eE+-]*$")
 # pydantic's parser of partial JSON returns floats; numbers are passed as strings to keep digits.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|(?P<number>-?\d[\d.eE+-]*)', re.DOTALL)
-_MARK = "\ue000"
-_MAKERS: Mapping[Any, Callable[[Iterable[Any]], Any]] = {
+_NUMBER_MARK = "\ue000"
+_COLLECTIONS: Mapping[Any, Callable[[Iterable[Any]], Any]] = {
     list: list,
     tuple: tuple,
     set: set,
@@ -69,65 +68,72 @@ def partial_value(kind: Any, text: str, numbers: NumberRewriter, *, wrapped: str
     Returns:
         The value so far, or `NOTHING`.
     """
-    value = _parsed(answer_so_far(text), numbers)
+    value = _parse_unfinished(answer_so_far(text), numbers)
     if wrapped is not None and isinstance(value, dict) and value.keys() <= {wrapped}:
         value = value.get(wrapped, NOTHING)
-    return NOTHING if value is NOTHING or value == {} else _built(kind, value)
+    return NOTHING if value is NOTHING or value == {} else _convert(kind, value)
 
 
-def _parsed(text: str, numbers: NumberRewriter) -> Any:
+def _parse_unfinished(text: str, numbers: NumberRewriter) -> Any:
     begin = _BEGIN.search(text)
     if begin is None:
         return NOTHING
     text = _OPEN_NUMBER.sub("", text[begin.end() :])
-    is_exact = numbers.may_change(text) and _MARK not in text
+    is_exact = numbers.may_change(text) and _NUMBER_MARK not in text
     try:
         value = from_json(
-            _TOKEN.sub(_marked, text) if is_exact else text, allow_partial="trailing-strings"
+            _TOKEN.sub(_number_as_string, text) if is_exact else text,
+            allow_partial="trailing-strings",
         )
     except ValueError:
         return NOTHING
-    return numbers.convert(_unmarked(value)) if is_exact else value
+    return numbers.convert(_restore_numbers(value)) if is_exact else value
 
 
-def _marked(token: re.Match[str]) -> str:
+def _number_as_string(token: re.Match[str]) -> str:
     """Return *token*; a number with a fraction or an exponent becomes a marked string."""
     number = token["number"]
-    return f'"{_MARK}{number}"' if number and not number.lstrip("-").isdigit() else token[0]
+    return f'"{_NUMBER_MARK}{number}"' if number and not number.lstrip("-").isdigit() else token[0]
 
 
-def _unmarked(value: Any) -> Any:
+def _restore_numbers(value: Any) -> Any:
     match value:
-        case str() if value.startswith(_MARK):
-            return exact_float(value.removeprefix(_MARK))
+        case str() if value.startswith(_NUMBER_MARK):
+            return exact_float(value.removeprefix(_NUMBER_MARK))
         case dict():
-            return {key: _unmarked(item) for key, item in value.items()}
+            return {key: _restore_numbers(item) for key, item in value.items()}
         case list():
-            return [_unmarked(item) for item in value]
+            return [_restore_numbers(item) for item in value]
         case _:
             return value
 
 
-def _built(kind: Any, value: Any) -> Any:
-    """Return *value* as a *kind*: validated if it is complete, else built from its valid parts."""
+def _convert(kind: Any, value: Any) -> Any:
+    """Return *value* as a *kind*: validated if it is complete, else from its valid parts.
+
+    `NOTHING` if there are none.
+    """
     # Code of the type (validators, defaults, hashes) may raise any error for a partial value.
     try:
         return _adapter(kind).validate_python(value)
     except Exception:  # noqa: BLE001
         try:
-            return _with_all_of(kind, _of_parts(_bare(kind), value), value)
+            return _merged_with_all_of(
+                kind, _convert_unfinished(_without_annotations(kind), value), value
+            )
         except Exception:  # noqa: BLE001
             return NOTHING
 
 
-def _with_all_of(kind: Any, part: Any, value: Any) -> Any:
-    """Return *part* merged with the parts of the other types that an `allOf` requires."""
-    notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
-    for other in (each for note in notes if isinstance(note, AllOf) for each in note.kinds):
-        more = _built(other, value)
-        if isinstance(part, dict) and isinstance(more, dict):
-            part = {**part, **more}
-    return part
+def _merged_with_all_of(kind: Any, converted: Any, value: Any) -> Any:
+    """Return *converted* merged with *value* as the other types that an `allOf` requires."""
+    annotations = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+    for all_of in (each for each in annotations if isinstance(each, AllOf)):
+        for other_kind in all_of.kinds:
+            other = _convert(other_kind, value)
+            if isinstance(converted, dict) and isinstance(other, dict):
+                converted = {**converted, **other}
+    return converted
 
 
 @functools.lru_cache(maxsize=1024)
@@ -135,7 +141,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _bare(kind: Any) -> Any:
+def _without_annotations(kind: Any) -> Any:
     """Return *kind* without annotations, qualifiers and aliases."""
     while True:
         origin = get_origin(kind)
@@ -147,61 +153,66 @@ def _bare(kind: Any) -> Any:
             return kind
 
 
-def _of_parts(kind: Any, value: Any) -> Any:
+def _convert_unfinished(kind: Any, value: Any) -> Any:
+    """Return *value*, which is not a valid *kind*, as a *kind* of its valid items or fields."""
     origin = get_origin(kind)
     if origin in _UNIONS:
-        return _of_union(get_args(kind), value)
+        return _convert_union(get_args(kind), value)
     if _is_root_model(kind):
-        [(_, _, root)] = _model_fields(kind)
-        part = _built(root, value)
-        return part if part is NOTHING else kind.model_construct(part)
+        [(_, _, root_kind)] = _model_fields(kind)
+        root = _convert(root_kind, value)
+        return root if root is NOTHING else kind.model_construct(root)
     if isinstance(value, list):
-        return _of_items(origin or kind, get_args(kind), value)
+        return _convert_items(origin or kind, get_args(kind), value)
     if not isinstance(value, dict):
         return NOTHING
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        keys = {key: _built(get_args(kind)[0], key) for key in value}
-        parts = _parts((get_args(kind)[-1], keys[key], value[key]) for key in value)
-        parts.pop(NOTHING, None)
-        return parts
-    record = _record_of(kind)
-    return NOTHING if record is None else record.make(record.parts(value))
+        arguments = get_args(kind)  # may be one, as of a `Counter`
+        key_kind, value_kind = arguments[0], arguments[-1]
+        converted = _convert_each(
+            (value_kind, _convert(key_kind, key), value[key]) for key in value
+        )
+        converted.pop(NOTHING, None)
+        return converted
+    record = _record_type(kind)
+    return NOTHING if record is None else record.construct(record.convert_fields(value))
 
 
-def _parts(items: Iterable[tuple[Any, Any, Any]]) -> dict[Any, Any]:
-    """Return the valid parts of *items*, tuples of type, key and value, by key."""
-    built = ((key, _built(kind, value)) for kind, key, value in items)
-    return {key: part for key, part in built if part is not NOTHING}
+def _convert_each(entries: Iterable[tuple[Any, Any, Any]]) -> dict[Any, Any]:
+    """Return the valid values of *entries*, tuples of type, key and value, by key."""
+    converted = ((key, _convert(kind, value)) for kind, key, value in entries)
+    return {key: value for key, value in converted if value is not NOTHING}
 
 
-def _of_items(collection: Any, arguments: tuple[Any, ...], value: list[Any]) -> Any:
-    make = _MAKERS.get(collection)
+def _convert_items(collection: Any, arguments: tuple[Any, ...], items: list[Any]) -> Any:
+    construct = _COLLECTIONS.get(collection)
     # A tuple of fixed length has no value for missing items.
-    if make is None or (make is tuple and arguments[1:] != (...,)):
+    if construct is None or (construct is tuple and arguments[1:] != (...,)):
         return NOTHING
-    return make(_parts((arguments[0], at, each) for at, each in enumerate(value)).values())
+    entries = ((arguments[0], index, item) for index, item in enumerate(items))
+    return construct(_convert_each(entries).values())
 
 
-def _of_union(branches: Collection[Any], value: Any) -> Any:
+def _convert_union(branches: Collection[Any], value: Any) -> Any:
     """Return *value* as the only matching branch; `NOTHING` if several match."""
-    found = []
-    for branch in map(_bare, branches):
-        record = _record_of(branch) if isinstance(value, dict) else None
+    matches = []
+    for branch in map(_without_annotations, branches):
+        record = _record_type(branch) if isinstance(value, dict) else None
         if record is None:
-            part = _of_parts(branch, value)
-            if part is not NOTHING:
-                found.append(part)
-        elif value and len(parts := record.parts(value)) == len(value):
-            found.append(record.make(parts))
-    return found[0] if len(found) == 1 else NOTHING
+            converted = _convert_unfinished(branch, value)
+            if converted is not NOTHING:
+                matches.append(converted)
+        elif value and len(fields := record.convert_fields(value)) == len(value):
+            matches.append(record.construct(fields))
+    return matches[0] if len(matches) == 1 else NOTHING
 
 
 # --- records --------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
-class _Record:
-    """A type with fields.
+class _RecordType:
+    """A type with fields: a model, dataclass, named tuple or `TypedDict`.
 
     Attributes:
         kind: The type.
@@ -214,29 +225,29 @@ class _Record:
     factories: tuple[tuple[str, Callable[[], Any]], ...]
 
     @classmethod
-    def of(cls, kind: Any, fields: tuple[tuple[Path, str, Any], ...]) -> "_Record":
-        found = {name: make for _, name, each in fields if (make := _empty_factory(each))}
-        return cls(kind, fields, tuple(found.items()))
+    def of(cls, kind: Any, fields: tuple[tuple[Path, str, Any], ...]) -> "_RecordType":
+        factories = {name: make for _, name, each in fields if (make := _empty_factory(each))}
+        return cls(kind, fields, tuple(factories.items()))
 
-    def parts(self, value: Mapping[str, Any]) -> dict[str, Any]:
+    def convert_fields(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """Return the valid fields in *value*, by name."""
-        found = ((kind, name, _value_at(value, path)) for path, name, kind in self.fields)
-        return _parts(each for each in found if each[2] is not NOTHING)
+        entries = ((kind, name, _value_at(value, path)) for path, name, kind in self.fields)
+        return _convert_each(entry for entry in entries if entry[2] is not NOTHING)
 
-    def make(self, parts: dict[str, Any]) -> Any:
-        """Return a value of the type with *parts*, not validated."""
+    def construct(self, values: dict[str, Any]) -> Any:
+        """Return a value of the type with these *values* of its fields, not validated."""
         kind: Any = self.kind
         if typing_extensions.is_typeddict(kind):
-            return parts
+            return values
         empty: dict[str, Any] = dict.fromkeys(name for _, name, _ in self.fields)
         empty.update((name, make()) for name, make in self.factories)
         if issubclass(kind, BaseModel):
             fields = kind.model_fields
             missing = {name: empty[name] for name in empty if fields[name].is_required()}
-            return kind.model_construct(set(parts), **{**missing, **parts})
+            return kind.model_construct(set(values), **{**missing, **values})
         if hasattr(kind, "_field_defaults"):  # a named tuple
-            return kind(**{**empty, **kind._field_defaults, **parts})
-        return _new_dataclass(kind, parts, empty)
+            return kind(**{**empty, **kind._field_defaults, **values})
+        return _construct_dataclass(kind, values, empty)
 
 
 def _value_at(value: Any, path: Path) -> Any:
@@ -251,41 +262,41 @@ def _value_at(value: Any, path: Path) -> Any:
 
 def _empty_factory(kind: Any) -> Callable[[], Any] | None:
     """Return a factory of empty values if *kind* is a collection of variable length."""
-    bare = _bare(kind)
+    bare = _without_annotations(kind)
     collection = get_origin(bare) or bare
     if collection is tuple and get_args(bare)[1:] not in ((), (...,)):
         return None
     if collection in _MAPPINGS:
         return dict
-    return functools.partial(_MAKERS[collection], ()) if collection in _MAKERS else None
+    return functools.partial(_COLLECTIONS[collection], ()) if collection in _COLLECTIONS else None
 
 
-def _new_dataclass(kind: Any, parts: Mapping[str, Any], empty: Mapping[str, Any]) -> Any:
+def _construct_dataclass(kind: Any, values: Mapping[str, Any], empty: Mapping[str, Any]) -> Any:
     """Return a dataclass instance without calling its `__init__`, which requires all fields."""
     instance = object.__new__(kind)
-    for each in dataclasses.fields(kind):
-        missing = each.default is dataclasses.MISSING
-        value: Any = empty.get(each.name) if missing else each.default
-        if each.default_factory is not dataclasses.MISSING:
-            value = each.default_factory()
-        object.__setattr__(instance, each.name, parts.get(each.name, value))
+    for field in dataclasses.fields(kind):
+        has_no_default = field.default is dataclasses.MISSING
+        value: Any = empty.get(field.name) if has_no_default else field.default
+        if field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        object.__setattr__(instance, field.name, values.get(field.name, value))
     return instance
 
 
 @functools.lru_cache(maxsize=1024)
-def _record_of(kind: Any) -> _Record | None:
-    """Return the fields of a type; None if it is not a model, dataclass, tuple or `TypedDict`."""
+def _record_type(kind: Any) -> _RecordType | None:
+    """Return *kind* as a type with fields; None if it is no such type."""
     model = get_origin(kind) or kind
     if _is_root_model(kind):
         return None
     if isinstance(model, type) and issubclass(model, BaseModel):
-        return _Record.of(kind, _model_fields(kind))
+        return _RecordType.of(kind, _model_fields(kind))
     named = isinstance(model, type) and issubclass(model, tuple) and hasattr(model, "_fields")
     if named or dataclasses.is_dataclass(model) or typing_extensions.is_typeddict(model):
         hints = get_type_hints(model, include_extras=True)
-        given = dict(zip(getattr(model, "__parameters__", ()), get_args(kind), strict=False))
-        kinds = {n: replace_variables(hint, lambda v: given.get(v, v)) for n, hint in hints.items()}
-        return _Record.of(model, tuple(((name,), name, kind) for name, kind in kinds.items()))
+        bound = dict(zip(getattr(model, "__parameters__", ()), get_args(kind), strict=False))
+        kinds = {n: replace_variables(hint, lambda v: bound.get(v, v)) for n, hint in hints.items()}
+        return _RecordType.of(model, tuple(((name,), name, kind) for name, kind in kinds.items()))
     return None
 
 

@@ -23,7 +23,6 @@ from chatclient.structured.answer_cleaning import (
     json_within,
     without_fence,
 )
-from chatclient.structured.partial import partial_value
 from chatclient.tools.function.argument_repair import repair_value
 from chatclient.tools.function.argument_types import reason, typed_dict
 from chatclient.tools.function.binding import problems
@@ -112,6 +111,8 @@ class TypeOutputConverter(Generic[T]):
         Returns:
             A value whose missing fields have their defaults or None, or `NOTHING`.
         """
+        from chatclient.structured.partial import partial_value  # noqa: PLC0415 - of streams
+
         return cast("T", partial_value(self.kind, text, self._numbers, wrapped=self._wrapped))
 
     def _convert_leniently(self, text: str) -> T:

@@ -207,7 +207,7 @@ class RecordingModel(ChatModel):
                     yield chunk
                 else:
                     pieces.append(chunk.text)
-                    yield _with_parts(chunk, aggregator.take(chunk))
+                    yield _with_parts(chunk, aggregator.add_and_normalize(chunk))
         self.recording.add(prompt, aggregator.response(), filter(None, pieces))
 
     def close(self) -> None:

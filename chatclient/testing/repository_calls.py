@@ -1,9 +1,9 @@
-"""Calls a repository blocking or on an event loop, and checks turns stored concurrently."""
+"""Helpers of the repository contract: calls in both modes, times, and checks of turns."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from chatclient.chat.messages import Message, UserMessage
@@ -50,6 +50,12 @@ class Store:
         """Return the ids of all conversations."""
         return self._run(self.repository.conversation_ids)
 
+    def call(self, method: str, *arguments: object) -> Any:
+        """Call a public method of the repository, or its asynchronous variant."""
+        if self.blocking:
+            return getattr(self.repository, method)(*arguments)
+        return asyncio.run(getattr(self.repository, f"a{method}")(*arguments))
+
     def _run(self, start: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
         return drive(start(BLOCKING)) if self.blocking else asyncio.run(start(ON_LOOP))
 
@@ -66,3 +72,23 @@ def check_turns(messages: Sequence[Message], *, workers: int, turns: int) -> Non
         own = [label for label in labels if label.split(".")[0] == str(worker)]
         assert own == [f"{worker}.{number}" for number in range(turns)]
     assert len(labels) == workers * turns
+
+
+def day(number: int) -> datetime:
+    """Return a day of January 2000."""
+    return datetime(2000, 1, number, tzinfo=UTC)
+
+
+def stored_on(messages: Sequence[Message], number: int) -> list[Message]:
+    """Return *messages* as stored on a day of January 2000."""
+    return [message.with_stored_at(day(number)) for message in messages]
+
+
+def times(conversation: Conversation) -> list[datetime]:
+    """Return when the messages of *conversation* were stored."""
+    return [m.stored_at for m in conversation.messages if m.stored_at is not None]
+
+
+def with_first(message: Message, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return *messages* after *message*."""
+    return (message, *messages)

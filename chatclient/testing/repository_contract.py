@@ -15,7 +15,6 @@ the import.
 
 import asyncio
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -25,28 +24,18 @@ import pytest
 
 from chatclient.chat.messages import Message, SystemMessage, UserMessage
 from chatclient.errors import UsageError
-from chatclient.memory.repository import (
-    NO_CONVERSATION,
-    ChatMemoryRepository,
-    Conversation,
-    newest,
-)
+from chatclient.memory.repository import NO_CONVERSATION, ChatMemoryRepository, Conversation, newest
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP
-from chatclient.testing.repository_calls import Store, check_turns
+from chatclient.testing.repository_calls import (
+    Store,
+    check_turns,
+    day,
+    stored_on,
+    times,
+    with_first,
+)
 from chatclient.testing.sample_conversations import AWKWARD_IDS, EVERY_KIND, turn
-
-
-def _day(number: int) -> datetime:
-    return datetime(2000, 1, number, tzinfo=UTC)
-
-
-def _stored(messages: Sequence[Message], day: int) -> list[Message]:
-    return [message.with_stored_at(_day(day)) for message in messages]
-
-
-def _times(conversation: Conversation) -> list[datetime]:
-    return [m.stored_at for m in conversation.messages if m.stored_at is not None]
 
 
 class ChatMemoryRepositoryContract:
@@ -66,8 +55,6 @@ class ChatMemoryRepositoryContract:
     def name(self) -> str:
         """Return the id of a conversation that does not exist."""
         return f"contract-{uuid4()}"
-
-    # --- messages ---------------------------------------------------------------------------
 
     def test_an_unknown_conversation_is_empty(self, store: Store, name: str) -> None:
         """It has no messages and version 0."""
@@ -128,19 +115,17 @@ class ChatMemoryRepositoryContract:
         for id in ids:
             found = store.load(id)
             assert found.messages == (UserMessage(id),)
-        known = store.conversation_ids()
-        assert set(ids) <= set(known)
-        assert len(known) == len(set(known))
-
-    # --- times and retention ----------------------------------------------------------------
+        stored_ids = store.conversation_ids()
+        assert set(ids) <= set(stored_ids)
+        assert len(stored_ids) == len(set(stored_ids))
 
     def test_messages_have_a_time(self, store: Store, name: str) -> None:
         """It is set when a message is stored, and kept when it is stored again."""
         earliest = datetime.now(UTC)
         store.append(name, EVERY_KIND)
-        appended = _times(store.load(name))
+        appended = times(store.load(name))
         store.replace(name, [*store.load(name).messages, UserMessage("new")])
-        replaced = _times(store.load(name))
+        replaced = times(store.load(name))
 
         assert earliest <= min(appended) <= max(appended) <= datetime.now(UTC)
         assert {moment.utcoffset() for moment in appended} == {timedelta(0)}
@@ -150,20 +135,20 @@ class ChatMemoryRepositoryContract:
     def test_old_messages_are_deleted(self, store: Store, name: str) -> None:
         """Turns are deleted as a whole, and system messages with the last turn."""
         system = SystemMessage("Be brief.")
-        turns = [_stored(turn(day, 2), day) for day in (1, 2, 3)]
-        straddling = (*_stored(turn(4, 2)[:2], 4), *_stored(turn(4, 2)[2:], 5))
+        turns = [stored_on(turn(day, 2), day) for day in (1, 2, 3)]
+        straddling = (*stored_on(turn(4, 2)[:2], 4), *stored_on(turn(4, 2)[2:], 5))
         messages = [system, *turns[0], *turns[1], *turns[2], *straddling]
         gone = f"{name}-gone"
         store.append(name, messages)
-        store.append(gone, [*_stored([system], 1), *turns[0]])
+        store.append(gone, [*stored_on([system], 1), *turns[0]])
 
-        assert store.delete_older_than(_day(2)) == 2 * len(turns[0]) + 1
+        assert store.delete_older_than(day(2)) == 2 * len(turns[0]) + 1
         assert store.load(name).messages == (system, *turns[1], *turns[2], *straddling)
-        assert _times(store.load(name))[1:] == [m.stored_at for m in messages[5:]]
+        assert times(store.load(name))[1:] == [m.stored_at for m in messages[5:]]
         assert store.load(gone) == NO_CONVERSATION
-        assert store.delete_older_than(_day(1)) == 0
-        assert store.delete_older_than(_day(2)) == 0
-        assert store.delete_older_than(_day(5)) == 3 * len(turns[0])
+        assert store.delete_older_than(day(1)) == 0
+        assert store.delete_older_than(day(2)) == 0
+        assert store.delete_older_than(day(5)) == 3 * len(turns[0])
         store.append(name, turn(5))
         assert store.load(name).messages == (system, *turn(5))
 
@@ -171,8 +156,6 @@ class ChatMemoryRepositoryContract:
         """Otherwise nothing is deleted."""
         with pytest.raises(UsageError, match="time zone"):
             repository.delete_older_than(datetime(2000, 1, 1))  # noqa: DTZ001
-
-    # --- the last messages ------------------------------------------------------------------
 
     def test_the_last_messages_can_be_loaded(self, store: Store, name: str) -> None:
         """The result has all system messages, and tells whether it is complete."""
@@ -194,28 +177,20 @@ class ChatMemoryRepositoryContract:
 
         assert store.load(name, last=0) == Conversation((), version, complete=False)
 
-    # --- versions and replacing -------------------------------------------------------------
-
     def test_every_change_sets_a_new_version(self, store: Store, name: str) -> None:
-        """Versions are not reused, also after a conversation was deleted."""
+        """Versions are not reused, also after a conversation was deleted; loading changes none."""
         versions = []
         for _ in range(3):
             for _ in range(3):
                 store.append(name, turn(1))
                 versions.append(store.load(name).version)
+                assert store.load(name) == store.load(name)
             store.replace(name, turn(2))
             versions.append(store.load(name, last=1).version)
             store.delete(name)
 
         assert len(set(versions)) == len(versions)
         assert 0 not in versions
-
-    def test_loading_keeps_the_version(self, store: Store, name: str) -> None:
-        """A conversation that is loaded twice without a change is equal."""
-        store.append(name, turn(1))
-        first = store.load(name)
-
-        assert store.load(name) == first
 
     def test_replacing_depends_on_the_version(self, store: Store, name: str) -> None:
         """A conversation that has changed since it was loaded is not replaced."""
@@ -268,11 +243,9 @@ class ChatMemoryRepositoryContract:
 
         assert store.load(name) == NO_CONVERSATION
         assert store.load(other).messages == turn(1)
-        known = store.conversation_ids()
-        assert name not in known
-        assert other in known
-
-    # --- keys -------------------------------------------------------------------------------
+        stored_ids = store.conversation_ids()
+        assert name not in stored_ids
+        assert other in stored_ids
 
     def test_appending_with_a_used_key_does_nothing(self, store: Store, name: str) -> None:
         """Keys are case-sensitive, and separate for each conversation."""
@@ -294,8 +267,6 @@ class ChatMemoryRepositoryContract:
         assert store.load(name).messages == turn(100)
         store.delete(name)
         assert store.append(name, turn(0), key="key-0") is True
-
-    # --- concurrency ------------------------------------------------------------------------
 
     def test_threads_can_append_concurrently(
         self, repository: ChatMemoryRepository, name: str
@@ -364,7 +335,7 @@ class ChatMemoryRepositoryContract:
 
         def rewrite(worker: int) -> None:
             for number in range(5):
-                prepend = partial(_with_first, UserMessage(f"{worker}/{number}"))
+                prepend = partial(with_first, UserMessage(f"{worker}/{number}"))
                 drive(repository.rewrite(name, prepend, BLOCKING))
 
         with ThreadPoolExecutor(6) as pool:
@@ -414,36 +385,13 @@ class ChatMemoryRepositoryContract:
         assert len(questions) > completed
         assert questions[-1] == "last"
 
-    # --- public methods ---------------------------------------------------------------------
+    def test_the_four_operations(self, store: Store, name: str) -> None:
+        """Save, find, list, delete: blocking, and asynchronous."""
+        store.call("save_all", name, list(turn(1)))
+        store.call("save_all", name, iter(turn(2)))
 
-    def test_the_four_operations(self, repository: ChatMemoryRepository, name: str) -> None:
-        """Blocking: save, find, list, delete."""
-        repository.save_all(name, list(turn(1)))
-        repository.save_all(name, iter(turn(2)))
-
-        assert repository.find_by_conversation_id(name) == list(turn(2))
-        assert name in repository.find_conversation_ids()
-        repository.delete_by_conversation_id(name)
-        assert repository.find_by_conversation_id(name) == []
-        assert name not in repository.find_conversation_ids()
-
-    def test_the_four_operations_on_a_loop(
-        self, repository: ChatMemoryRepository, name: str
-    ) -> None:
-        """Asynchronous: save, find, list, delete."""
-
-        async def operate() -> None:
-            await repository.asave_all(name, list(turn(1)))
-            await repository.asave_all(name, iter(turn(2)))
-
-            assert await repository.afind_by_conversation_id(name) == list(turn(2))
-            assert name in await repository.afind_conversation_ids()
-            await repository.adelete_by_conversation_id(name)
-            assert await repository.afind_by_conversation_id(name) == []
-            assert name not in await repository.afind_conversation_ids()
-
-        asyncio.run(operate())
-
-
-def _with_first(message: Message, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    return (message, *messages)
+        assert store.call("find_by_conversation_id", name) == list(turn(2))
+        assert name in store.call("find_conversation_ids")
+        store.call("delete_by_conversation_id", name)
+        assert store.call("find_by_conversation_id", name) == []
+        assert name not in store.call("find_conversation_ids")

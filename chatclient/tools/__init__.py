@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from chatclient._internal.lazy_exports import lazy_exports
+from chatclient._internal.public_names import lazy_exports
 
 if TYPE_CHECKING:
     from chatclient.chat.server_tool import (
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from chatclient.chat.tool_definition import (
         ToolDefinition as ToolDefinition,
+        sanitise_tool_name as sanitise_tool_name,
     )
     from chatclient.tools.augmentation import (
         AugmentedArguments as AugmentedArguments,
@@ -82,9 +83,6 @@ if TYPE_CHECKING:
     from chatclient.tools.function.decorator import (
         tool as tool,
     )
-    from chatclient.tools.function.naming import (
-        sanitise_tool_name as sanitise_tool_name,
-    )
     from chatclient.tools.function.parameters import (
         ToolMemoryId as ToolMemoryId,
         ToolParam as ToolParam,
@@ -94,6 +92,7 @@ if TYPE_CHECKING:
     )
     from chatclient.tools.mcp.provider import (
         McpToolCallbackProvider as McpToolCallbackProvider,
+        ToolNamePrefix as ToolNamePrefix,
     )
     from chatclient.tools.mcp.server import (
         Connect as Connect,
@@ -105,9 +104,6 @@ if TYPE_CHECKING:
         McpUserAnswer as McpUserAnswer,
         ToolContextToMeta as ToolContextToMeta,
         tool_context_meta as tool_context_meta,
-    )
-    from chatclient.tools.mcp.tool_names import (
-        ToolNamePrefix as ToolNamePrefix,
     )
     from chatclient.tools.mcp.tool_server import (
         McpToolServer as McpToolServer,
@@ -142,6 +138,9 @@ if TYPE_CHECKING:
     )
     from chatclient.tools.search.keyword import (
         KeywordToolIndex as KeywordToolIndex,
+    )
+    from chatclient.tools.search.provider import (
+        ProviderToolIndex as ProviderToolIndex,
     )
     from chatclient.tools.search.regex import (
         RegexToolIndex as RegexToolIndex,

@@ -154,17 +154,17 @@ class AugmentedToolCallback(Generic[M]):
 
 def _described(arguments: type[M]) -> tuple[TypeAdapter[M], dict[str, Any]]:
     """Return the type adapter of the additional arguments, and their schema."""
-    wanted = "additional arguments must be a pydantic model, a dataclass or a TypedDict"
+    requirement = "additional arguments must be a pydantic model, a dataclass or a TypedDict"
     if not isinstance(
         get_origin(arguments) or arguments, type
     ):  # such as an instance of such a class
-        msg = f"{wanted}, not {arguments!r}"
+        msg = f"{requirement}, not {arguments!r}"
         raise ToolDefinitionError(msg)
     try:
         adapter = TypeAdapter(arguments)
         return adapter, schema_of(adapter)
     except PYDANTIC_ERRORS as error:
-        msg = f"{wanted}, not {arguments!r}: {reason(error)}"
+        msg = f"{requirement}, not {arguments!r}: {reason(error)}"
         raise ToolDefinitionError(msg) from error
 
 
@@ -178,18 +178,18 @@ def _augmented(
     definition: ToolDefinition, arguments: type[Any], added: dict[str, Any]
 ) -> ToolDefinition:
     schema = dict(definition.input_schema)
-    more = _renamed(added, schema.get("$defs", {}))
-    extra: dict[str, Any] = more.get("properties", {})
-    own: Mapping[str, Any] = schema.get("properties", {})
+    renamed = _renamed(added, schema.get("$defs", {}))
+    extra: dict[str, Any] = renamed.get("properties", {})
+    properties: Mapping[str, Any] = schema.get("properties", {})
     if not extra:
         msg = f"{arguments.__name__} has no fields to add to tool {definition.name!r}"
         raise ToolDefinitionError(msg)
-    if clash := sorted(set(own) & set(extra)):
+    if clash := sorted(set(properties) & set(extra)):
         msg = f"tool {definition.name!r} has arguments {clash} of its own; rename the added ones"
         raise ToolDefinitionError(msg)
-    schema["properties"] = {**own, **extra}
-    schema["required"] = [*schema.get("required", ()), *more.get("required", ())]
-    if definitions := {**schema.get("$defs", {}), **more.get("$defs", {})}:
+    schema["properties"] = {**properties, **extra}
+    schema["required"] = [*schema.get("required", ()), *renamed.get("required", ())]
+    if definitions := {**schema.get("$defs", {}), **renamed.get("$defs", {})}:
         schema["$defs"] = definitions
     complete = strict_form(schema) if definition.strict else schema
     if complete is None:
@@ -200,12 +200,12 @@ def _augmented(
 
 def _renamed(schema: dict[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
     """Return *schema* with definitions renamed whose names are *taken* by different ones."""
-    own: dict[str, Any] = schema.get("$defs", {})
+    definitions: dict[str, Any] = schema.get("$defs", {})
     names: dict[str, str] = {}
-    for name, meaning in own.items():
+    for name, meaning in definitions.items():
         if name in taken and taken[name] != meaning:
             free = (f"{name}_{n}" for n in count(2))
-            names[name] = next(new for new in free if new not in taken and new not in own)
+            names[name] = next(new for new in free if new not in taken and new not in definitions)
     if not names:
         return schema
     renamed: dict[str, Any] = _with_refs(schema, {_REF + a: _REF + b for a, b in names.items()})

@@ -39,10 +39,10 @@ def _distinct(callbacks: Sequence[ToolCallback]) -> Sequence[ToolCallback]:
     return [c for c in callbacks if not _is_known(c, kept.setdefault(c.definition.name, []))]
 
 
-def _is_known(callback: ToolCallback, known: list[ToolCallback]) -> bool:
-    if any(callback is each or _is_same(callback, each) for each in known):
+def _is_known(callback: ToolCallback, callbacks: list[ToolCallback]) -> bool:
+    if any(callback is each or _is_same(callback, each) for each in callbacks):
         return True
-    known.append(callback)
+    callbacks.append(callback)
     return False
 
 

@@ -26,6 +26,12 @@ from chatclient.chat.serialization import (
 from chatclient.errors import ToolUsageError, UsageError
 from chatclient.tools.tool_execution import ToolExecution
 
+PENDING_TURN = "pending_turn"
+"""The key in a response's context of a turn that is suspended for approval, a `PendingTurn`."""
+
+RESUMED_TURN = "resumed_turn"
+"""The key in a request's context of a suspended turn and its decisions, a `ResumedTurn`."""
+
 _VERSION = 1
 _LONGEST_MESSAGE = 500  # characters; the text may be from outside
 
@@ -85,8 +91,8 @@ class PendingTurn:
         calls = {call.id: call for call in self.pending}
         inside = {id: agent.to_decide() for id, agent in self.agents.items()}
         return {
-            id: calls[own] if id_inside is None else inside[own][id_inside]
-            for id, (own, id_inside) in places_in(self).items()
+            id: calls[call_id] if id_inside is None else inside[call_id][id_inside]
+            for id, (call_id, id_inside) in places_in(self).items()
         }
 
     def to_json(self, *, signing_key: str | bytes | None = None) -> str:

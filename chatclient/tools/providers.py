@@ -1,6 +1,6 @@
 """Calls the tool providers of a request."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -8,10 +8,18 @@ from typing import Any
 from typing_extensions import TypeIs
 
 from chatclient._internal.checks import names, wants_argument
+from chatclient.chat.messages import Message
 from chatclient.chat.tool import ToolCallback, ToolCallbackProvider, ToolRequest
 from chatclient.errors import ToolDefinitionError, WrongTypeError
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.sources import Resolved, offered_by
+
+RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCallback]]]
+"""Returns all tools of a request, given the conversation so far."""
+
+REFRESH_TOOLS = "refresh_tools"
+"""The key in a request's context of a `RefreshTools`, if the request has tool providers that are
+asked again in every round."""
 
 Offers = dict[int, tuple[list[ToolCallback], frozenset[str]]]
 """The tools and the hidden names that providers returned, by the identity of the provider."""
@@ -37,26 +45,26 @@ async def offered_tools(
     Raises:
         ToolDefinitionError: A provider returned something that is no tool.
     """
-    found: list[list[ToolCallback]] = []
+    groups: list[list[ToolCallback]] = []
     providers: list[tuple[int, ToolCallbackProvider]] = []
-    for at, source in enumerate(sources):
+    for index, source in enumerate(sources):
         if not is_provider(source):
-            found.append([source])
+            groups.append([source])
         else:
-            found.append([])
-            providers.append((at, source))
-    for at, provider in providers:
+            groups.append([])
+            providers.append((index, source))
+    for index, provider in providers:
         offer = offers.get(id(provider))
         if offer is None or getattr(provider, "dynamic", False):
-            request = replace(request, callbacks=tuple(chain.from_iterable(found)))
+            request = replace(request, callbacks=tuple(chain.from_iterable(groups)))
             offer = offers[id(provider)] = await _offer(provider, request, runtime)
-        found[at], hidden = offer
+        groups[index], hidden = offer
         if hidden:  # applies to this provider and the sources before it
-            found[: at + 1] = [
+            groups[: index + 1] = [
                 [c for c in callbacks if c.definition.name not in hidden]
-                for callbacks in found[: at + 1]
+                for callbacks in groups[: index + 1]
             ]
-    return list(chain.from_iterable(found))
+    return list(chain.from_iterable(groups))
 
 
 async def _offer(

@@ -59,11 +59,11 @@ class DelegatingToolCallbackResolver:
         return f"DelegatingToolCallbackResolver({', '.join(map(repr, self._resolvers))})"
 
     async def _resolve_from(
-        self, at: int, name: str, answer: Awaitable[ToolCallback | None]
+        self, index: int, name: str, answer: Awaitable[ToolCallback | None]
     ) -> ToolCallback | None:
-        rest = DelegatingToolCallbackResolver(*self._resolvers[at:])
-        found = await answer
-        later = rest.resolve(name) if found is None else found
+        rest = DelegatingToolCallbackResolver(*self._resolvers[index:])
+        callback = await answer
+        later = rest.resolve(name) if callback is None else callback
         return await later if inspect.isawaitable(later) else later
 
 

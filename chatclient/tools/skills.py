@@ -214,11 +214,11 @@ class Skills:
         return resources[path]
 
     def _named(self, name: str) -> Skill:
-        wanted = name.strip()
-        if wanted in self.skills:
-            return self.skills[wanted]
+        stripped = name.strip()
+        if stripped in self.skills:
+            return self.skills[stripped]
         for skill in self.skills.values():
-            if skill.name.casefold() == wanted.casefold():
+            if skill.name.casefold() == stripped.casefold():
                 return skill
         msg = f"There is no skill {name!r}; available: {', '.join(self.skills)}"
         raise ToolError(msg)

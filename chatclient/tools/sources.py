@@ -9,15 +9,14 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from chatclient._internal.checks import signature_error
-from chatclient.chat.server_tool import ServerTool
 from chatclient.chat.tool import ToolCallback, ToolCallbackProvider, ToolDefinition, ToolMetadata
+from chatclient.chat.tool_definition import check_tool_name
 from chatclient.errors import ToolDefinitionError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
 from chatclient.tools.duplicates import without_duplicates
 from chatclient.tools.function.callback import FunctionToolCallback
 from chatclient.tools.function.decorator import ToolMark, is_marked, mark_of
-from chatclient.tools.function.naming import check_tool_name
 
 ToolSource = Callable[..., Any] | ToolCallback | ToolCallbackProvider | str | Iterable[Any] | object
 """Functions, decorated or not; objects and modules with decorated functions; tool callbacks and
@@ -48,14 +47,14 @@ def tool_callbacks(*sources: ToolSource) -> list[ToolCallback]:
         DuplicateToolError: Two tools have the same name.
     """
     callbacks: list[ToolCallback] = []
-    for found in resolve_sources(sources):
-        if isinstance(found, str):
-            msg = f"{found!r} is a name; only a client with a resolver can find a tool by name"
+    for source in resolve_sources(sources):
+        if isinstance(source, str):
+            msg = f"{source!r} is a name; only a client with a resolver can find a tool by name"
             raise ToolDefinitionError(msg)
-        if isinstance(found, ToolCallback):
-            callbacks.append(found)
+        if isinstance(source, ToolCallback):
+            callbacks.append(source)
         else:
-            callbacks.extend(_provided(found))
+            callbacks.extend(_provided(source))
     return list(without_duplicates(callbacks, "error"))
 
 
@@ -127,7 +126,11 @@ def _with_fallback(tool: ToolCallback) -> ToolCallback:
     Raises:
         ToolDefinitionError: The fallback is not one tool.
     """
-    if not isinstance(tool, ServerTool) or tool.fallback is None or tool.callback is not None:
+    if getattr(tool, "fallback", None) is None:
+        return tool
+    from chatclient.chat.server_tool import ServerTool  # noqa: PLC0415 - seldom used
+
+    if not isinstance(tool, ServerTool) or tool.callback is not None:
         return tool
     found = _resolve(tool.fallback)
     if len(found) != 1 or not isinstance(found[0], ToolCallback):
@@ -155,10 +158,10 @@ def _missing_hint(source: object) -> str:
 
 
 def _marked_attributes(kind: type) -> tuple[tuple[str, ToolMark], ...]:
-    known = _tools_of_class.get(kind)
-    if known is None:
-        known = _tools_of_class[kind] = tuple(_marks_in(kind).items())
-    return known
+    cached = _tools_of_class.get(kind)
+    if cached is None:
+        cached = _tools_of_class[kind] = tuple(_marks_in(kind).items())
+    return cached
 
 
 def _marks_in(kind: type) -> dict[str, ToolMark]:

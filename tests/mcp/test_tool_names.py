@@ -19,7 +19,7 @@ from chatclient.memory.summary import SUMMARY
 from chatclient.providers.anthropic.decoding import CONTAINER
 from chatclient.providers.openai.dialect import REASONING_FIELD
 from chatclient.tools import McpServer, McpToolCallbackProvider
-from chatclient.tools.mcp.tool_names import names_for
+from chatclient.tools.mcp.provider import names_for
 from chatclient.tools.skills import ACTIVATE_SKILL, READ_SKILL_RESOURCE
 
 ACCEPTED = re.compile(r"[a-zA-Z0-9_-]{1,64}")

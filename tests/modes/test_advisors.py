@@ -72,8 +72,8 @@ class Noting:
     "pattern-observing-advisor-inside-loop",
     "lc4j-tool-request-transformer",
 )
-def test_lower_order_is_further_out_and_equal_orders_keep_theirs(ask: Ask) -> None:
-    """The chain is sorted by order; ties stay as they were added, in every round."""
+def test_advisors_are_sorted_by_order(ask: Ask) -> None:
+    """A lower order is further out; equal orders keep the order of their addition."""
     log: list[str] = []
     advisors = [
         Noting("c", log),
@@ -284,8 +284,8 @@ def test_an_advisor_may_rewrite_what_is_streamed(ask: Ask) -> None:
 
 
 @pytest.mark.feature("advisor-holding-stream-back")
-def test_an_advisor_may_hold_back_the_stream_until_it_has_checked(ask: Ask) -> None:
-    """What an advisor swallows is not streamed; what it answers instead is."""
+def test_an_advisor_can_hold_back_the_stream(ask: Ask) -> None:
+    """Events that it drops are not streamed; its own answer is."""
 
     async def censor(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         await call_next(request.mutate(runtime=request.runtime.silent()))
@@ -398,8 +398,8 @@ class Counting:
 
 
 @pytest.mark.feature("advisor-context-advisors-inside-tool")
-def test_what_an_advisor_leaves_in_one_round_it_finds_in_the_next(ask: Ask) -> None:
-    """The response context of a round lies over the request context of the round after it."""
+def test_context_of_a_round_reaches_the_next_round(ask: Ask) -> None:
+    """The response context of a round is merged into the request context of the next one."""
     counting = Counting()
     model = ScriptedModel(call("ping"), call("ping"), "done")
     client = ChatClient.builder(model).default_advisors(counting).default_tools(ping).build()
@@ -411,8 +411,8 @@ def test_what_an_advisor_leaves_in_one_round_it_finds_in_the_next(ask: Ask) -> N
 
 
 @pytest.mark.feature("advisor-context-advisors-inside-tool")
-def test_the_hook_of_the_loop_has_the_last_word_about_a_rounds_context(ask: Ask) -> None:
-    """`before_call` sees what the rounds before it left, and what it says instead counts."""
+def test_before_call_can_change_the_context(ask: Ask) -> None:
+    """It receives the context of earlier rounds, and its changes take precedence."""
     counting = Counting()
     before: list[Any] = []
 
@@ -430,8 +430,8 @@ def test_the_hook_of_the_loop_has_the_last_word_about_a_rounds_context(ask: Ask)
 
 
 @pytest.mark.feature("advisor-context-advisors-inside-tool")
-def test_an_answer_of_an_advisors_own_keeps_what_earlier_rounds_left(ask: Ask) -> None:
-    """A round whose response has an empty context takes nothing away."""
+def test_an_empty_context_keeps_earlier_values(ask: Ask) -> None:
+    """A round whose response has an empty context removes nothing."""
     counting = Counting()
 
     async def in_the_models_place(request: ChatClientRequest, call_next: Next) -> Any:
@@ -484,8 +484,8 @@ class OneParameter:
 @pytest.mark.parametrize(
     "advisor", [one_parameter, three_parameters, OneParameter(), OneParameter().advise]
 )
-def test_an_advisor_of_another_shape_is_refused_when_it_is_added(advisor: Any) -> None:
-    """Not only when the first request meets it."""
+def test_an_invalid_advisor_is_refused_at_once(advisor: Any) -> None:
+    """When it is added, not at the first request."""
     with pytest.raises(TypeError, match=r"those are called with \(request, call_next\)"):
         ChatClient.builder(ScriptedModel()).default_advisors(advisor)
 
@@ -562,8 +562,8 @@ class Configured(BaseModel):
         return await call_next(request)
 
 
-def test_what_can_be_called_is_an_advisor_although_it_can_be_iterated(ask: Ask) -> None:
-    """It is no collection of advisors."""
+def test_a_callable_iterable_is_one_advisor(ask: Ask) -> None:
+    """It is not treated as a collection of advisors."""
     client = ChatClient.builder(ScriptedModel("a")).default_advisors(Configured()).build()
 
     assert ask(client.prompt("x")).text == "a"
@@ -600,8 +600,8 @@ def test_a_generator_is_told_what_is_wrong(ask: Ask) -> None:
         ask(client.prompt("x"))
 
 
-def test_an_answer_may_be_held_back_and_changed_as_a_whole(ask: Ask) -> None:
-    """Silenced, nothing of it is streamed but what the advisor made of it, in one piece."""
+def test_a_held_back_answer_can_be_changed(ask: Ask) -> None:
+    """With streaming disabled inside, only the advisor's own text is streamed, in one piece."""
 
     class Redact:
         order = TOOL_CALLING_ORDER - 10

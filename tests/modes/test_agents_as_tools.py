@@ -162,8 +162,8 @@ def test_an_agent_has_the_context_and_the_conversation(ask: Ask) -> None:
 
 
 @pytest.mark.feature("tool-options-doing-thing-once")
-def test_an_agent_that_is_asked_the_same_again_does_it_again(ask: Ask) -> None:
-    """Keys of its calls are those of a repeated turn only where the asker repeats its own."""
+def test_a_repeated_question_to_an_agent_runs_again(ask: Ask) -> None:
+    """Its calls have the same keys only if the turn of the caller is repeated."""
     keys: list[str] = []
 
     @tool
@@ -287,8 +287,8 @@ def users(prompt: Prompt) -> list[str]:
 
 
 @pytest.mark.feature("resolver-agent-tool")
-def test_an_agent_remembers_what_it_was_asked_in_a_conversation(ask: Ask) -> None:
-    """It has one of its own in each of its asker's."""
+def test_agents_with_a_memory(ask: Ask) -> None:
+    """An agent has one conversation for each of its caller."""
     inner = ScriptedModel(lambda prompt: "an answer")
     client = client_of(asking(3), remembering(inner))
     for conversation in ("a", "a", "b"):
@@ -302,10 +302,8 @@ async def of_user(context: ToolContext) -> str:
 
 
 @pytest.mark.parametrize("conversation", ["shared", of_user, lambda context: context["user"]])
-def test_the_application_may_say_which_conversation_an_agent_has(
-    ask: Ask, conversation: Any
-) -> None:
-    """For all who ask it, or as the tool context says; then the asker need not have one."""
+def test_the_conversation_of_an_agent_can_be_set(ask: Ask, conversation: Any) -> None:
+    """As a constant or by the tool context; the caller then needs no conversation."""
     inner = ScriptedModel(lambda prompt: "an answer")
     agent = remembering(inner, conversation=conversation)
     client = client_of(asking(2), agent)

@@ -65,8 +65,8 @@ def test_a_turn_ends_when_a_limit_is_reached(
     assert caught.value.limit == limits[unit]
 
 
-def test_an_error_tells_large_and_broken_numbers_as_they_are(ask: Ask) -> None:
-    """In the digits of a bill: neither `2e+06` tokens nor 0.30000000000000004 of a currency."""
+def test_numbers_in_budget_errors(ask: Ask) -> None:
+    """They have plain digits: neither `2e+06` tokens nor 0.30000000000000004 dollars."""
     model = ScriptedModel(call("look_up"), "never", usage=Usage(2_000_000, 345_678))
     with pytest.raises(BudgetExceededError, match=r"spent 2345678 of 2000000 \(total_tokens\);"):
         ask(client_of(model, total_tokens=2_000_000).prompt("?"))
@@ -138,8 +138,8 @@ def test_agents_without_a_budget_count_as_well(ask: Ask) -> None:
 
 
 @pytest.mark.feature("advisors-budgets")
-def test_words_that_advisors_and_memories_ask_aside_are_booked(ask: Ask) -> None:
-    """So is the summary that a memory has written when the turn is over."""
+def test_auxiliary_calls_count_for_the_budget(ask: Ask) -> None:
+    """Also the summary that a memory writes after the turn."""
     helper = ScriptedModel(lambda prompt: "in short", usage=Usage(100, 0))
     few = Window.messages(2)
     memory = SummarizingChatMemory(helper, trigger=few, window=few)
@@ -254,8 +254,8 @@ def test_a_turn_that_waits_goes_on_with_what_it_has_spent(ask: Ask) -> None:
         approved_to_the_end(ask, approving(paying(9), Budget(cost=9.0, price=price), dear))
 
 
-def test_an_agent_that_waits_goes_on_with_what_it_has_spent(ask: Ask) -> None:
-    """What it had spent counts once, for itself and for the turn around it."""
+def test_a_suspended_agent_keeps_its_spending(ask: Ask) -> None:
+    """It counts once, for the agent and for the turn of its caller."""
     expert = approving(paying(2), Budget(calls=3)).as_tool("expert", "Pays.", metadata=READ)
     model = ScriptedModel(call("expert", '{"request": "?"}'), "done")
     client = ChatClient.builder(model).default_advisors(Budget(calls=5)).default_tools(expert)

@@ -125,8 +125,8 @@ async def test_whoever_is_impatient_waits_all_the_same(streamed: bool) -> None:
     assert work.log == ["Rome", "cleaned up", "cleaned up", "no Rome"]
 
 
-async def test_a_function_runs_to_its_end_without_burning_the_processor() -> None:
-    """A scope cancels its awaits again and again; whoever waits has to stand outside."""
+async def test_waiting_in_a_cancelled_scope_is_idle() -> None:
+    """A cancelled scope cancels each await in it again, so the wait is outside of it."""
     finished = []
 
     def transaction() -> None:

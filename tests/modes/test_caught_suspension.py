@@ -135,8 +135,8 @@ def test_an_agent_that_waits_suspends_the_turn(catcher: Callable[..., Any], ask:
     assert payments == [5]
 
 
-def test_an_interceptor_may_retry_a_tool_that_was_approved(ask: Ask) -> None:
-    """A suspension that was caught counts no more once the tool runs."""
+def test_an_interceptor_can_retry_an_approved_tool(ask: Ask) -> None:
+    """A suspension that was caught does not count once the tool has run."""
     answers = iter([None, True])
     client = client_of(retrying, ToolApproval(ask=lambda _: next(answers)))
 

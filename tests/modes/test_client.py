@@ -272,8 +272,8 @@ def test_a_stream_of_chat_responses_spells_the_response(ask: Ask) -> None:
     assert joined.has_tool_calls()
 
 
-def test_what_the_tool_loop_has_done_is_no_part_of_the_answer(ask: Ask) -> None:
-    """A turn that has come to its end asks for nothing more."""
+def test_the_answer_has_no_tool_calls(ask: Ask) -> None:
+    """A turn that has ended requests no tools."""
     if not ask.streaming:
         pytest.skip("a call has no chunks")
     model = ScriptedModel(["Let me see. ", call("ping")], "Pong.")
@@ -284,8 +284,8 @@ def test_what_the_tool_loop_has_done_is_no_part_of_the_answer(ask: Ask) -> None:
 
 
 @pytest.mark.feature("answer-stream-chat-client-response")
-def test_a_stream_of_client_responses_ends_with_the_context() -> None:
-    """What advisors left in the context comes with the last chunk."""
+def test_streamed_client_responses() -> None:
+    """The last chunk has the context of the advisors."""
 
     async def note(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         return (await call_next(request)).mutate(context={"noted": True})
@@ -389,8 +389,8 @@ def test_params_that_came_out_empty_make_a_template_too(ask: Ask) -> None:
     assert asked(model).contents == "Write {city}."
 
 
-def test_what_a_function_writes_is_no_template_of_the_text_before(ask: Ask) -> None:
-    """The params of a text that it stands in for do not make it one."""
+def test_a_computed_system_text_is_no_template(ask: Ask) -> None:
+    """The params of the text that it replaces do not make it one."""
     model = ScriptedModel("ok")
     client = ChatClient.builder(model).default_system("For {who}.", params={"who": "you"}).build()
     ask(client.prompt("Hi").system(lambda: "Use {json}."))
@@ -535,8 +535,8 @@ def test_metadata_stays_with_its_message(ask: Ask) -> None:
 
 
 @pytest.mark.feature("builder-default-system", "builder-default-user", "merge-media-appended")
-def test_default_texts_have_all_that_those_of_requests_have(ask: Ask) -> None:
-    """Params, media and metadata; what a request says of them is added."""
+def test_default_texts(ask: Ask) -> None:
+    """They have params, media and metadata, to which a request adds its own."""
     model = ScriptedModel("ok")
     photo, plan = (Media("image/png", f"https://example.org/{name}.png") for name in "ab")
     client = (
@@ -560,8 +560,8 @@ def test_default_texts_have_all_that_those_of_requests_have(ask: Ask) -> None:
     "merge-messages-appended",
     "merge-advisors-appended-params-merged",
 )
-def test_what_a_request_says_goes_over_the_defaults_key_by_key(ask: Ask) -> None:
-    """Params, metadata and advisor params, of which the later key wins; messages are added."""
+def test_defaults_are_merged_by_key(ask: Ask) -> None:
+    """Params, metadata and advisor params of a request take precedence; messages are added."""
     model = ScriptedModel("ok")
     client = (
         ChatClient.builder(model)
@@ -769,8 +769,8 @@ def test_tools_in_the_options_of_a_request_are_its_tools(ask: Ask) -> None:
 
 
 @pytest.mark.feature("request-tools-name")
-def test_tools_named_in_the_options_of_a_request_are_its_tools(ask: Ask) -> None:
-    """As those that are given; default tools stay only where they are to be kept."""
+def test_tool_names_in_the_options_of_a_request(ask: Ask) -> None:
+    """They replace the default tools, as tools do."""
     model = ScriptedModel(*["ok"] * 6)
     client = ChatClient.builder(model).tool_callback_resolver(
         StaticToolCallbackResolver(ping, echo)
@@ -840,8 +840,8 @@ def test_tool_context_merges() -> None:
 
 
 @pytest.mark.feature("request-tool-context", "tool-options-tool-context")
-def test_tool_context_in_the_options_of_a_request_is_its_own(ask: Ask) -> None:
-    """It goes over all that the client says; of the request's own, what is said last counts."""
+def test_tool_context_in_the_options_of_a_request(ask: Ask) -> None:
+    """It takes precedence over the client's; of several in one request, the last one wins."""
     model = ScriptedModel("ok", "ok", "ok", "ok")
     options = ChatOptions(tool_context={"a": "options", "b": "options"})
     client = ChatClient.builder(model).default_options(options).default_tool_context(a="default")

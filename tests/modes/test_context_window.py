@@ -90,8 +90,8 @@ def test_nothing_is_left_out_where_that_is_not_wanted(ask: Ask) -> None:
         ask(client_of(ScriptedModel(), 70, on_exceeded="raise").prompt(HISTORY))
 
 
-def test_the_question_stays_when_a_better_answer_is_asked_for(ask: Ask) -> None:
-    """What an advisor says begins no turn: without the question, it means nothing."""
+def test_trimming_keeps_the_question_of_a_retry(ask: Ask) -> None:
+    """A correction begins no turn, so the question before it is kept."""
 
     def longer(answer: ChatResponse) -> GuardrailResult | None:
         return GuardrailResult.reprompt("short", "Longer!") if len(answer.text) < 5 else None

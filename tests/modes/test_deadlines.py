@@ -73,8 +73,8 @@ def test_no_pause_goes_beyond_the_deadline(ask: Ask) -> None:
 
 
 @pytest.mark.feature("request-no-wall-clock-limit")
-def test_every_request_has_the_clients_deadline_unless_it_says_another(ask: Ask) -> None:
-    """Also one that a service makes, and one of a client that was made of it."""
+def test_default_deadline(ask: Ask) -> None:
+    """It applies to requests of a service and of derived clients as well."""
     left: list[float] = []
 
     async def watch(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -126,8 +126,8 @@ def test_on_a_loop_whatever_waits_is_cancelled(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["acall", "astream"])
-def test_what_is_asked_before_anything_is_sent_is_cancelled_too(mode: Mode) -> None:
-    """Whoever writes the system text, and providers of tools."""
+def test_the_preparation_is_cancelled(mode: Mode) -> None:
+    """Functions for the system text, and tool providers."""
     cancelled: list[str] = []
 
     async def forever(who: str) -> None:
@@ -240,8 +240,8 @@ class HurriedEmbedding(EmbeddingModel):
 
 
 @pytest.mark.feature("request-no-wall-clock-limit")
-def test_what_guardrails_and_advisors_ask_of_models_has_the_deadline(ask: Ask) -> None:
-    """Also in a plain function that blocks, which nothing can stop from outside."""
+def test_blocking_model_calls_have_the_deadline(ask: Ask) -> None:
+    """Those of guardrails and advisors, also in a plain function that cannot be interrupted."""
     helper = Hurried()
     client, judge = ChatClient.create(helper), RelevancyEvaluator(helper)
     embedding, moderation = HurriedEmbedding(helper.left), HurriedModeration(helper.left)
@@ -267,8 +267,8 @@ def test_what_guardrails_and_advisors_ask_of_models_has_the_deadline(ask: Ask) -
     assert [each <= 50 for each in helper.left] == [True] * 7
 
 
-def test_what_asynchronous_guardrails_ask_of_models_has_the_deadline() -> None:
-    """With the asynchronous twins of the methods that block."""
+def test_asynchronous_model_calls_have_the_deadline() -> None:
+    """Those of guardrails and advisors, with the asynchronous methods."""
     helper = Hurried()
     judge = RelevancyEvaluator(helper)
     embedding, moderation = HurriedEmbedding(helper.left), HurriedModeration(helper.left)
@@ -310,8 +310,8 @@ def test_what_undoes_a_call_is_not_bound_by_the_deadline(ask: Ask) -> None:
     assert helper.left == [math.inf]
 
 
-def test_a_loop_of_ones_own_in_an_advisor_keeps_the_deadline() -> None:
-    """Its manager knows of none."""
+def test_the_deadline_in_an_advisors_own_loop() -> None:
+    """Its tool calling manager gets the deadline from the request."""
     helper = Hurried()
 
     @tool

@@ -195,8 +195,8 @@ def test_a_reading_tool_without_arguments_begins_early(ask: Ask, limits: ToolLim
     assert results(model.prompts[1]) == ["17", "17"]
 
 
-def test_only_when_asked_for_and_where_tools_run_side_by_side(ask: Ask) -> None:
-    """By default everything waits for the end of the model's message."""
+def test_early_tools_are_an_option(ask: Ask) -> None:
+    """By default, tools start after the model's message."""
     one_by_one = {"eager_reads": True, "max_concurrency": 1, "blocking_concurrency": 1}
     for manager in ({"blocking_concurrency": 4}, one_by_one):
         shop = Shop()
@@ -341,8 +341,8 @@ def long_reading(ended: threading.Event) -> Any:
 
 
 @pytest.mark.parametrize("ask", ["stream", "astream"], indirect=True)
-def test_what_was_begun_is_ended_when_another_tool_ends_the_turn(ask: Ask) -> None:
-    """In the round that waits for it."""
+def test_early_tools_end_with_the_turn(ask: Ask) -> None:
+    """In the round that waits for them."""
     ended = threading.Event()
 
     @tool
@@ -484,8 +484,8 @@ def test_keys_are_the_same_whatever_begins_early(ask: Ask) -> None:
     assert keys(eager_reads=True) == keys(eager_reads=False)
 
 
-def test_nothing_begins_after_a_tool_that_only_the_resolver_knows(ask: Ask) -> None:
-    """It may be one that has to run alone."""
+def test_no_early_start_after_an_unresolved_tool(ask: Ask) -> None:
+    """The tool may be one that has to run alone."""
     shop = Shop()
     resolver = ToolRegistry([c for c in tool_callbacks(shop) if c.definition.name == "alone"])
     tools = [c for c in tool_callbacks(shop) if c.definition.name != "alone"]

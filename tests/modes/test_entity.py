@@ -347,8 +347,8 @@ def test_the_answer_tool_can_be_run_by_others(ask: Ask) -> None:
     assert entity(ask, ChatClient.create(Running()).prompt("?"), Film, native="tool") == ALIEN
 
 
-def test_at_the_limit_of_the_loop_the_model_is_told_in_words(ask: Ask) -> None:
-    """When it may call no more tools, it cannot call that of the answer either."""
+def test_the_answer_tool_at_the_limit_of_the_loop(ask: Ask) -> None:
+    """The schema is in the prompt, because no more tools may be called."""
     model = ScriptedModel(call("cast_of", '{"title": "a"}'), FILM)
     manager = ToolCallingManager(limits=ToolLimits(max_rounds=1, on_exceeded="final_answer"))
     builder = ChatClient.builder(model).default_tools(cast_of).tool_calling_manager(manager)
@@ -391,8 +391,8 @@ def test_a_model_may_know_no_better_than_words(ask: Ask) -> None:
     assert "JSON Schema" in model.prompts[0].messages[-1].text
 
 
-def test_a_model_knows_the_schema_when_it_says_how_it_is_held_to_it(ask: Ask) -> None:
-    """Some providers enforce some schemas only; the others are told in words."""
+def test_the_schema_is_in_the_prompt_if_not_enforced(ask: Ask) -> None:
+    """Some providers enforce only some schemas; the others are described in the prompt."""
     model = Selective(FILM, '{"a": 1}')
     client = ChatClient.create(model)
     entity(ask, client.prompt("?"), Film, native=True)
@@ -525,8 +525,8 @@ def test_answers_that_are_none_say_why(ask: Ask, response: ChatResponse, says: s
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_an_answer_that_a_server_takes_for_thoughts_is_one(ask: Ask, text: str) -> None:
-    """Where the answer itself says nothing; servers that look for thoughts may find JSON."""
+def test_an_answer_in_the_reasoning(ask: Ask, text: str) -> None:
+    """If the text is empty: servers that detect reasoning may take JSON for it."""
     answer = AssistantMessage([Reasoning(FILM[:9]), Reasoning(FILM[9:]), text])
     client = ChatClient.create(ScriptedModel(ChatResponse((Generation(answer, "stop"),))))
 
@@ -706,8 +706,8 @@ def test_words_of_events_that_do_not_fit_are_held_back(ask: Ask) -> None:
 
 
 @in_streams
-def test_events_of_an_answer_that_does_not_fit_end_with_an_error(ask: Ask) -> None:
-    """What was said has been streamed until then; the error has all of it."""
+def test_events_of_an_invalid_answer(ask: Ask) -> None:
+    """They end with an error that has the complete text."""
     request = ChatClient.create(ScriptedModel("No.")).prompt("A film!")
 
     with pytest.raises(EntityError) as caught:
@@ -718,8 +718,8 @@ def test_events_of_an_answer_that_does_not_fit_end_with_an_error(ask: Ask) -> No
 
 @pytest.mark.feature("entity-events-entity-their-end")
 @in_streams
-def test_events_of_a_turn_that_waits_say_so_and_have_no_entity(ask: Ask) -> None:
-    """Its events say what has to be decided; it is no error."""
+def test_events_of_a_suspended_turn(ask: Ask) -> None:
+    """They contain the calls to decide on, and no error and no entity."""
     manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
     model = ScriptedModel(call("cast_of", {"title": "Alien"}), FILM)
     builder = ChatClient.builder(model).tool_calling_manager(manager)
@@ -733,8 +733,8 @@ def test_events_of_a_turn_that_waits_say_so_and_have_no_entity(ask: Ask) -> None
 
 
 @in_streams
-def test_events_of_a_type_that_nobody_can_ask_for_are_refused(ask: Ask) -> None:
-    """At once; nothing is sent, and nothing was forgotten."""
+def test_events_of_an_unsupported_type(ask: Ask) -> None:
+    """The error is raised before anything is sent."""
     request = ChatClient.create(ScriptedModel()).prompt("A film!")
     with pytest.raises(UsageError):
         events(ask, request, entity=object())
@@ -908,8 +908,8 @@ def test_an_advisor_with_a_type_validates_every_answer(ask: Ask, kind: Any) -> N
     assert len(model.prompts) == 2
 
 
-def test_a_request_may_ask_for_another_type_than_the_advisor(ask: Ask) -> None:
-    """The answer fits both, and is given as what the request asks for."""
+def test_an_entity_and_a_validating_advisor(ask: Ask) -> None:
+    """The answer matches both types, and is converted to that of the request."""
     advisor = StructuredOutputValidationAdvisor(dict[str, Any])
     client = ChatClient.builder(ScriptedModel(FILM)).default_advisors(advisor).build()
 
@@ -917,8 +917,8 @@ def test_a_request_may_ask_for_another_type_than_the_advisor(ask: Ask) -> None:
 
 
 @in_streams
-def test_of_an_answer_that_does_not_fit_a_stream_tells_all_but_words(ask: Ask) -> None:
-    """Such as the end of its round, which says what it has cost."""
+def test_an_invalid_answer_streams_no_text(ask: Ask) -> None:
+    """Other events are streamed, such as the end of its round with the usage."""
     request = ChatClient.create(ScriptedModel("No.", FILM)).prompt("A film!")
     found = events(ask, request, entity=Film, validate=True)
     ended = [event.response.text for event in found if isinstance(event, RoundEnded)]
@@ -927,8 +927,8 @@ def test_of_an_answer_that_does_not_fit_a_stream_tells_all_but_words(ask: Ask) -
 
 
 @pytest.mark.feature("validation-structured-output-validation-advisor")
-def test_an_advisor_without_anything_to_validate_stays_out_of_the_way(ask: Ask) -> None:
-    """A request for text is none for an entity."""
+def test_validation_ignores_requests_for_text(ask: Ask) -> None:
+    """A request without an entity passes unchanged."""
     client = (
         ChatClient.builder(ScriptedModel("words"))
         .default_advisors(StructuredOutputValidationAdvisor())
@@ -1021,8 +1021,8 @@ def test_a_turn_that_waits_for_approval_has_no_entity_yet(ask: Ask) -> None:
     assert len(caught.value.trail.rounds) == 1
 
 
-def test_a_turn_that_ended_at_a_limit_says_so_when_it_has_no_entity(ask: Ask) -> None:
-    """What the loop says about its limit is no answer; JSON that there is counts."""
+def test_a_limit_is_reported_instead_of_invalid_json(ask: Ask) -> None:
+    """The loop's text about its limit is not an answer; JSON in it is."""
 
     @tool
     def look() -> str:

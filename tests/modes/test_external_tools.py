@@ -120,8 +120,8 @@ def test_an_external_tool_may_be_denied(ask: Ask) -> None:
     assert results(model.prompts[1]) == ["I will not say."]
 
 
-def test_a_tool_that_is_done_elsewhere_may_be_asked_for_more(ask: Ask) -> None:
-    """What else the model says is heard once, when it makes the call."""
+def test_an_augmented_external_tool(ask: Ask) -> None:
+    """The consumer gets the extra arguments once, when the model makes the call."""
     heard: list[str] = []
 
     class Reason(BaseModel):

@@ -139,10 +139,8 @@ STARTS = {
 
 @pytest.mark.parametrize("service", [s for s in SERVICES if s.name in STARTS], ids=str)
 @pytest.mark.parametrize("mode", ["stream", "astream"])
-def test_a_stream_that_fails_before_its_first_word_has_not_begun(
-    service: Service, mode: Mode
-) -> None:
-    """An id and a model's name are no answer: the next model gives one."""
+def test_fallback_before_the_first_text(service: Service, mode: Mode) -> None:
+    """An id and a model name are no answer: the next model is called."""
 
     def reply(path: str, headers: dict[str, str], request: dict[str, Any]) -> Reply:
         return Reply(STARTS[service.name], content_type="text/event-stream")

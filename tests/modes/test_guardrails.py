@@ -67,8 +67,8 @@ def test_input_guardrails_rewrite_one_after_another(ask: Ask) -> None:
 
 
 @pytest.mark.feature("guardrail-success-failure-fatal")
-def test_an_input_guardrail_cannot_leave_the_user_speechless(ask: Ask) -> None:
-    """A blank message would be remembered, and refused by providers; beside media it will do."""
+def test_a_guardrail_cannot_blank_the_message(ask: Ask) -> None:
+    """Providers reject blank messages; beside media, the text may be blank."""
     guard = InputGuardrailAdvisor(lambda request: success(""))
     client = client_of(model := ScriptedModel("ok"), guard)
 
@@ -287,8 +287,8 @@ def test_tools_of_all_attempts_are_remembered(ask: Ask, guardrail: Any, refused:
     assert result.text == "Done."
 
 
-def test_a_resumed_turn_is_asked_again_with_all_that_was_said(ask: Ask) -> None:
-    """What was approved is told once, what was called after that as well."""
+def test_a_resumed_turn_is_retried_completely(ask: Ask) -> None:
+    """The request of the retry has the approved call and later calls once."""
     desk = Desk()
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.id == "1")
     script = (call("book", id="1"), call("book", id="2"), "No", call("book", id="3"), "Done.")
@@ -446,8 +446,8 @@ def test_an_output_guardrail_may_ask_for_the_request(ask: Ask) -> None:
     ]
 
 
-def test_an_input_guardrail_judges_what_was_said_when_a_turn_goes_on(ask: Ask) -> None:
-    """It is what it let pass of the user's words, not what advisors further in made of that."""
+def test_a_resumed_turn_is_judged_by_the_user_text(ask: Ask) -> None:
+    """The text that the guardrail let pass, not the changes of inner advisors."""
     heard: list[str] = []
 
     def hears(request: ChatClientRequest) -> GuardrailResult:
@@ -473,10 +473,8 @@ def test_an_input_guardrail_judges_what_was_said_when_a_turn_goes_on(ask: Ask) -
 
 @pytest.mark.parametrize("order", [INPUT_GUARDRAIL_ORDER, TOOL_CALLING_ORDER + 1])
 @pytest.mark.parametrize("added", [False, True])
-def test_what_an_advisor_further_out_has_made_of_the_question_is_let_pass_too(
-    ask: Ask, order: int, added: bool
-) -> None:
-    """The messages of the answer do not tell what a guardrail has taken out; nobody said it."""
+def test_rewritten_questions_of_resumed_turns_pass(ask: Ask, order: int, added: bool) -> None:
+    """An outer advisor may change the messages; text that the guardrail removed stays out."""
 
     def hide(request: ChatClientRequest) -> GuardrailResult:
         message = request.prompt.user_message
@@ -510,8 +508,8 @@ def test_what_an_advisor_further_out_has_made_of_the_question_is_let_pass_too(
     assert sent == ("Mind the **" if added else question)
 
 
-def test_a_guardrail_that_changes_nothing_leaves_what_was_asked(ask: Ask) -> None:
-    """What an advisor further out has made of the question is for the model only."""
+def test_a_passive_guardrail_keeps_the_question(ask: Ask) -> None:
+    """Changes of outer advisors are for the model only."""
 
     async def rewrite(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         prompt = request.prompt.augment_user_message(lambda text: f"Kindly: {text}")
@@ -527,8 +525,8 @@ def test_a_guardrail_that_changes_nothing_leaves_what_was_asked(ask: Ask) -> Non
     assert model.prompts[0].contents == "Kindly: Well?"
 
 
-async def test_an_input_guardrail_rewrites_in_a_chain_without_a_client() -> None:
-    """There, nobody asks what was said."""
+async def test_a_guardrail_without_a_client() -> None:
+    """It rewrites the message in an advisor chain of its own."""
     model = ScriptedModel("Done.")
     chain = AdvisorChain([InputGuardrailAdvisor(lambda _: success("Hush."))], model)
     await chain(ChatClientRequest(Prompt("Book")))
@@ -536,10 +534,10 @@ async def test_an_input_guardrail_rewrites_in_a_chain_without_a_client() -> None
     assert model.prompts[0].contents == "Hush."
 
 
-def test_inside_the_loop_an_input_guardrail_sees_each_round_of_a_turn_that_goes_on(
+def test_a_guardrail_in_the_loop_sees_resumed_rounds(
     ask: Ask,
 ) -> None:
-    """What it keeps from the model there, it keeps from it in all rounds."""
+    """It removes the same text from every round."""
 
     def discreet(request: ChatClientRequest) -> GuardrailResult:
         message = request.prompt.user_message

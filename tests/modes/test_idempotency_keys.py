@@ -94,8 +94,8 @@ def test_each_turn_has_keys_of_its_own(ask: Ask, memory: Any) -> None:
     assert len(set(keys)) == len(keys) == 6
 
 
-def test_a_turn_that_failed_and_is_sent_again_is_another_turn(ask: Ask, memory: Any) -> None:
-    """Unless the application names it: it may have been meant twice."""
+def test_a_repeated_request_has_new_keys(ask: Ask, memory: Any) -> None:
+    """Unless the application names the turn: the request may be meant twice."""
     client = payer(memory)
     for names in ((), (), ("order-1",), ("order-1",)):
         request = client.prompt("Pay!").conversation("c")
@@ -159,8 +159,8 @@ def test_a_job_that_is_delivered_twice_has_the_same_keys(ask: Ask, memory: Any) 
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_jobs_without_a_memory_are_told_apart_by_their_keys(ask: Ask) -> None:
-    """Nothing else tells one request from another that says the same."""
+def test_keys_of_jobs_without_a_memory(ask: Ask) -> None:
+    """The key of the turn distinguishes equal requests."""
     client = payer()
     for job in (7, 7, 8):
         ask(client.prompt("Pay!").advisor_params({TURN_KEY: job}))
@@ -180,8 +180,8 @@ def test_a_turn_that_waited_keeps_its_keys(ask: Ask, memory: Any) -> None:
     assert len(set(keys)) == 1
 
 
-def test_jobs_without_a_memory_keep_their_keys_while_they_wait(ask: Ask) -> None:
-    """The turn that waits has them with it."""
+def test_keys_of_suspended_jobs_without_a_memory(ask: Ask) -> None:
+    """The pending turn contains them."""
     client = payer(interceptors=[ToolApproval()])
     for job in (7, 7, 8):
         waiting = ask(client.prompt("Pay!").advisor_params({TURN_KEY: job})).answer.pending_turn()
@@ -190,8 +190,8 @@ def test_jobs_without_a_memory_keep_their_keys_while_they_wait(ask: Ask) -> None
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_an_agent_that_is_asked_the_same_in_another_turn_has_other_keys(ask: Ask) -> None:
-    """It has no memory of its own that would tell; in a turn that is repeated it has the same."""
+def test_agents_have_other_keys_in_other_turns(ask: Ask) -> None:
+    """A repeated turn has the same keys, although the agent has no memory."""
     agent = payer().as_tool("agent", "Pays.")
     model = ScriptedModel(using("agent", request="Pay Bob!"))
     builder = ChatClient.builder(model).default_tools(agent)
@@ -204,8 +204,8 @@ def test_an_agent_that_is_asked_the_same_in_another_turn_has_other_keys(ask: Ask
     assert len(set(keys)) == 3
 
 
-def test_an_agent_that_remembers_has_the_same_keys_when_its_asker_is_repeated(ask: Ask) -> None:
-    """Its own turn was remembered the first time, before its asker's failed."""
+def test_agents_with_memory_keep_their_keys(ask: Ask) -> None:
+    """The agent's turn was stored before its caller's turn failed and was repeated."""
     agent = payer(MessageChatMemoryAdvisor(window())).as_tool("agent", "Pays.")
     asks: list[Answer] = [ToolCall(f"id-{n}", "agent", '{"request": "Pay!"}') for n in range(2)]
     model = ScriptedModel(asks[0], OverloadedError("busy", provider="test"), asks[1], "Done.")

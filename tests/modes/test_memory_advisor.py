@@ -175,8 +175,8 @@ def test_tool_calls_are_remembered_whole(ask: Ask, order: int) -> None:
 
 
 @pytest.mark.feature("memory-inside-loop-stored-message")
-def test_every_round_is_shown_the_memory_and_the_turn_so_far(ask: Ask, order: int) -> None:
-    """Several rounds in the second turn: nothing missing, nothing twice."""
+def test_each_round_sends_history_and_turn(ask: Ask, order: int) -> None:
+    """In the second turn with several rounds, nothing is missing or repeated."""
     talk = Talk(
         "hello",
         [call("look", id="c1"), call("look", id="c2")],
@@ -249,8 +249,8 @@ def test_an_id_may_be_any_value_that_has_a_text(ask: Ask, order: int) -> None:
 
 
 @pytest.mark.feature("memory-prompt-holds-already")
-def test_a_conversation_that_the_prompt_holds_already_is_not_repeated(ask: Ask, order: int) -> None:
-    """An application that sends the whole conversation sends it once; only what is new is added."""
+def test_resent_history_is_not_repeated(ask: Ask, order: int) -> None:
+    """If the application sends the whole conversation, only new messages are stored."""
     talk = Talk("hello", "fine", "bye", order=order)
     ask(talk.say("hi"))
     whole = [*talk.stored, UserMessage("more")]
@@ -264,10 +264,8 @@ def test_a_conversation_that_the_prompt_holds_already_is_not_repeated(ask: Ask, 
 
 
 @pytest.mark.parametrize("words", [False, True])
-def test_the_last_turns_that_the_prompt_holds_are_not_repeated(
-    ask: Ask, order: int, words: bool
-) -> None:
-    """An application may send some of the conversation again, with the tool calls or without."""
+def test_partly_resent_history(ask: Ask, order: int, words: bool) -> None:
+    """An application may resend some of the conversation, with tool calls or without."""
     talk = Talk("hello", [call("look")], "first", "bye", order=order)
     ask(talk.say("hi"))
     turn = ask(talk.say("one")).answer.new_messages()
@@ -278,10 +276,8 @@ def test_the_last_turns_that_the_prompt_holds_are_not_repeated(
     assert short(talk.stored) == ["u:hi", "a:hello", *TURN, "u:end", "a:bye"]
 
 
-def test_the_same_answer_to_another_question_is_none_that_the_prompt_holds(
-    ask: Ask, order: int
-) -> None:
-    """Examples that a request brings are sent, and remembered, with each."""
+def test_example_messages_are_no_history(ask: Ask, order: int) -> None:
+    """Examples in a request are sent and stored with each request."""
     talk = Talk("yes", "yes", order=order)
     example = [UserMessage("2+2=4?"), AssistantMessage("yes")]
     for text in ("1+1=2?", "3+3=6?"):
@@ -292,8 +288,8 @@ def test_the_same_answer_to_another_question_is_none_that_the_prompt_holds(
     assert short(talk.stored) == [*turn, "a:yes"]
 
 
-def test_examples_of_the_client_are_sent_and_not_remembered(ask: Ask, order: int) -> None:
-    """Messages that every conversation begins with stand before the memory, each time once."""
+def test_default_messages_are_not_stored(ask: Ask, order: int) -> None:
+    """They precede the history, once."""
     talk = Talk("first", [call("look")], "second", order=order)
     client = (
         talk.client.mutate().default_messages(UserMessage("2+2"), AssistantMessage("4")).build()
@@ -307,10 +303,8 @@ def test_examples_of_the_client_are_sent_and_not_remembered(ask: Ask, order: int
     assert short(talk.stored) == [*begin[3:], *tools, "a:second"]
 
 
-def test_examples_that_an_advisor_takes_out_hide_nothing_that_was_said(
-    ask: Ask, order: int
-) -> None:
-    """What then stands in their place is remembered."""
+def test_removed_examples_hide_no_message(ask: Ask, order: int) -> None:
+    """The messages that replace them are stored."""
     talk = Talk("first", order=order)
     examples = UserMessage("2+2"), AssistantMessage("4")
 
@@ -327,10 +321,8 @@ def test_examples_that_an_advisor_takes_out_hide_nothing_that_was_said(
 
 
 @pytest.mark.feature("memory-first-system-message-moves")
-def test_system_messages_are_not_remembered_but_those_of_the_memory_are_sent(
-    ask: Ask, order: int
-) -> None:
-    """Instructions come with the request; what the application put into memory comes with it."""
+def test_system_messages_are_not_stored(ask: Ask, order: int) -> None:
+    """Those that the application put into the memory are sent with each request."""
     talk = Talk("one", order=order)
     talk.memory.add("c", [SystemMessage("The user is called Ada."), *greeting()])
     ask(talk.client.prompt().messages(SystemMessage("And polite.")).user("hi").conversation("c"))
@@ -345,10 +337,8 @@ def greeting() -> list[Message]:
 
 
 @pytest.mark.parametrize("again", [2, 4], ids=["the last turn again", "all of it again"])
-def test_system_messages_of_the_memory_are_sent_with_a_conversation_that_comes_again(
-    ask: Ask, order: int, again: int
-) -> None:
-    """The application has what was said, and not what it has told the memory beside it."""
+def test_system_messages_with_resent_history(ask: Ask, order: int, again: int) -> None:
+    """System messages of the memory are sent, although the application resends the conversation."""
     talk = Talk("first", "second", "third", order=order)
     talk.memory.add("c", SystemMessage("Ada is a pilot."))
     ask(talk.say("one"))
@@ -486,8 +476,8 @@ def test_a_failing_model_leaves_nothing(ask: Ask, order: int) -> None:
 
 
 @pytest.mark.feature("memory-failed-cancelled-turn-leaves")
-def test_a_model_that_fails_after_tools_have_run_leaves_nothing(ask: Ask, order: int) -> None:
-    """No call without its answer, no answer without its call."""
+def test_a_failed_model_call_stores_nothing(ask: Ask, order: int) -> None:
+    """After tools have run; a call is stored only with its answer."""
     talk = Talk("hello", [call("look")], OverloadedError("busy"), "fine", order=order)
 
     assert remembered_after(talk, ask, OverloadedError) == ["u:hi", "a:hello"]
@@ -575,10 +565,8 @@ def test_no_answer_leaves_nothing(ask: Ask, order: int, answer: Answer) -> None:
 
 @pytest.mark.feature("memory-empty-messages-stored")
 @pytest.mark.parametrize("nothing", ["", " \n", AssistantMessage([Reasoning("Done.")])])
-def test_what_tools_have_done_is_remembered_without_an_answer(
-    ask: Ask, order: int, nothing: Answer
-) -> None:
-    """Or the model would do it again; what is said next begins a turn of its own."""
+def test_tool_calls_are_stored_without_an_answer(ask: Ask, order: int, nothing: Answer) -> None:
+    """Otherwise the model would repeat them; the next message begins a new turn."""
     talk = Talk([call("look")], nothing, [call("look")], "second", order=order)
     ask(talk.say("one"))
     assert short(talk.stored) == TURN[:3]
@@ -589,10 +577,8 @@ def test_what_tools_have_done_is_remembered_without_an_answer(
     assert [at for at in range(7) if begins_turn(talk.stored, at)] == [0, 3]
 
 
-def test_what_is_asked_again_after_no_answer_is_asked_in_the_same_conversation(
-    ask: Ask, order: int
-) -> None:
-    """The same words are no conversation that the application sends as a whole."""
+def test_a_repeated_question_is_no_resent_history(ask: Ask, order: int) -> None:
+    """A question without an answer, asked again, continues the conversation."""
     talk = Talk([call("look")], "", "second", order=order)
     ask(talk.say("one"))
     ask(talk.say("one"))
@@ -602,10 +588,8 @@ def test_what_is_asked_again_after_no_answer_is_asked_in_the_same_conversation(
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_conversation_without_an_answer_that_is_sent_as_a_whole_is_not_remembered_twice(
-    ask: Ask, order: int, stored: bool
-) -> None:
-    """Nor would a provider take two calls with one id; `messages()` has an empty answer, too."""
+def test_resent_history_without_an_answer(ask: Ask, order: int, stored: bool) -> None:
+    """The turn is stored once, although `messages()` ends with an empty answer."""
     talk = Talk([call("look")], "", "second", order=order)
     said = ask(talk.say("one")).answer.messages()
     whole = [*(talk.stored if stored else said), UserMessage("two")]
@@ -615,10 +599,8 @@ def test_a_conversation_without_an_answer_that_is_sent_as_a_whole_is_not_remembe
     assert short(talk.stored) == [*TURN[:3], "u:two", "a:second"]
 
 
-def test_a_guard_around_the_memory_that_asks_again_for_an_answer_repeats_no_call(
-    ask: Ask, order: int
-) -> None:
-    """It continues from the tool results, and the turn is stored once."""
+def test_a_retry_repeats_no_tool_call(ask: Ask, order: int) -> None:
+    """A second attempt continues from the tool results, and the turn is stored once."""
 
     def has_content(answer: ChatResponse) -> GuardrailResult:
         if answer.text:
@@ -639,9 +621,7 @@ def around(result: GuardrailResult) -> OutputGuardrailAdvisor:
     )
 
 
-def test_a_guard_around_the_memory_that_says_what_is_wrong_stores_the_last_answer(
-    ask: Ask, order: int
-) -> None:
+def test_a_retry_with_a_correction(ask: Ask, order: int) -> None:
     """Rejected answers and corrections are sent to the model, and not stored."""
     talk = Talk("first", [call("look")], "bad", "still bad", "good", order=order)
     ask(talk.say("one"))
@@ -655,10 +635,8 @@ def test_a_guard_around_the_memory_that_says_what_is_wrong_stores_the_last_answe
     assert short(talk.stored) == [*turn, "a:good"]
 
 
-def test_a_guard_around_the_memory_that_asks_once_more_stores_the_last_answer(
-    ask: Ask, order: int
-) -> None:
-    """The calls have been made once; the model answers as if for the first time."""
+def test_a_retry_stores_the_last_answer(ask: Ask, order: int) -> None:
+    """The tool calls are made once."""
     talk = Talk("first", [call("look")], "bad", "good", order=order)
     ask(talk.say("one"))
     ask(talk.say("two").advisors(around(GuardrailResult.retry("bad"))))
@@ -668,9 +646,7 @@ def test_a_guard_around_the_memory_that_asks_once_more_stores_the_last_answer(
     assert short(talk.stored) == [*turn, "a:good"]
 
 
-def test_a_guard_around_the_memory_that_refuses_all_answers_leaves_nothing(
-    ask: Ask, order: int
-) -> None:
+def test_refused_answers_are_not_stored(ask: Ask, order: int) -> None:
     """The request fails, although the memory has seen an answer."""
     talk = Talk([call("look")], "bad", "bad", "bad", "fine", order=order)
     with pytest.raises(GuardrailError):
@@ -681,9 +657,7 @@ def test_a_guard_around_the_memory_that_refuses_all_answers_leaves_nothing(
     assert talk.shown[-1] == ["s:Be brief.", "u:two"]
 
 
-def test_an_advisor_around_the_memory_that_fails_afterwards_leaves_nothing(
-    ask: Ask, order: int
-) -> None:
+def test_failures_after_the_answer_store_nothing(ask: Ask, order: int) -> None:
     """A turn is stored when the request has its response, by all memories or by none."""
 
     async def fails(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -699,8 +673,8 @@ def test_an_advisor_around_the_memory_that_fails_afterwards_leaves_nothing(
     assert (talk.stored, other.get("c")) == ([], [])
 
 
-def test_an_attempt_that_fails_leaves_nothing_of_the_one_before(ask: Ask, order: int) -> None:
-    """The answer was rejected; what is returned in its place was never the model's."""
+def test_a_failed_retry_stores_nothing(ask: Ask, order: int) -> None:
+    """The first answer was rejected, and the returned one is not the model's."""
 
     async def apologises(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         await call_next(request)
@@ -731,8 +705,8 @@ def test_an_answer_that_comes_after_none_is_remembered(
     assert short(talk.stored) == ["u:one", *(TURN[1:3] if tool_messages else []), "a:good"]
 
 
-def test_a_correction_of_no_answer_is_said_with_the_question(ask: Ask, order: int) -> None:
-    """The model is not sent two user messages in a row."""
+def test_a_correction_without_an_answer(ask: Ask, order: int) -> None:
+    """It is merged with the question: the model is not sent two user messages in a row."""
     better = GuardrailResult.reprompt("bad", "Better!")
     guard = OutputGuardrailAdvisor(
         lambda answer: None if answer.text == "good" else better,
@@ -752,8 +726,8 @@ def test_a_correction_of_no_answer_is_said_with_the_question(ask: Ask, order: in
     assert short(talk.stored) == [*asked[:2], "u:two", "a:good"]
 
 
-def test_a_correction_of_what_the_request_has_begun_shows_one_answer(ask: Ask, order: int) -> None:
-    """The assistant does not speak twice in a row, wherever somebody asks again."""
+def test_a_retry_of_a_continued_answer(ask: Ask, order: int) -> None:
+    """The assistant does not speak twice in a row, wherever the retry comes from."""
     better = GuardrailResult.reprompt("bad", "Better!")
     inner = OutputGuardrailAdvisor(lambda answer: better if "worse" in answer.text else None)
     talk = Talk(" upon a bad time", [call("look")], " worse", "good", order=order)
@@ -772,10 +746,10 @@ def test_a_correction_of_what_the_request_has_begun_shows_one_answer(ask: Ask, o
 
 
 @pytest.mark.parametrize("tool_messages", [True, False])
-def test_a_correction_of_what_tools_have_answered_to_a_begun_answer(
+def test_a_retry_of_a_continued_answer_with_tools(
     ask: Ask, order: int, tool_messages: bool
 ) -> None:
-    """What they have done is known as such, and remembered once, or not at all."""
+    """Tool results are stored once, or not at all."""
     talk = Talk([call("look")], " bad", "good", order=order, tool_messages=tool_messages)
     begun = [UserMessage("one"), AssistantMessage("Once")]
     again = around(GuardrailResult.reprompt("bad", "Better!"))
@@ -787,10 +761,8 @@ def test_a_correction_of_what_tools_have_answered_to_a_begun_answer(
     assert short(talk.stored) == kept
 
 
-def test_calls_behind_what_the_request_has_begun_are_sent_as_one_message(
-    ask: Ask, order: int
-) -> None:
-    """As the model has said it, and as it is remembered."""
+def test_calls_continue_an_answer_of_the_request(ask: Ask, order: int) -> None:
+    """They are sent and stored as one message with it."""
     talk = Talk([call("look")], "It is.", order=order)
     begun = [UserMessage("one"), AssistantMessage("Once")]
     ask(talk.client.prompt(begun).conversation("c"))
@@ -798,7 +770,7 @@ def test_calls_behind_what_the_request_has_begun_are_sent_as_one_message(
     assert talk.shown[1] == ["s:Be brief.", "u:one", "a:Once(call_look)", "t:(seen it)"]
 
 
-def test_an_advisor_around_the_memory_that_asks_twice_stores_one_turn(ask: Ask, order: int) -> None:
+def test_two_calls_of_an_outer_advisor_are_one_turn(ask: Ask, order: int) -> None:
     """It sends the same prompt again; the tool rounds of both attempts are in the record."""
 
     async def twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -814,10 +786,8 @@ def test_an_advisor_around_the_memory_that_asks_twice_stores_one_turn(ask: Ask, 
     assert short(talk.stored) == [*TURN[:3], "a:second"]
 
 
-def test_a_job_that_is_delivered_twice_is_remembered_once_with_its_last_answer(
-    ask: Ask, order: int
-) -> None:
-    """That which a guard around the memory has let pass."""
+def test_a_repeated_job_is_stored_once(ask: Ask, order: int) -> None:
+    """With the answer that the outer guard accepted."""
     talk = Talk("bad", "good", "bad", "better", order=order)
     guard = around(GuardrailResult.reprompt("bad", "Better!"))
     for _ in range(2):
@@ -826,10 +796,8 @@ def test_a_job_that_is_delivered_twice_is_remembered_once_with_its_last_answer(
     assert short(talk.stored) == ["u:one", "a:good"]
 
 
-def test_what_tools_have_done_is_remembered_when_the_model_says_nothing_to_the_user_either(
-    ask: Ask, order: int
-) -> None:
-    """What the user said meanwhile has no answer, and would stand before the next question."""
+def test_tool_results_without_an_answer_are_stored(ask: Ask, order: int) -> None:
+    """User input during the turn is not: it has no answer, and would precede the next question."""
     steering = Steering()
     steering.send("Quick!")
     talk = Talk([call("look")], "", "second", order=order)
@@ -840,10 +808,8 @@ def test_what_tools_have_done_is_remembered_when_the_model_says_nothing_to_the_u
     assert short(talk.stored) == [*TURN[:3], "u:two", "a:second"]
 
 
-def test_what_the_user_says_meanwhile_is_one_message_without_tool_messages(
-    ask: Ask, order: int
-) -> None:
-    """Nobody would answer between."""
+def test_user_input_without_tool_messages(ask: Ask, order: int) -> None:
+    """It is merged into the question, because no answer is between them."""
     talk = Talk([call("look")], "first", [call("look")], "second", order=order, tool_messages=False)
     for begun in ([], [AssistantMessage("Well:")]):
         steering = Steering()
@@ -856,10 +822,8 @@ def test_what_the_user_says_meanwhile_is_one_message_without_tool_messages(
     assert short(talk.stored) == [*first, "u:one", "a:Well:", "u:Quick!\n\nPlease.", "a:second"]
 
 
-def test_what_is_said_meanwhile_takes_nothing_from_what_the_turn_began_with(
-    ask: Ask, order: int
-) -> None:
-    """Neither the messages before the question nor what the application has noted on it."""
+def test_user_input_keeps_the_question(ask: Ask, order: int) -> None:
+    """And the messages before it, and its metadata."""
     steering = Steering()
     steering.send("Quick!")
     talk = Talk([call("look")], "first", order=order, tool_messages=False)
@@ -870,8 +834,8 @@ def test_what_is_said_meanwhile_takes_nothing_from_what_the_turn_began_with(
     assert [message.metadata for message in talk.stored[:3]] == [{}, {}, {"n": 1}]
 
 
-def test_what_tools_have_done_is_not_remembered_without_tool_messages(ask: Ask, order: int) -> None:
-    """A question without any answer is none that a provider accepts before the next."""
+def test_a_question_without_an_answer_is_not_stored(ask: Ask, order: int) -> None:
+    """Without tool messages there is no answer; providers reject two questions in a row."""
     talk = Talk([call("look")], "", order=order, tool_messages=False)
     ask(talk.say("one"))
 
@@ -975,8 +939,8 @@ def test_an_answer_that_was_withheld_leaves_nothing(ask: Ask, order: int) -> Non
 
 
 @pytest.mark.feature("memory-empty-messages-stored")
-def test_what_tools_did_before_an_answer_was_withheld_is_remembered(ask: Ask, order: int) -> None:
-    """Or the model would do it again; what it was about to answer with may be the reason."""
+def test_calls_before_a_withheld_answer_are_stored(ask: Ask, order: int) -> None:
+    """Without their results, which may be the reason; else the model would repeat them."""
     talk = Talk([call("look")], [call("look")], refusal(), "second", order=order)
     ask(talk.say("one"))
     ask(talk.say("two"))
@@ -987,10 +951,8 @@ def test_what_tools_did_before_an_answer_was_withheld_is_remembered(ask: Ask, or
     assert [at for at in range(7) if begins_turn(talk.stored, at)] == [0, 5]
 
 
-def test_what_tools_could_not_do_is_remembered_when_an_answer_was_withheld(
-    ask: Ask, order: int
-) -> None:
-    """Not that they have done it."""
+def test_failed_calls_before_a_withheld_answer(ask: Ask, order: int) -> None:
+    """They are stored as failed."""
     talk = Talk([call("look"), call("see")], refusal(), order=order)
     ask(talk.say("one"))
 
@@ -1001,8 +963,8 @@ def test_what_tools_could_not_do_is_remembered_when_an_answer_was_withheld(
     assert "not shown" not in results.responses[1].data
 
 
-def test_what_tools_did_for_words_that_were_withheld_is_remembered(ask: Ask, order: int) -> None:
-    """A guard's refusal of what a tool returned directly, and of what the model said."""
+def test_calls_before_a_guarded_answer_are_stored(ask: Ask, order: int) -> None:
+    """For a result that is returned directly, and for an answer of the model."""
     for answers in ([[call("tell")]], [[call("look")], "You were told it."]):
         talk = Talk(*answers, order=order)
         ask(talk.say("one").advisors(SafeGuardAdvisor("told it")))
@@ -1010,10 +972,8 @@ def test_what_tools_did_for_words_that_were_withheld_is_remembered(ask: Ask, ord
         assert "told it" not in str(talk.stored)
 
 
-def test_an_answer_that_goes_on_with_words_of_the_request_is_one_message(
-    ask: Ask, order: int
-) -> None:
-    """The assistant does not speak twice in a row; nor do the messages of the answer say so."""
+def test_an_answer_continues_that_of_the_request(ask: Ask, order: int) -> None:
+    """Both are one message, also in the messages of the response."""
     talk = Talk("hello", " upon a time", [call("look")], "It is.", order=order)
     ask(talk.say("one"))
     begun = [UserMessage("two"), AssistantMessage("Once")]
@@ -1027,10 +987,8 @@ def test_an_answer_that_goes_on_with_words_of_the_request_is_one_message(
 
 
 @pytest.mark.parametrize("before", [(), ([call("look")],)])
-def test_an_answer_that_pauses_is_remembered_when_it_has_gone_on(
-    ask: Ask, order: int, before: Any
-) -> None:
-    """As one, although it came in two responses."""
+def test_a_paused_answer_is_stored_when_it_ends(ask: Ask, order: int, before: Any) -> None:
+    """As one message, although it came in two responses."""
     paused = ChatResponse((Generation(AssistantMessage("Well: "), None, "pause_turn"),))
     talk = Talk("hello", *before, paused, "first", "second", order=order)
     ask(talk.say("zero"))
@@ -1044,8 +1002,8 @@ def test_an_answer_that_pauses_is_remembered_when_it_has_gone_on(
     assert talk.shown[-1] == ["s:Be brief.", "u:zero", "a:hello", *turn, "u:two"]
 
 
-def test_calls_that_nobody_runs_leave_nothing_until_they_are_answered(ask: Ask, order: int) -> None:
-    """A loop of the application's own: the turn is remembered when it comes to its answer."""
+def test_a_turn_of_an_own_loop_is_stored_at_its_end(ask: Ask, order: int) -> None:
+    """In a loop of the application, the turn is stored when it has its answer."""
     talk = Talk([call("look")], "first", "second", order=order)
     request = talk.say("one").tool_calling(False)
     response = ask(request).response.chat_response
@@ -1097,8 +1055,8 @@ def test_leaving_a_stream_early_leaves_nothing(order: int) -> None:
     assert talk.shown[-1] == ["s:Be brief.", "u:two"]
 
 
-def test_leaving_an_asynchronous_stream_early_leaves_nothing(order: int) -> None:
-    """The same on a loop, where the request runs ahead of its consumer: it is whole or absent."""
+def test_an_async_stream_left_early_stores_nothing(order: int) -> None:
+    """The request runs ahead of its consumer, so the turn is stored completely or not at all."""
     talk = Talk(["thinking", call("look")], "x" * 4000, order=order)
 
     async def leave() -> None:
@@ -1243,10 +1201,8 @@ def test_a_turn_that_waits_keeps_its_key(ask: Ask, order: int) -> None:
 
 
 @pytest.mark.parametrize("tool_messages", [True, False])
-def test_a_guard_that_asks_once_more_after_a_wait_stores_the_users_own_question(
-    ask: Ask, order: int, tool_messages: bool
-) -> None:
-    """Not what advisors made of it before the wait; and each call once."""
+def test_a_retry_of_a_resumed_turn(ask: Ask, order: int, tool_messages: bool) -> None:
+    """The user's question is stored, not the one that advisors rewrote, and each call once."""
     answers: list[Answer] = [[call("look")], [call("pay")], "bad", "good"]
     talk = approving(*answers, order=order, tool_messages=tool_messages)
     advisors = (ReReadingAdvisor(), around(GuardrailResult.retry("bad")))
@@ -1260,10 +1216,8 @@ def test_a_guard_that_asks_once_more_after_a_wait_stores_the_users_own_question(
 
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("looked", [True, False])
-def test_what_was_refused_before_the_wait_is_not_remembered(
-    ask: Ask, order: int, looked: bool, stored: bool
-) -> None:
-    """Of a turn that waits, only what any other turn leaves behind, and all of that."""
+def test_refused_answers_before_a_wait(ask: Ask, order: int, looked: bool, stored: bool) -> None:
+    """A suspended turn stores the same as any other turn."""
     answers: list[Answer] = [[call("look")]] * looked
     talk = approving("hello", *answers, "rude", [call("pay")], "rude", "paid", order=order)
 
@@ -1330,10 +1284,8 @@ def test_a_turn_that_waited_before_there_was_memory(ask: Ask, order: int) -> Non
     ],
     ids=["metadata", "reasoning", "tools", "words before tools, in streams", "white space"],
 )
-def test_a_conversation_that_a_frontend_sends_again_is_known_by_its_ids(
-    ask: Ask, order: int, answers: list[Any]
-) -> None:
-    """A chat frontend has texts, without tool calls, and ids of its own for answers, or none."""
+def test_resent_messages_are_found_by_id(ask: Ask, order: int, answers: list[Any]) -> None:
+    """A chat frontend sends texts without tool calls, and other ids for answers, or none."""
     talk = Talk(*answers * 3, order=order)
     told: list[Message] = []
     for number in range(3):
@@ -1346,8 +1298,8 @@ def test_a_conversation_that_a_frontend_sends_again_is_known_by_its_ids(
     assert talk.shown[-1].count("u:q0") == 1
 
 
-def test_a_conversation_that_is_sent_again_without_ids_is_new(ask: Ask, order: int) -> None:
-    """The same words may have been said twice."""
+def test_resent_messages_without_ids_are_new(ask: Ask, order: int) -> None:
+    """The same text may have been sent twice."""
     talk = Talk("hello", "fine", order=order)
     ask(talk.say("hi"))
     again = [UserMessage("hi"), AssistantMessage("hello"), UserMessage("how are you?")]
@@ -1358,10 +1310,8 @@ def test_a_conversation_that_is_sent_again_without_ids_is_new(ask: Ask, order: i
     assert short(talk.stored) == [*said, "u:how are you?", "a:fine"]
 
 
-def test_a_request_that_is_sent_again_with_its_id_is_answered_and_stored_once(
-    ask: Ask, order: int
-) -> None:
-    """A frontend that regenerates the last answer sends the question again."""
+def test_a_regenerated_answer(ask: Ask, order: int) -> None:
+    """A frontend that regenerates the last answer sends the question again with its id."""
     talk = Talk("zero", "first", "again", order=order)
     ask(talk.client.prompt([UserMessage("hi", id="0")]).conversation("c"))
     for _ in range(2):
@@ -1371,7 +1321,7 @@ def test_a_request_that_is_sent_again_with_its_id_is_answered_and_stored_once(
     assert short(talk.stored) == ["u:hi", "a:zero", "u:one", "a:first"]
 
 
-def test_stored_messages_have_the_ids_of_the_answers_messages(ask: Ask, order: int) -> None:
+def test_stored_messages_have_the_response_ids(ask: Ask, order: int) -> None:
     """An application may keep what `messages()` returns, and send it again."""
     talk = Talk([call("look")], "first", order=order)
     messages = ask(talk.client.prompt([UserMessage("one", id="1")]).conversation("c")).answer
@@ -1395,8 +1345,8 @@ def test_a_turns_key_may_be_a_number_or_a_uuid(ask: Ask, order: int, key: Any) -
 
 
 @pytest.mark.parametrize("mode", ["call", "stream"])
-def test_once_a_memory_has_the_turn_the_deadline_keeps_it_from_no_other(mode: Mode) -> None:
-    """They would tell models of it by halves."""
+def test_a_late_turn_is_stored_by_all_or_none(mode: Mode) -> None:
+    """Once one memory has stored the turn, the deadline does not keep the others from it."""
 
     class Late(InMemoryChatMemoryRepository):
         async def append(self, *given: Any, **more: Any) -> bool:
@@ -1473,8 +1423,8 @@ def test_what_a_loop_adds_to_a_round_displaces_nothing(ask: Ask, order: int) -> 
     assert short(talk.stored) == [*TURN[:3], *TURN[1:]]
 
 
-def test_what_a_loop_rewrites_for_a_round_stands_in_its_place(ask: Ask, order: int) -> None:
-    """A hook shortens the results that are sent, and the memory keeps them in full."""
+def test_a_hook_changes_only_what_is_sent(ask: Ask, order: int) -> None:
+    """If it shortens the results that are sent, the memory stores them in full."""
 
     class Shortening(ToolCallingAdvisor):
         async def next_messages(self, *of_round: Any, **_: Any) -> tuple[Message, ...]:
@@ -1580,8 +1530,8 @@ def test_memory_in_the_system_text(ask: Ask, order: int) -> None:
     assert short(talk.stored)[2:] == TURN
 
 
-def test_memory_in_the_system_text_of_a_client_without_one(ask: Ask, order: int) -> None:
-    """There is nothing before the block, and tool calls of earlier turns are in it."""
+def test_memory_without_a_system_text(ask: Ask, order: int) -> None:
+    """The system text is the memory block, with the tool calls of earlier turns."""
     talk = Talk([call("look")], "first", "second", order=order, kind=PromptChatMemoryAdvisor)
     client = (
         ChatClient.builder(talk.model)
@@ -1603,8 +1553,8 @@ def test_memory_in_the_system_text_of_a_client_without_one(ask: Ask, order: int)
     assert talk.shown[-1] == ["s:" + "\n".join(lines), "u:two"]
 
 
-def test_system_messages_of_the_memory_stay_system_messages(ask: Ask, order: int) -> None:
-    """What the application put there is no data of the conversation."""
+def test_system_messages_stay_out_of_the_block(ask: Ask, order: int) -> None:
+    """The application's instructions are not data of the conversation."""
     talk = Talk("one", order=order, kind=PromptChatMemoryAdvisor)
     talk.memory.add("c", SystemMessage("The user is called Ada."))
     ask(talk.say("hi"))
@@ -1612,8 +1562,8 @@ def test_system_messages_of_the_memory_stay_system_messages(ask: Ask, order: int
     assert talk.shown == [["s:Be brief.", "s:The user is called Ada.", "u:hi"]]
 
 
-def test_a_template_without_a_place_for_the_memory_or_the_system_text_is_refused() -> None:
-    """When the advisor is made, not when it is used: either would be lost without a word."""
+def test_templates_need_both_placeholders() -> None:
+    """The error is raised when the advisor is created."""
     memory = MessageWindowChatMemory()
 
     with pytest.raises(TemplateError, match="memory"):

@@ -136,8 +136,8 @@ def test_errors_are_those_of_the_provider(service: Start) -> None:
     assert "very-secret" not in str(caught.value)
 
 
-def test_an_error_in_an_answer_that_succeeds_is_that_error(service: Start) -> None:
-    """So that it is asked again, or says what to do."""
+def test_an_error_with_status_200(service: Start) -> None:
+    """It is retried, or raised, as the error that it reports."""
     busy = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
 
     assert not service(busy, {"results": [CALM]}).model.moderate("x").flagged

@@ -14,7 +14,7 @@ from chatclient.testing import ScriptedModel, call
 from chatclient.tools import FunctionToolCallback, ToolCallingManager, tool
 from tests.support.ask import Ask
 
-LOGGER = "chatclient.observability.operation_log"
+LOGGER = "chatclient.observability.observers"
 
 
 @tool

@@ -15,7 +15,7 @@ from chatclient.advisors import (
     SharedUsageStore,
     UsageStore,
 )
-from chatclient.advisors.quota import Quota
+from chatclient.advisors.budget import Quota
 from chatclient.chain.chain import ChatClientRequest
 from chatclient.chat.response import Usage
 from chatclient.errors import (

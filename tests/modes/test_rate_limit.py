@@ -90,8 +90,8 @@ def test_tokens_are_counted_as_they_were_spent(ask: Ask) -> None:
     assert "100 tokens" in str(refusal(ask, client, max_tokens=20))
 
 
-def test_what_was_spent_in_a_period_that_is_over_is_not_counted(ask: Ask) -> None:
-    """A call may take longer than that, and others may come meanwhile."""
+def test_spending_of_earlier_periods(ask: Ask) -> None:
+    """It is not counted, although a call may take longer than a period."""
     clock = Clock()
     limiter = RateLimitAdvisor(tokens=100, period=60, on_exceeded="raise", clock=clock)
     quick = client_of(limiter)

@@ -357,10 +357,8 @@ def test_a_failing_test_records_nothing(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize("leave", ["skip", "xfail"])
-def test_a_test_that_does_not_come_to_its_end_records_nothing(
-    pytester: pytest.Pytester, leave: str
-) -> None:
-    """Nor does it have to ask for everything that it recorded at another time."""
+def test_an_unfinished_test_records_nothing(pytester: pytest.Pytester, leave: str) -> None:
+    """A test that is skipped, or fails as expected, need not repeat all recorded requests."""
     outcomes = {"skip": {"skipped": 1}, "xfail": {"xfailed": 1}}[leave]
     early = f"import pytest; pytest.{leave}()"
     run(pytester, "--chatclient-record=once", more=early).assert_outcomes(**outcomes)
@@ -407,7 +405,7 @@ class TestRome:
 """
 
 
-def test_tests_of_one_name_in_two_classes_have_recordings_of_their_own(
+def test_classes_have_separate_recordings(
     pytester: pytest.Pytester,
 ) -> None:
     """The class is in the name of the file."""
@@ -435,8 +433,8 @@ def test_it(recorded_model, question):
 """
 
 
-def test_each_parameter_of_a_test_has_a_recording_of_its_own(pytester: pytest.Pytester) -> None:
-    """Whatever letters it has, and however many: the name of a file takes not all of them."""
+def test_parameters_have_separate_recordings(pytester: pytest.Pytester) -> None:
+    """Whatever characters a parameter has: they are encoded in the file name."""
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     pytester.makepyfile(test_three=_MANY)
     options = ("-p", "chatclient.testing.plugin", "-p", "no:cacheprovider")
@@ -497,8 +495,8 @@ def test_a_replay_is_held_to_a_schema_as_the_model_was(tmp_path: Path) -> None:
     assert client.prompt("numbers").call().entity(list[int], native=True) == [1, 2]
 
 
-def test_what_an_application_notes_on_a_message_is_not_compared(ask: Ask) -> None:
-    """When it came, say."""
+def test_replays_ignore_message_metadata(ask: Ask) -> None:
+    """Such as the time of a message."""
     recording = Recording()
     for make in (
         lambda: RecordingModel(ScriptedModel("Fine."), recording),
@@ -509,8 +507,8 @@ def test_what_an_application_notes_on_a_message_is_not_compared(ask: Ask) -> Non
         assert ask(client_of(model).prompt().messages(message)).text == "Fine."
 
 
-def test_a_recording_that_cannot_be_written_leaves_the_one_that_is_there(tmp_path: Path) -> None:
-    """Half a surrogate pair can; what has no JSON form cannot."""
+def test_a_failed_recording_keeps_the_old_file(tmp_path: Path) -> None:
+    """Lone surrogates can be written; values without a JSON form cannot."""
     recording = Recording()
     client_of(RecordingModel(ScriptedModel("half \ud83d"), recording)).prompt("a").call().content()
     recording.save(tmp_path / "r.json")

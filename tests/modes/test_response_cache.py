@@ -234,8 +234,8 @@ def test_a_store_that_returns_something_else_is_told(ask: Ask) -> None:
         ask(cached(ScriptedModel("Rome"), store=Texts()).prompt("?"))
 
 
-def test_a_store_made_of_the_one_in_memory_may_be_asynchronous(ask: Ask) -> None:
-    """It may wait where that one has nothing to wait for."""
+def test_a_subclass_of_the_store_can_be_async(ask: Ask) -> None:
+    """Its methods may be coroutines."""
 
     class Slow(InMemoryResponseStore):
         async def get(self, key: str) -> ChatResponse | None:  # type: ignore[override]
@@ -314,8 +314,8 @@ def test_an_address_tells_servers_apart_and_no_secret() -> None:
     assert ScriptedModel().address == ""
 
 
-def test_metadata_of_what_tools_answer_is_no_part_of_the_question(ask: Ask) -> None:
-    """It is not sent: how long a tool took, or an object that it leaves for the application."""
+def test_the_cache_ignores_metadata_of_tool_results(ask: Ask) -> None:
+    """It is not sent: how long a tool took, or an object for the application."""
 
     @tool
     def timed() -> ToolResult:
@@ -334,8 +334,8 @@ def test_metadata_of_what_tools_answer_is_no_part_of_the_question(ask: Ask) -> N
     assert len(model.prompts) == 2
 
 
-def test_what_a_provider_is_sent_back_is_part_of_the_question() -> None:
-    """Whatever it is called in there."""
+def test_provider_data_is_part_of_the_cache_key() -> None:
+    """Whatever its fields are called."""
     keys = {
         cache_key(Prompt([AssistantMessage([ProviderPart("x", {"type": "y", "metadata": each})])]))
         for each in ("a", "b")
@@ -344,10 +344,10 @@ def test_what_a_provider_is_sent_back_is_part_of_the_question() -> None:
     assert len(keys) == 2
 
 
-def test_an_answer_that_cannot_be_kept_is_given_all_the_same(
+def test_a_failing_store_does_not_fail_the_request(
     ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The store is full, say: that is logged, and the answer has been paid for."""
+    """If the store is full, that is logged."""
 
     class Full:
         def get(self, key: str) -> None:
@@ -394,8 +394,8 @@ def test_a_retry_asks_the_model_and_keeps_what_passed(ask: Ask) -> None:
     assert len(model.prompts) == 2
 
 
-def test_a_retry_keeps_away_from_the_cache_where_the_request_does(ask: Ask) -> None:
-    """The application has said so, and no advisor knows better."""
+def test_a_retry_obeys_the_cache_setting(ask: Ask) -> None:
+    """If the application has disabled the cache for a request, a retry does not enable it."""
     store = InMemoryResponseStore()
     guard = OutputGuardrailAdvisor(
         lambda answer: GuardrailResult.retry("no") if answer.text == "a" else None

@@ -317,8 +317,8 @@ def test_documents_are_looked_for_once(ask: Ask, order: int) -> None:
     assert result.response.context[DOCUMENT_CONTEXT] == (ROME,)
 
 
-def test_retrieval_knows_the_conversation_from_the_system_text_too(ask: Ask) -> None:
-    """What a memory tells there, it need not send as messages."""
+def test_retrieval_reads_history_in_the_system_text(ask: Ask) -> None:
+    """A memory may put the history there instead of messages."""
     retriever, memory = finding(ROME), MessageWindowChatMemory()
     client = client_of(
         ScriptedModel("At nine.", "At ten."),
@@ -333,8 +333,8 @@ def test_retrieval_knows_the_conversation_from_the_system_text_too(ask: Ask) -> 
     assert not [key for key in result.response.context if "memory_in" in key]
 
 
-def test_in_front_of_a_memory_inside_the_loop_all_rounds_see_the_documents(ask: Ask) -> None:
-    """Although a round holds only what is new, such as what the user says meanwhile."""
+def test_documents_with_a_memory_in_the_loop(ask: Ask) -> None:
+    """All rounds have the documents, although a round contains only new messages."""
     retriever, memory, steering = finding(ROME), MessageWindowChatMemory(), Steering()
     steering.send("Hurry!")
     model = ScriptedModel(call("clock"), call("clock", id="2"), "At nine.")
@@ -389,10 +389,8 @@ def test_two_of_them_do_not_disturb_each_other(ask: Ask) -> None:
 
 @pytest.mark.parametrize("others", [(), (ReReadingAdvisor(order=TOOL_CALLING_ORDER + 40),)])
 @pytest.mark.parametrize("words", ["And Oslo?", UserMessage(Media("image/png", b"..."))])
-def test_the_question_stays_the_same_although_the_user_speaks_meanwhile(
-    ask: Ask, words: Any, others: tuple[Any, ...]
-) -> None:
-    """Inside the loop, too, the model has its documents in every round, found once."""
+def test_user_input_changes_no_documents(ask: Ask, words: Any, others: tuple[Any, ...]) -> None:
+    """Inside the loop, too, each round has the documents of the question, retrieved once."""
     steering, wiki = Steering(), finding(ROME)
 
     @tool
@@ -435,8 +433,8 @@ def test_a_retriever_that_fails_is_left_out(ask: Ask, caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("mode", ["call", "stream"])
 @pytest.mark.parametrize("seconds", [0, 0.001])
-def test_a_retriever_that_needs_an_event_loop_is_no_outage(mode: Mode, seconds: float) -> None:
-    """It would be left out of all blocking requests, and found everything in the others."""
+def test_a_retriever_that_needs_an_event_loop(mode: Mode, seconds: float) -> None:
+    """It raises an error in blocking requests, instead of being left out like a failed one."""
 
     async def elsewhere(query: Query, runtime: Runtime) -> list[Document]:
         await asyncio.sleep(seconds)
@@ -992,10 +990,8 @@ def book() -> str:
 
 
 @pytest.mark.parametrize("tool_messages", [True, False])
-def test_a_turn_that_waits_for_approval_is_remembered_as_it_was_said(
-    ask: Ask, tool_messages: bool
-) -> None:
-    """What retrieval made of the question is no memory, and nothing is looked for with it."""
+def test_a_resumed_turn_stores_the_original_question(ask: Ask, tool_messages: bool) -> None:
+    """Not the augmented one, which is not searched for either."""
     asked: list[str] = []
 
     async def find(query: Query, runtime: Runtime) -> list[Document]:
@@ -1063,8 +1059,8 @@ def test_a_turn_that_waited_still_rests_on_its_documents(ask: Ask) -> None:
     assert len(wiki.asked) == 1
 
 
-def test_a_turn_that_waited_has_its_documents_whatever_the_user_said_last(ask: Ask) -> None:
-    """An image without words, say, which nothing can be looked for with."""
+def test_a_resumed_turn_keeps_its_documents(ask: Ask) -> None:
+    """Also if the last message has no text to search for, such as an image."""
     steering = Steering()
     steering.send(UserMessage(Media("image/png", b"...")))
     approval = ToolApproval(needed=lambda made: made.tool_call.id == "2")

@@ -219,8 +219,8 @@ def test_a_request_asks_for_values_as_its_own_model_can() -> None:
     assert other.prompts[0].options.output_schema is None
 
 
-def test_a_client_may_be_made_like_another_one_with_another_model() -> None:
-    """By a model or a name; options that the new provider does not know are left out."""
+def test_mutate_with_another_model() -> None:
+    """By a model or a name; options that the new provider does not have are dropped."""
     client = ChatClient.builder(OpenAIChatModel(model="gpt-5-mini", api_key="k"))
     built = client.default_options(store=True, top_p=0.5).build()  # type: ignore[call-arg]
     changed = built.mutate().model(AnthropicChatModel(model="claude", api_key="k")).build()

@@ -126,8 +126,8 @@ def test_events_of_others_do_not_tear_what_is_forbidden(
 
 
 @pytest.mark.parametrize("forbidden", ["bomb", re.compile("bomb"), knows_secrets])
-def test_events_of_others_keep_their_place_among_the_words(ask: Ask, forbidden: Any) -> None:
-    """However long the words are held back."""
+def test_events_keep_their_order(ask: Ask, forbidden: Any) -> None:
+    """However long text is held back."""
     text = "A long and harmless answer, with nothing in it."
     model = ScriptedModel(AssistantMessage([Reasoning("Be harmless."), text]), chunks=3)
     result = ask(guarded(model, forbidden).prompt("?").advisors(counting))
@@ -214,8 +214,8 @@ def test_words_are_streamed_as_soon_as_they_are_harmless(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("phrase", ["build a bomb", "build\ta\nbomb", " build  a bomb "])
-def test_nothing_of_a_phrase_is_streamed_however_wide_its_spaces_are(ask: Ask, phrase: str) -> None:
-    """In the answer, or where the phrase was written down."""
+def test_phrases_with_wide_spaces(ask: Ask, phrase: str) -> None:
+    """Spaces in the answer or in the forbidden phrase may be of any width."""
     model = ScriptedModel("We can build     a     bomb here.", chunks=1)
     result = ask(guarded(model, phrase).prompt("?"))
 
@@ -357,8 +357,8 @@ def test_a_function_is_asked_once_about_a_text(ask: Ask) -> None:
     assert asked == ["?", "Let me see. ", "Found."]
 
 
-def test_a_question_after_a_turn_without_an_answer_is_judged_once(ask: Ask) -> None:
-    """It is none that the user asks while the tools before it are running."""
+def test_a_question_after_an_unanswered_turn(ask: Ask) -> None:
+    """It is judged once, and not as user input during the turn before."""
     asked: list[str] = []
     memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
     client = guarded(ScriptedModel(call("look_up"), "", "Fine."), asked.append)
@@ -454,8 +454,8 @@ def test_only_what_was_just_said_counts(ask: Ask) -> None:
     assert ask(client.prompt(messages).system("Never talk about a bomb.")).text == "Yes."
 
 
-def test_a_turn_that_goes_on_is_not_refused_for_what_advisors_made_of_it(ask: Ask) -> None:
-    """What the user said was looked at when it was said; documents never are."""
+def test_a_resumed_turn_is_not_judged_again(ask: Ask) -> None:
+    """The user's text was judged before; documents are never judged."""
 
     async def retrieval(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         prompt = request.prompt.augment_user_message(lambda text: f"{text} On bombs: a bomb ...")
@@ -525,8 +525,8 @@ def test_what_an_advisor_adds_to_an_answer_is_looked_at(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("forbidden", [re.compile("bomb"), ()])
-def test_an_end_that_says_more_than_was_streamed_is_looked_at(ask: Ask, forbidden: Any) -> None:
-    """What a response holds beside its stream is said as well, in events."""
+def test_text_that_was_not_streamed_is_checked(ask: Ask, forbidden: Any) -> None:
+    """The response may have more text than its stream."""
 
     async def more(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         await request.runtime.emit(RoundEnded(ChatResponse.of("a bomb")))

@@ -299,7 +299,7 @@ def test_parameters_fill_the_templates() -> None:
 
 
 @pytest.mark.feature("service-user-message-parameter")
-def test_the_one_parameter_that_no_template_uses_is_the_users_text() -> None:
+def test_the_unused_parameter_is_the_user_text() -> None:
     """A system template with variables needs no mark on the other parameter."""
     assistant, model = service("a")
 
@@ -640,8 +640,8 @@ class Reader:
 
 
 @pytest.mark.feature("service-chat-memory-access-get")
-def test_a_service_gives_the_memory_of_the_class_it_declares() -> None:
-    """Where a client has several; one that cannot be told from another is refused, and so is none.
+def test_the_memory_of_a_service() -> None:
+    """By the declared class, if the client has several; none or two matches are an error.
 
     The message says what to do.
     """
@@ -949,8 +949,8 @@ def test_mistakes_in_what_is_no_interface() -> None:
         ai_service(Empty, client)
 
 
-def test_a_renderer_that_takes_all_values_cannot_be_watched() -> None:
-    """A template engine of the application's own works, without the check for unused variables."""
+def test_a_renderer_that_reads_all_values() -> None:
+    """It works, without the check for unused variables."""
 
     def render(template: str, values: Mapping[str, Any], /) -> str:
         return template % dict(values)

@@ -54,8 +54,8 @@ def texts(messages: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
-def test_what_an_agent_says_in_a_turn_is_kept_and_archived_with_it(ask: Ask, order: int) -> None:
-    """It is in the log before the turn is, which began before the agent was asked."""
+def test_messages_of_agents_belong_to_the_turn(ask: Ask, order: int) -> None:
+    """They are stored before the turn of the caller, and archived with it."""
     seconds = itertools.count()
     service = SessionService(
         InMemorySessionRepository(),
@@ -76,10 +76,8 @@ def test_what_an_agent_says_in_a_turn_is_kept_and_archived_with_it(ask: Ask, ord
     assert texts(writing.get("s")) == ["Write 2.", "Line 2.", "two", "", "", "Second."]
 
 
-def test_a_conversation_that_is_sent_again_is_known_behind_a_summary(
-    service: SessionService, ask: Ask
-) -> None:
-    """Nothing of it is shown or kept twice: a summary was never said, and is not looked for."""
+def test_resent_history_after_a_summary(service: SessionService, ask: Ask) -> None:
+    """Nothing is sent or stored twice; the summary itself is not looked for."""
     memory = SessionChatMemory(
         service,
         trigger=TurnCountTrigger(2),
@@ -330,10 +328,8 @@ def test_the_first_turn_of_a_session_knows_its_user(
     assert ["Nothing found" in each for each in found] == [False, True, True]
 
 
-def test_the_session_of_an_agent_is_that_of_its_askers_user(
-    service: SessionService, ask: Ask
-) -> None:
-    """Unless its client says whose; a search of its own finds no other user's."""
+def test_sessions_of_agents_have_the_callers_user(service: SessionService, ask: Ask) -> None:
+    """Unless its client sets another user; its searches find no sessions of other users."""
     for params in ({}, {USER_ID: "staff"}):
         inner = ChatClient.builder(ScriptedModel(lambda prompt: "noted"))
         inner = inner.default_advisors(SessionMemoryAdvisor(service), params=params)
@@ -375,7 +371,7 @@ def test_searches_that_cannot_be(told: SessionService) -> None:
 
 
 @pytest.mark.feature("session-conversation-search-cross-session")
-def test_the_model_cannot_choose_whose_sessions_are_searched(service: SessionService) -> None:
+def test_the_model_cannot_choose_sessions(service: SessionService) -> None:
     """Neither session nor user is an argument."""
     for each in tool_callbacks(RecallTools(service)):
         properties = set(each.definition.input_schema["properties"])

@@ -127,8 +127,8 @@ def test_what_models_ask_for_is_answered(asked: Any, told: str, ask: Ask) -> Non
     assert result.text == "done"
 
 
-def test_names_in_another_case_are_understood_unless_there_are_two(ask: Ask) -> None:
-    """A skill that is named exactly is the one that is meant."""
+def test_skill_names_ignore_case(ask: Ask) -> None:
+    """Unless two names differ in case only; an exact name has precedence."""
     skills = Skills(Skill("PDF", "Read.", "Open it."), Skill("pdf", "Write.", "Close it."))
     model = ScriptedModel([activate("pdf"), activate("Pdf")], "done")
     ask(client_of(model, skills).prompt("x"))
@@ -156,8 +156,8 @@ OTHER = FunctionToolCallback(other_measure, name="measure")
 
 
 @pytest.mark.feature("skills-different-tools-one-name")
-def test_two_skills_cannot_have_different_tools_of_one_name() -> None:
-    """One would stand in for the other, whichever skill's instructions the model reads."""
+def test_skills_with_different_tools_of_one_name() -> None:
+    """They are an error, because one tool would replace the other."""
     other = Skill("sewing", "How to sew.", "Measure.", tools=(OTHER,))
 
     with pytest.raises(DuplicateToolError, match=r"measure.*other_measure"):
@@ -167,8 +167,8 @@ def test_two_skills_cannot_have_different_tools_of_one_name() -> None:
 
 
 @pytest.mark.feature("skills-different-tools-one-name")
-def test_a_clash_with_a_skill_s_tools_is_refused_before_anything_is_sent(ask: Ask) -> None:
-    """Not in the middle of a turn that has done things already."""
+def test_duplicate_tools_of_skills(ask: Ask) -> None:
+    """They are reported before anything is sent, not during a turn."""
     model = ScriptedModel(activate("painting"), "done")
     with pytest.raises(DuplicateToolError, match="measure"):
         ask(client_of(model, OTHER, Skills(PAINTING)).prompt("x"))

@@ -151,8 +151,8 @@ def test_a_stream_has_its_response_after_its_with() -> None:
     assert asyncio.run(main()) == "Hello"
 
 
-def test_a_stream_that_was_entered_in_vain_ends_when_it_is_dropped() -> None:
-    """Outside of the block, it is a stream like any other: nobody else will close it."""
+def test_an_abandoned_stream_ends() -> None:
+    """A stream that is used after its `with` block is closed when it is collected."""
     model = Endless()
     stream = ChatClient.create(model).prompt("Hi").stream()
     with stream:
@@ -195,8 +195,8 @@ def test_an_async_stream_has_one_consumer() -> None:
 
 
 @pytest.mark.feature("answer-heartbeat-while-model-thinks")
-def test_an_async_stream_goes_on_after_a_wait_that_did_not_cancel() -> None:
-    """A heartbeat waits for a task, which stays when the time is over."""
+def test_a_stream_survives_asyncio_wait() -> None:
+    """A heartbeat waits for a task with a time-out, which does not cancel the task."""
 
     async def main() -> list[str]:
         model = Slow()
@@ -210,8 +210,8 @@ def test_an_async_stream_goes_on_after_a_wait_that_did_not_cancel() -> None:
 
 
 @pytest.mark.feature("answer-heartbeat-while-model-thinks")
-def test_an_async_stream_whose_consumer_was_cancelled_says_that_it_ended() -> None:
-    """A time-out around `anext` ends the request; what comes after is no quiet end."""
+def test_a_stream_with_a_cancelled_consumer() -> None:
+    """A time-out around `anext` ends the request, and further reading raises an error."""
 
     async def main() -> None:
         pieces, waiting = await _begun(Slow())
@@ -242,8 +242,8 @@ async def answer_what_was_found(request: ChatClientRequest, call_next: Next) -> 
     return await call_next(request)
 
 
-def test_what_an_advisor_answers_after_a_round_that_spoke_is_streamed(ask: Ask) -> None:
-    """The model's words before the tools ran are not the answer."""
+def test_an_advisors_answer_after_a_round_is_streamed(ask: Ask) -> None:
+    """Text of the model before the tools ran is not the answer."""
     model = ScriptedModel(["Let me look. ", call("look")])
     builder = ChatClient.builder(model).default_tools(look)
     result = ask(builder.default_advisors(answer_what_was_found).build().prompt("x"))
@@ -264,8 +264,8 @@ def test_what_a_turn_says_that_waits_is_streamed_once(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("calls", [[call("pay")], [call("look"), call("pay")]])
-def test_what_an_advisor_answers_after_a_tool_that_failed_is_streamed(ask: Ask, calls: Any) -> None:
-    """No tool has come to its end since the model spoke, but it is no answer what it said."""
+def test_an_advisors_answer_after_a_failed_tool(ask: Ask, calls: Any) -> None:
+    """It is streamed: the text of the model before the tool failed is not the answer."""
 
     async def apologise(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         try:
@@ -289,8 +289,8 @@ def test_what_an_advisor_answers_after_a_tool_that_failed_is_streamed(ask: Ask, 
     assert result.text == ("Let me see. \n\nSorry." if ask.streaming else "Sorry.")
 
 
-def test_a_stream_that_failed_has_its_error_for_a_response() -> None:
-    """As a call has, whatever is asked for; what it came to until then is in its trail."""
+def test_a_failed_stream_raises_for_its_response() -> None:
+    """As a call does, for every accessor; its trail has what happened before."""
     client = ChatClient.create(ScriptedModel(OverloadedError("busy")))
     stream = client.prompt("x").stream()
     with pytest.raises(OverloadedError) as failed:
@@ -303,7 +303,7 @@ def test_a_stream_that_failed_has_its_error_for_a_response() -> None:
     assert len(stream.trail().rounds) == 1
 
 
-def test_an_asynchronous_stream_that_failed_has_its_error_for_a_response() -> None:
+def test_a_failed_async_stream_raises_for_its_response() -> None:
     """The same on a loop."""
 
     async def main() -> None:
@@ -317,8 +317,8 @@ def test_an_asynchronous_stream_that_failed_has_its_error_for_a_response() -> No
     asyncio.run(main())
 
 
-def test_what_an_answer_says_that_calls_tools_is_streamed_once(ask: Ask) -> None:
-    """They are not run here, so it is the answer."""
+def test_text_beside_tool_calls_is_streamed_once(ask: Ask) -> None:
+    """The calls are not run here, so the message is the answer."""
     model = ScriptedModel(["Let me see. ", call("look")])
     client = ChatClient.builder(model).default_tools(look).tool_calling(False).build()
 
@@ -354,8 +354,8 @@ def test_an_advisor_that_cannot_is_told_so_once(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("ask", ["call", "stream"], indirect=True)
-def test_an_advisor_that_asks_for_the_loop_itself_is_told_so(ask: Ask) -> None:
-    """What Python says of that names no way out."""
+def test_an_advisor_that_needs_the_loop(ask: Ask) -> None:
+    """The error of a blocking request names the alternatives."""
 
     async def own_task(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         asyncio.get_running_loop()
@@ -367,8 +367,8 @@ def test_an_advisor_that_asks_for_the_loop_itself_is_told_so(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01])
-def test_an_advisor_that_wants_a_loop_for_cleaning_up_is_told_so(seconds: float) -> None:
-    """When a blocking stream is left; what others have to clean up is cleaned up."""
+def test_cleanup_that_needs_the_loop(seconds: float) -> None:
+    """When a blocking stream is left, the error is raised and other cleanup still runs."""
     log: list[str] = []
 
     async def outer(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -393,8 +393,8 @@ def test_an_advisor_that_wants_a_loop_for_cleaning_up_is_told_so(seconds: float)
 
 
 @pytest.mark.parametrize("way", ["stream", "astream"])
-def test_a_stream_may_be_consumed_after_a_type_that_was_none(way: str) -> None:
-    """The mistake was seen before anything was sent."""
+def test_a_stream_is_usable_after_a_type_error(way: str) -> None:
+    """The error was raised before anything was sent."""
     stream = getattr(ChatClient.create(ScriptedModel("Hello.")).prompt("x"), way)()
     with pytest.raises(UsageError, match="no model can be asked"):
         stream.entity(threading.Lock)
@@ -408,8 +408,8 @@ def test_a_stream_may_be_consumed_after_a_type_that_was_none(way: str) -> None:
         stream.content()
 
 
-def test_an_iterator_that_ends_in_an_advisor_does_not_end_the_stream(ask: Ask) -> None:
-    """A mistake like `await anext(rows)` is seen in all four ways."""
+def test_stop_iteration_in_an_advisor_is_an_error(ask: Ask) -> None:
+    """A mistake like `await anext(rows)` is reported in all four modes."""
 
     async def rows() -> AsyncGenerator[int, None]:
         nothing: list[int] = []

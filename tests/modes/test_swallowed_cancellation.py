@@ -146,7 +146,7 @@ async def by_group(work: Callable[[], Awaitable[None]], waiting: asyncio.Event) 
 @pytest.mark.parametrize("streamed", [False, True], ids=["acall", "astream"])
 @pytest.mark.parametrize("cancel", [by_task, by_timeout, by_wait_for, by_scope, by_group])
 @pytest.mark.parametrize("catcher", ["tool", "interceptor", "advisor", "model", "agent"])
-async def test_nothing_starts_after_a_cancellation_that_was_caught(
+async def test_nothing_starts_after_a_caught_cancellation(
     catcher: str, cancel: Callable[..., Awaitable[None]], *, streamed: bool
 ) -> None:
     """No model call, no tool and no memory follows, and the caller sees the cancellation."""
@@ -157,8 +157,8 @@ async def test_nothing_starts_after_a_cancellation_that_was_caught(
     assert (len(turn.model.prompts), turn.writes, turn.memory.get("c")) == (1, 0, [])
 
 
-async def test_an_abandoned_stream_ends_although_a_tool_catches_that() -> None:
-    """Closing the iterator is a cancellation, too."""
+async def test_an_abandoned_stream_ends_despite_a_tool() -> None:
+    """Closing the iterator is a cancellation, which a tool may catch."""
     turn = Turn("tool")
     events = turn.client.prompt("x").conversation("c").astream().events()
 
@@ -175,8 +175,8 @@ async def test_an_abandoned_stream_ends_although_a_tool_catches_that() -> None:
     assert (len(turn.model.prompts), turn.writes, turn.memory.get("c")) == (1, 0, [])
 
 
-def test_a_blocking_stream_that_was_left_ends_although_a_tool_catches_that() -> None:
-    """A tool that catches `GeneratorExit` does not keep the request running."""
+def test_a_tool_that_catches_generator_exit() -> None:
+    """It does not keep the request running."""
     writes: list[int] = []
 
     @tool

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -29,19 +30,31 @@ from chatclient import (
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.retrieval.question_answer import QuestionAnswerAdvisor
 from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
-from chatclient.chat.messages import AssistantMessage, Part, ProviderPart, Reasoning
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Part,
+    ProviderPart,
+    Reasoning,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+)
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.response import Generation, Usage
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import ChatClientError, EntityError, McpServerError, ProviderError
 from chatclient.memory import MessageWindowChatMemory
+from chatclient.observability.operations import ModelCall
+from chatclient.observability.semantic_conventions import option_attributes, server_attributes
 from chatclient.observability.telemetry import Telemetry
+from chatclient.providers import FallbackChatModel, OpenAIChatOptions, compatible_model
 from chatclient.retrieval import Document, InMemoryVectorStore
 from chatclient.runtime.observation import Operation
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, ToolRequest, tool, tool_callbacks
 from tests.support.ask import Ask
 from tests.support.bag_of_words import BagOfWords
+from tests.support.servers import ChatServer
 
 
 class Recorded:
@@ -251,7 +264,7 @@ def test_retrieval_is_observed(ask: Ask, recorded: Recorded) -> None:
     )
     ask(client.prompt("When do trains leave?"))
 
-    assert attributes(recorded.span("retrieve InMemoryVectorStore")) == {
+    assert attributes(recorded.span("retrieval InMemoryVectorStore")) == {
         "gen_ai.operation.name": "retrieval",
         "gen_ai.data_source.id": "InMemoryVectorStore",
         "gen_ai.retrieval.query.text": "When do trains leave?",
@@ -272,8 +285,11 @@ def test_costs_are_told_in_full(recorded: Recorded) -> None:
 
     found = attributes(recorded.span("chat ScriptedModel"))
     assert found["gen_ai.usage.cache_read.input_tokens"] == 4
-    assert found["gen_ai.usage.cache_creation.input_tokens"] == 3
+    assert found["gen_ai.usage.cache_write.input_tokens"] == 3
     assert found["gen_ai.usage.reasoning.output_tokens"] == 2
+    parts = ("cache_read.input", "cache_write.input", "reasoning.output")
+    used = [recorded.points(f"gen_ai.client.inference.usage.{part}_tokens") for part in parts]
+    assert [point.value for (point,) in used] == [4, 3, 2]
 
 
 @pytest.mark.feature("observation-tool")
@@ -308,8 +324,8 @@ def test_an_unknown_tool_is_on_a_span(ask: Ask, recorded: Recorded) -> None:
     assert attributes(recorded.span("execute_tool get_wether"))["error.type"] == "UnknownToolError"
 
 
-def test_names_that_a_model_makes_up_are_no_series_of_metrics(ask: Ask, recorded: Recorded) -> None:
-    """There is no end of them: they are counted together."""
+def test_metrics_of_unknown_tools(ask: Ask, recorded: Recorded) -> None:
+    """Names that a model invents are counted together, because their number is unlimited."""
     made_up = [call(f"made_up_{number}", "{}") for number in range(3)]
     ask(client_of(recorded, made_up, "Hm.").prompt("?"))
 
@@ -412,7 +428,7 @@ def test_content_is_recorded_when_asked_for(ask: Ask, recorded: Recorded) -> Non
                     "type": "tool_call",
                     "id": "call_get_weather",
                     "name": "get_weather",
-                    "arguments": '{"city": "Rome"}',
+                    "arguments": {"city": "Rome"},
                 }
             ],
         },
@@ -428,7 +444,7 @@ def test_content_is_recorded_when_asked_for(ask: Ask, recorded: Recorded) -> Non
         },
     ]
     (answer,) = json.loads(second["gen_ai.output.messages"])
-    assert answer["finish_reason"] == "stop"
+    assert second["gen_ai.response.finish_reasons"] == ("stop",)
     assert "".join(part["content"] for part in answer["parts"]) == "Fine."
     (definition,) = json.loads(second["gen_ai.tool.definitions"])
     assert definition["name"] == "get_weather"
@@ -442,16 +458,30 @@ def test_every_kind_of_part_is_described(recorded: Recorded) -> None:
     """Media without their bytes, reasoning, and what only a provider knows by its type."""
     client = client_of(recorded, "Yes.", capture_content=True)
     said: list[Part] = [Reasoning("Hm."), "I see.", ProviderPart("scripted", {"a": 1})]
+    media = [
+        Media("image/png", b"..."),
+        Media("audio/wav", "https://x/y"),
+        Media("application/pdf", "file-1", id="file-1"),
+    ]
     client.prompt(
         [
-            UserMessage("Look:", [Media("image/png", b"..."), Media("image/png", "https://x/y")]),
+            UserMessage("Look:", media),
             AssistantMessage(said),
             UserMessage("And?"),
         ]
     ).call().content()
 
     first, second, _ = json.loads(attributes(recorded.spans[-1])["gen_ai.input.messages"])
-    assert [part["type"] for part in first["parts"]] == ["text", "blob", "uri"]
+    assert first["parts"][1:] == [
+        {"type": "media", "modality": "image", "mime_type": "image/png", "bytes": 3},
+        {"type": "uri", "modality": "audio", "mime_type": "audio/wav", "uri": "https://x/y"},
+        {
+            "type": "file",
+            "modality": "document",
+            "mime_type": "application/pdf",
+            "file_id": "file-1",
+        },
+    ]
     assert [part["type"] for part in second["parts"]] == ["reasoning", "text", "ProviderPart"]
 
 
@@ -564,13 +594,16 @@ def test_metrics_count_calls_and_tokens(ask: Ask, recorded: Recorded) -> None:
         "gen_ai.request.model": "m-1",
         "gen_ai.response.model": "scripted",
     }
-    (duration,) = recorded.points("gen_ai.client.operation.duration")
+    (duration,) = recorded.points("gen_ai.client.inference.duration")
     assert (duration.attributes, duration.count) == (labels, 2)
-    tokens = {
-        point.attributes["gen_ai.token.type"]: point.sum
-        for point in recorded.points("gen_ai.client.token.usage")
-    }
-    assert tokens == {"input": 20, "output": 10}
+    for kind, total in (("input", 20), ("output", 10)):
+        (used,) = recorded.points(f"gen_ai.client.inference.usage.{kind}_tokens")
+        assert (used.attributes, used.value) == (
+            {**labels, "gen_ai.token.modality": "unknown"},
+            total,
+        )
+        (each,) = recorded.points(f"gen_ai.client.inference.operation.{kind}_tokens")
+        assert (each.attributes, each.sum, each.count) == (labels, total, 2)
     tools = recorded.points("gen_ai.execute_tool.duration")
     assert {point.attributes.get("error.type"): point.count for point in tools} == {
         None: 1,
@@ -579,7 +612,7 @@ def test_metrics_count_calls_and_tokens(ask: Ask, recorded: Recorded) -> None:
     (turn,) = recorded.points("gen_ai.invoke_agent.duration")
     assert turn.attributes["gen_ai.operation.name"] == "invoke_agent"
     assert turn.count == 1
-    first = recorded.points("gen_ai.client.operation.time_to_first_chunk")
+    first = recorded.points("gen_ai.client.inference.time_to_first_chunk")
     assert sum(point.count for point in first) == (2 if ask.streaming else 0)
 
 
@@ -612,7 +645,7 @@ def test_an_unsampled_turn_is_counted_all_the_same(recorded: Recorded) -> None:
     client = ChatClient.builder(ScriptedModel("Hi.")).observers(telemetry).build()
     client.prompt("Hi").call().content()
 
-    assert recorded.points("gen_ai.client.operation.duration")[0].count == 1
+    assert recorded.points("gen_ai.client.inference.duration")[0].count == 1
 
 
 class Clumsy:
@@ -726,10 +759,10 @@ def test_tools_of_a_loop_of_ones_own_are_observed(
     assert [span.status.is_ok for span in recorded.spans] == [True, False]
 
 
-def test_a_telemetry_of_ones_own_stands_in_for_the_applications(
+def test_an_explicit_telemetry_replaces_the_default(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise every span would be there twice."""
+    """Otherwise each span would exist twice."""
     from opentelemetry import trace
 
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: recorded.tracers)
@@ -749,3 +782,66 @@ def test_calls_are_described_by_themselves() -> None:
     assert lookup.name == "retrieval"
     assert (lookup.attributes(), lookup.outcome(1), lookup.content(1)) == ({}, {}, {})
     assert lookup.failure(1) is None
+
+
+def test_server_and_reasoning_of_a_call(
+    ask: Ask, recorded: Recorded, chat_server: Callable[..., ChatServer]
+) -> None:
+    """Host and port are on the span and in metrics; with a fallback, those of the answer."""
+    server = chat_server("Hello.")
+    with (
+        compatible_model("vllm", "m", base_url=server.url) as model,
+        compatible_model("vllm", "m", base_url="http://127.0.0.1:9", max_retries=0) as down,
+    ):
+        for each in (model, FallbackChatModel(down, model)):
+            client = ChatClient.builder(each).observers(recorded.telemetry()).build()
+            ask(client.prompt("Hi").options(reasoning="low"))
+
+    port = urlsplit(server.url).port
+    for span in (s for s in recorded.spans if s.name.startswith("chat ")):
+        found = attributes(span)
+        assert (found["server.address"], found["server.port"]) == ("127.0.0.1", port)
+        assert found["gen_ai.request.reasoning.level"] == "low"
+    durations = recorded.points("gen_ai.client.inference.duration")
+    assert {point.attributes["server.port"] for point in durations} == {port}
+
+
+def test_options_that_are_described() -> None:
+    """A budget is no level, one answer is the default, and not each address is a URL."""
+    budget = option_attributes(ChatOptions(reasoning=1024))
+    assert budget["chatclient.request.reasoning.budget"] == 1024
+    assert "gen_ai.request.reasoning.level" not in budget
+    for count, told in ((1, None), (2, 2)):
+        prompt = Prompt("Hi", OpenAIChatOptions(n=count))
+        found = ModelCall(ScriptedModel(), prompt, streaming=False).attributes()
+        assert found.get("gen_ai.request.choice.count") == told
+    assert server_attributes("https://a.org/v1") == {"server.address": "a.org", "server.port": 443}
+    for address in ("", "/models/a.gguf", "http://[::1", "http://a:1/ → http://b:2/"):
+        assert not server_attributes(address)
+
+
+def test_a_failed_call_used_no_tokens(ask: Ask, recorded: Recorded) -> None:
+    """It counts with 0, and is not among the sizes of calls."""
+    client = client_of(recorded, ProviderError("down", provider="scripted"))
+    with pytest.raises(ProviderError):
+        ask(client.prompt("Hi"))
+
+    (used,) = recorded.points("gen_ai.client.inference.usage.input_tokens")
+    assert used.value == 0
+    assert "error.type" not in used.attributes
+    assert recorded.points("gen_ai.client.inference.operation.input_tokens") == []
+    (duration,) = recorded.points("gen_ai.client.inference.duration")
+    assert duration.attributes["error.type"] == "ProviderError"
+
+
+def test_arguments_that_are_no_json_are_recorded_as_they_are(recorded: Recorded) -> None:
+    """A model may write anything."""
+    client = client_of(recorded, "Yes.", capture_content=True)
+    said = AssistantMessage(
+        tool_calls=[ToolCall("1", "get_weather", "{city"), ToolCall("2", "f", "")]
+    )
+    results = [ToolResponse("1", "get_weather", "no"), ToolResponse("2", "f", "yes")]
+    client.prompt([UserMessage("?"), said, ToolResponseMessage(results)]).call().content()
+
+    _, message, _ = json.loads(attributes(recorded.spans[-1])["gen_ai.input.messages"])
+    assert [part["arguments"] for part in message["parts"]] == ["{city", {}]

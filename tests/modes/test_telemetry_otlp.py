@@ -86,9 +86,12 @@ def test_a_collector_gets_the_turn(ask: Ask, collector: Collector) -> None:
     failed = [s for s in collector.spans if s.status.code == ERROR and "execute" not in s.name]
     assert [told(s)["error.type"] for s in failed] == ["ProviderError"] * 3
 
-    assert {"gen_ai.client.token.usage", "gen_ai.client.operation.duration"} <= {*collector.metrics}
-    points = collector.metrics["gen_ai.client.token.usage"].histogram.data_points
-    assert sum(point.sum for point in points) == 30
+    assert "gen_ai.client.inference.duration" in collector.metrics
+    for kind, total in (("input", 20), ("output", 10)):
+        each = collector.metrics[f"gen_ai.client.inference.operation.{kind}_tokens"]
+        assert sum(point.sum for point in each.histogram.data_points) == total
+        used = collector.metrics[f"gen_ai.client.inference.usage.{kind}_tokens"]
+        assert sum(point.as_int for point in used.sum.data_points) == total
 
 
 def _by_turn(spans: list[Span]) -> tuple[list[Span], list[Span]]:

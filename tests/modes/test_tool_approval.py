@@ -25,7 +25,6 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
-from chatclient.advisors.tool_loop.context_keys import PENDING_TURN
 from chatclient.chain.chain import TOOL_CALLING_ORDER
 from chatclient.chat.events import (
     ApprovalNeeded,
@@ -69,6 +68,7 @@ from chatclient.tools import (
     tool_callbacks,
 )
 from chatclient.tools.execution.approval import DECISIONS
+from chatclient.tools.pending_turn import PENDING_TURN
 from tests.modes.test_tool_calling import assert_paired, results
 from tests.support.ask import Ask, Asked
 
@@ -361,8 +361,8 @@ def test_a_turn_goes_on_with_the_tools_it_waits_for(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("again", ["by somebody", "by an advisor"])
-def test_a_turn_still_waits_when_its_tools_cannot_be_looked_up(ask: Ask, again: str) -> None:
-    """Nothing is run, and nothing is undone: it may be gone on with once they can."""
+def test_resuming_fails_if_tools_cannot_be_resolved(ask: Ask, again: str) -> None:
+    """Nothing is run or undone, and the turn can be resumed again."""
     undone: list[int] = []
 
     @tool(effect="read", compensation=lambda: undone.append(1))
@@ -496,8 +496,8 @@ def test_limits_count_on_in_a_resumed_turn(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-limit-reached-round-waits")
 @pytest.mark.parametrize("on_exceeded", ["partial", "raise", "final_answer", "tell_model"])
-def test_a_limit_reached_in_a_round_that_waits_ends_the_turn(ask: Ask, on_exceeded: Any) -> None:
-    """It would have without the waiting; what was approved is run all the same."""
+def test_a_limit_in_a_suspended_round(ask: Ask, on_exceeded: Any) -> None:
+    """It ends the turn when it is resumed; approved calls are run."""
     limits = ToolLimits(per_tool={"look": 1}, on_exceeded=on_exceeded)
     calls = [pay_call(1), call("look", id="l1"), call("look", id="l2")]
     turn = suspended(ask, calls, limits=limits)
@@ -526,8 +526,8 @@ def test_rounds_count_on_in_a_resumed_turn(ask: Ask) -> None:
 
 
 @pytest.mark.feature("manager-resuming-elsewhere")
-def test_a_resumed_call_has_the_idempotency_key_of_its_place_in_the_turn(ask: Ask) -> None:
-    """A second identical payment has another key, although another process makes it."""
+def test_keys_of_resumed_calls(ask: Ask) -> None:
+    """A second identical call has another key, also if another process makes it."""
 
     def turn() -> PendingTurn:
         first = client_of(ScriptedModel(pay_call(5, "a"), pay_call(5, "b")))
@@ -544,8 +544,8 @@ def test_a_resumed_call_has_the_idempotency_key_of_its_place_in_the_turn(ask: As
     assert keys == once
 
 
-def test_a_call_that_waited_before_an_equal_one_has_a_key_of_its_own(ask: Ask) -> None:
-    """The second ran while the first waited; whoever is asked to pay knows that these are two."""
+def test_keys_of_equal_calls_with_one_suspended(ask: Ask) -> None:
+    """The second call ran while the first one waited; their keys differ."""
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.id == "a")
     turn = suspended(ask, [pay_call(5, "a"), pay_call(5, "b")], approval=approval)
     client = client_of(ScriptedModel(pay_call(5, "c"), "done"), approval=approval)
@@ -702,8 +702,8 @@ def test_a_turn_that_waits_keeps_what_its_results_say(ask: Ask, stored: bool) ->
 
 
 @pytest.mark.parametrize("decision", ["approve", "deny"])
-def test_what_was_decided_stands_whatever_is_needed_by_then(ask: Ask, decision: Any) -> None:
-    """Whether a call needs approval may change while it waits; a refusal is one all the same."""
+def test_decisions_hold_if_the_rule_has_changed(ask: Ask, decision: Any) -> None:
+    """Whether a call needs approval may change meanwhile; a refusal is still a refusal."""
     asked_about: list[str] = []
 
     def first_time(invocation: ToolInvocation) -> bool:
@@ -719,8 +719,8 @@ def test_what_was_decided_stands_whatever_is_needed_by_then(ask: Ask, decision: 
     assert (asked_about, paid) == (["pay"], [5] if decision == "approve" else [])
 
 
-def test_a_call_that_was_forced_is_not_forced_again_after_the_wait(ask: Ask) -> None:
-    """It is the first round of the turn that has to ask for a tool."""
+def test_a_resumed_turn_forces_no_call(ask: Ask) -> None:
+    """A tool choice applies to the first round of the turn."""
 
     def obedient(prompt: Prompt) -> Answer:
         return pay_call(5) if prompt.options.tool_choice == "required" else "done"
@@ -733,8 +733,8 @@ def test_a_call_that_was_forced_is_not_forced_again_after_the_wait(ask: Ask) -> 
     assert paid == [5]
 
 
-def test_an_approved_call_is_run_where_no_further_one_may_be_made(ask: Ask) -> None:
-    """The choice of a request is about what its model calls, not about what was approved."""
+def test_approved_calls_run_despite_tool_choice_none(ask: Ask) -> None:
+    """The tool choice applies to new calls of the model."""
     client = client_of(ScriptedModel(pay_call(5), "done"))
     turn = pending(ask(client.prompt("x")))
 
@@ -838,8 +838,8 @@ def test_a_pending_turn_is_json_both_ways() -> None:
         PendingTurn.from_json(json.dumps({**json.loads(text), "version": 2}))
 
 
-def test_metadata_of_a_pending_turn_becomes_what_memory_makes_of_it() -> None:
-    """A tool may note for its application when it has looked."""
+def test_metadata_of_pending_turns_is_json() -> None:
+    """A tool may store a time for its application, for example."""
 
     @tool(effect="read")
     def clock() -> ToolResult:
@@ -963,8 +963,8 @@ def test_a_turn_goes_on_in_another_process(tmp_path: Path) -> None:
     assert (paid, done.stderr) == ([], "")
 
 
-def test_interceptors_after_the_approval_see_what_was_approved(ask: Ask) -> None:
-    """Approval is one interceptor among others, and its place in the order counts."""
+def test_interceptors_inside_the_approval(ask: Ask) -> None:
+    """They see the approved arguments; the order of interceptors decides."""
     seen: list[str] = []
 
     async def watch(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
@@ -1047,10 +1047,10 @@ def test_the_model_is_told_what_each_approver_said(ask: Ask) -> None:
         ),
     ],
 )
-def test_what_was_decided_for_several_approvers_is_told_once(
+def test_one_decision_for_several_approvals(
     arguments: str | None, message: str, told: str, ask: Ask
 ) -> None:
-    """They all ask about the same call."""
+    """All of them ask about the same call."""
     model = ScriptedModel(pay_call(9 if arguments else 3), "done")
     client = client_of(model, interceptors=[ToolApproval(), ToolApproval()])
     turn = pending(ask(client.prompt("x")))
@@ -1074,8 +1074,8 @@ def test_what_each_of_several_approvers_says_is_told(ask: Ask) -> None:
 
 
 @pytest.mark.feature("manager-changed-model")
-def test_the_model_is_told_what_the_user_changed_when_it_fails(ask: Ask) -> None:
-    """What failed is not what it had asked for."""
+def test_a_failure_of_a_changed_call(ask: Ask) -> None:
+    """The model is told the arguments that the user changed."""
 
     @tool
     def wire(amount: int) -> str:

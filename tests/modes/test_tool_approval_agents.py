@@ -191,8 +191,8 @@ def test_an_agent_may_wait_again_and_inside_another(ask: Ask) -> None:
     assert results(model.prompts[0]) == ["middle done"]
 
 
-def test_a_limit_that_was_reached_ends_a_turn_that_waits_again(ask: Ask) -> None:
-    """However often the agent waits that was called in the same round."""
+def test_a_limit_with_an_agent_suspended_again(ask: Ask) -> None:
+    """The turn ends at its limit, however often the agent of that round is suspended."""
 
     def outer_of(answer: Answer, inner: Answer) -> ChatClient:
         manager = ToolCallingManager(limits=ToolLimits(per_tool={"look": 1}))
@@ -208,8 +208,8 @@ def test_a_limit_that_was_reached_ends_a_turn_that_waits_again(ask: Ask) -> None
     assert "limit (1) exceeded for tool 'look'" in result.text
 
 
-def test_an_agent_that_was_approved_is_not_decided_about_again(ask: Ask) -> None:
-    """First the call of the agent waits, then those it makes; its own is not asked for twice."""
+def test_an_approved_agent_is_approved_once(ask: Ask) -> None:
+    """After its own call, only the calls that it makes wait for approval."""
     _, inner = agent("never")
     _, outer = client_of(ask_agent(), tools=[inner], approve_agents=True)
     turn = pending(ask(outer.prompt("x")))
@@ -330,8 +330,8 @@ def test_everything_a_turn_remembers_is_json_both_ways() -> None:
     assert again.seconds == turn.seconds
 
 
-def test_a_pending_turn_keeps_no_hold_of_what_it_was_given() -> None:
-    """Its counts may change afterwards where they came from."""
+def test_a_pending_turn_copies_its_values() -> None:
+    """Later changes of the counts do not change it."""
     _, outer = client_of(pay_call(1), tools=[pay])
     turn = outer.prompt("x").call().pending_turn()
     assert turn is not None

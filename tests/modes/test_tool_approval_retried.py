@@ -132,8 +132,8 @@ def resumed(ask: Ask, client: ChatClient) -> Asked:
 
 
 @pytest.mark.feature("manager-asking-again-outside-loop")
-def test_a_better_answer_does_not_run_an_approved_call_again(ask: Ask) -> None:
-    """A guardrail asks again: the call was made once, and the model hears what is wrong."""
+def test_a_retry_does_not_repeat_approved_calls(ask: Ask) -> None:
+    """The call was made once, and the model gets the correction."""
     model = ScriptedModel(call("pay", '{"amount": 90}'), "Pah.", "Pah again.", "Very well.")
     result = resumed(ask, client_of(model, OutputGuardrailAdvisor(polite)))
 
@@ -147,8 +147,8 @@ def test_a_better_answer_does_not_run_an_approved_call_again(ask: Ask) -> None:
         assert_paired(prompt.messages)
 
 
-def test_what_an_advisor_adds_when_it_asks_again_is_no_part_of_a_resumed_turn(ask: Ask) -> None:
-    """Also where it tells nothing of what the tools have said meanwhile."""
+def test_corrections_are_no_part_of_a_resumed_turn(ask: Ask) -> None:
+    """Also if the retry leaves out the tool results."""
 
     async def insist(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)
@@ -166,8 +166,8 @@ def test_what_an_advisor_adds_when_it_asks_again_is_no_part_of_a_resumed_turn(as
     assert new == [("user", "Buy it!"), ("assistant", ""), ("tool", ""), ("assistant", "Yes.")]
 
 
-def test_an_equal_call_after_an_advisor_asked_again_has_a_key_of_its_own(ask: Ask) -> None:
-    """The call that was approved counts as made, although its result is only used again."""
+def test_keys_of_equal_calls_after_a_retry(ask: Ask) -> None:
+    """The approved call counts, although its result is only reused."""
     keys: list[str] = []
 
     @tool
@@ -235,8 +235,8 @@ def test_memory_knows_what_was_undone_before_a_retry(ask: Ask) -> None:
     "limits",
     [ToolLimits(max_calls_per_tool=1, on_exceeded="tell_model"), ToolLimits(max_repeats=1)],
 )
-def test_an_approved_call_counts_when_an_advisor_asks_again(ask: Ask, limits: ToolLimits) -> None:
-    """The limits of the turn hold, whoever sends it more than once."""
+def test_approved_calls_count_in_a_retry(ask: Ask, limits: ToolLimits) -> None:
+    """The limits of the turn hold for all attempts."""
     pays = [call("pay", '{"amount": 5}', id=id) for id in "ab"]
     model = ScriptedModel(pays[0], BUSY, pays[1], "Paid once.")
     client = client_of(model, Retry(), needed=lambda each: each.tool_call.id == "a", limits=limits)
@@ -271,10 +271,10 @@ def test_memory_keeps_what_passed_of_a_resumed_turn(ask: Ask) -> None:
 
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
 @pytest.mark.parametrize("correction", ["Say it politely.", None])
-def test_memory_keeps_the_answer_of_a_resumed_turn_that_a_guard_around_it_lets_pass(
+def test_a_resumed_turn_stores_the_accepted_answer(
     ask: Ask, correction: str | None, order: int
 ) -> None:
-    """The turn as such is remembered once, however often it is resumed; this is another answer."""
+    """The turn is stored once, with the answer that the outer guard accepts."""
 
     def strict(answer: ChatResponse) -> GuardrailResult | None:
         result = GuardrailResult("reprompt" if correction else "retry", "rude", correction)
@@ -292,10 +292,8 @@ def test_memory_keeps_the_answer_of_a_resumed_turn_that_a_guard_around_it_lets_p
 
 
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
-def test_a_resumed_turn_that_fails_in_its_second_attempt_leaves_nothing(
-    ask: Ask, order: int
-) -> None:
-    """Where an advisor around the memory calls again."""
+def test_a_resumed_turn_that_fails_in_a_retry(ask: Ask, order: int) -> None:
+    """Nothing is stored if an outer advisor calls again and the second attempt fails."""
     memory = MessageWindowChatMemory()
     calls = call("book", '{"amount": 7}'), call("pay", '{"amount": 9}')
     client = client_of(
@@ -310,8 +308,8 @@ def test_a_resumed_turn_that_fails_in_its_second_attempt_leaves_nothing(
     assert done == ["booked 7", "paid 9", "booked 8", "refunded 8", "refunded 7"]
 
 
-def test_what_a_resumed_turn_has_done_stands_when_it_is_sent_once_more(ask: Ask) -> None:
-    """It has come to an answer; another request that fails undoes only what it did itself."""
+def test_a_later_request_undoes_only_its_own_calls(ask: Ask) -> None:
+    """A resumed turn that has ended keeps its effects if the request is sent again and fails."""
     book = [call("book", f'{{"amount": {amount}}}') for amount in (7, 8)]
     client = client_of(
         ScriptedModel(book[0], "Done.", book[1], BUSY),

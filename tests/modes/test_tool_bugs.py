@@ -75,10 +75,8 @@ def debit(euro: int) -> str:
         (built, {"line": {"article": "tea"}}),
     ],
 )
-def test_a_validator_that_fails_otherwise_refuses_the_arguments(
-    ask: Ask, function: Any, arguments: Any
-) -> None:
-    """The tool has not run, so that nothing else of the turn is undone."""
+def test_an_unexpected_error_of_a_validator(ask: Ask, function: Any, arguments: Any) -> None:
+    """The arguments are rejected; the tool has not run, so nothing is undone."""
     refunds.clear()
     calls = [call("debit", {"euro": 5}), call(function.__name__, arguments)]
     model = ScriptedModel(calls, "done")

@@ -285,8 +285,8 @@ def test_tools_run_side_by_side_up_to_the_limit(ask: Ask) -> None:
     assert overlap({"max_concurrency": 2, "blocking_concurrency": 2}, ask, goal=2) == 2
 
 
-def test_tools_that_run_one_by_one_do_so_in_the_order_of_the_calls(ask: Ask) -> None:
-    """Also where some of them would have to wait for each other if they ran side by side."""
+def test_sequential_tools_run_in_order(ask: Ask) -> None:
+    """Also if they would have to wait for each other in parallel."""
     log: list[int] = []
 
     @tool
@@ -485,8 +485,8 @@ def test_a_tool_that_takes_too_long_is_told(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("mode", ["acall", "astream"])
-def test_a_tool_of_ones_own_making_that_takes_too_long_is_told(mode: Mode) -> None:
-    """It need not look at the time: on an event loop what it waits for is cancelled."""
+def test_timeout_of_a_custom_tool(mode: Mode) -> None:
+    """On an event loop, what it waits for is cancelled."""
 
     class Slow:
         definition = ToolDefinition("slow", "", {"type": "object", "properties": {}})
@@ -829,8 +829,8 @@ def test_a_result_says_plainly_whether_it_is_the_answer(ask: Ask, wrong: Any) ->
         ask(client_of(ScriptedModel(call("slip"), "never"), slip).prompt("x"))
 
 
-def test_a_loop_of_ones_own_is_told_that_a_result_is_the_answer() -> None:
-    """In the result of the round, as with a tool that always returns directly."""
+def test_return_direct_in_an_own_loop() -> None:
+    """The result of the round reports it, as for a tool that always returns directly."""
     options = ChatOptions(tool_callbacks=tool_callbacks(Till(return_direct=True)))
     prompt = Prompt([UserMessage("x")], options)
     response = ChatResponse((Generation(AssistantMessage(tool_calls=[call("total")])),))
@@ -868,8 +868,8 @@ def test_the_tool_context_reaches_tools_and_not_the_model(ask: Ask) -> None:
 
 
 @pytest.mark.feature("stream-tools-run-another-thread", "lc4j-tool-single-call-caller-thread")
-def test_a_tool_runs_on_the_callers_thread_in_blocking_requests(ask: Ask) -> None:
-    """So thread-locals work; on a loop, it does not hold the loop up."""
+def test_blocking_tools_run_on_the_callers_thread(ask: Ask) -> None:
+    """So thread-locals work; on a loop, a tool does not block the loop."""
     threads: list[int] = []
 
     @tool
@@ -978,8 +978,8 @@ def test_tool_calls_can_be_handed_back(
     assert offered(model)[0].definition.name == "add"
 
 
-def test_a_request_may_run_tools_where_the_client_runs_none(ask: Ask) -> None:
-    """Its own word counts, also where nothing else of it differs from the client's defaults."""
+def test_a_request_can_enable_tool_calling(ask: Ask) -> None:
+    """Also if nothing else differs from the defaults of the client."""
     adds = call("add", '{"a": 1, "b": 2}')
     model = ScriptedModel(adds, "3", adds)
     client = ChatClient.builder(model).default_tools(add).tool_calling(False).build()
@@ -1081,8 +1081,8 @@ def test_the_manager_tells_definitions_of_tools_by_name() -> None:
 
 
 @pytest.mark.feature("manager-resolution-fallback-enabled-off", "resolver-tool-callback-resolver")
-def test_a_tool_that_was_not_offered_is_run_only_with_a_resolver(ask: Ask) -> None:
-    """A model cannot reach a tool that the request did not offer, unless the manager knows it."""
+def test_tools_that_were_not_offered(ask: Ask) -> None:
+    """They run only if the manager has a resolver that knows them."""
     assert "There is no tool 'add'" in told(ask, call("add", '{"a": 1, "b": 2}'), double)
 
     model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "done")
@@ -1195,8 +1195,8 @@ def test_tools_added_by_an_advisor(ask: Ask, order: int) -> None:
     "loop-do-get-next-instructions",
     "loop-manager-always-gets-whole",
 )
-def test_without_its_own_history_the_loop_sends_system_and_results_only(ask: Ask) -> None:
-    """The rest is for a memory advisor inside the loop to supply; the manager sees everything."""
+def test_a_loop_without_history(ask: Ask) -> None:
+    """It sends system messages and results; a memory inside the loop adds the rest."""
     seen: list[int] = []
 
     class Manager(ToolCallingManager):
@@ -1262,10 +1262,8 @@ def test_a_call_that_was_cut_off_is_never_completed(ask: Ask, reason: Any) -> No
 
 
 @pytest.mark.parametrize("arguments", ["", " ", "{}", "null"])
-def test_a_call_that_was_cut_off_before_its_arguments_does_nothing_by_default(
-    ask: Ask, arguments: str
-) -> None:
-    """Where there are some; what takes none is whole without."""
+def test_truncated_calls_are_not_run(ask: Ask, arguments: str) -> None:
+    """A call without arguments would run with defaults; tools without parameters run."""
     swept: list[str] = []
 
     @tool

@@ -34,7 +34,6 @@ from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.memory.session import SessionMemoryAdvisor
 from chatclient.advisors.memory.vector_store import VectorStoreChatMemoryAdvisor
 from chatclient.advisors.response_cache import ResponseCacheAdvisor
-from chatclient.advisors.tool_loop.context_keys import TOOL_EXECUTIONS
 from chatclient.advisors.tool_loop.steering import Steering
 from chatclient.chain.chain import turn_of
 from chatclient.chat.embedding import Vector
@@ -86,6 +85,7 @@ from chatclient.tools import (
     tool_callbacks,
 )
 from chatclient.tools.skills import Skill, Skills
+from chatclient.tools.tool_execution import TOOL_EXECUTIONS
 from tests.modes.test_retrieval import WordEmbedding
 from tests.modes.test_tool_calling import assert_paired, results
 from tests.support.ask import Ask, Mode
@@ -166,8 +166,8 @@ def test_a_failure_undoes_what_was_done(ask: Ask) -> None:
     assert result.text == "sorry"
 
 
-def test_what_the_model_is_shown_of_a_result_changes_nothing(ask: Ask) -> None:
-    """A call is undone with what the tool returned, whatever an advisor that asks again shows."""
+def test_compensations_get_the_original_result(ask: Ask) -> None:
+    """Whatever an advisor that retries shows to the model."""
 
     async def again(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         first = await call_next(request)
@@ -334,8 +334,8 @@ def test_a_compensation_knows_its_call_and_its_request(ask: Ask) -> None:
     assert 0 < seen[4] <= 30
 
 
-def test_what_an_interceptor_ran_before_it_failed_is_undone(ask: Ask) -> None:
-    """The tool has done its work once, whatever came of the call."""
+def test_a_call_is_undone_if_its_interceptor_fails(ask: Ask) -> None:
+    """The tool has run, whatever the result of the call is."""
     log: list[str] = []
 
     def take_back(city: str) -> None:
@@ -395,8 +395,8 @@ def test_a_compensation_that_fails_is_not_tried_again(ask: Ask) -> None:
     assert trip.log.count("tried") == 1
 
 
-def test_a_failure_that_the_policy_makes_a_result_undoes_nothing(ask: Ask) -> None:
-    """It has told the model something else instead, which is no error."""
+def test_a_handled_failure_undoes_nothing(ask: Ask) -> None:
+    """The policy has returned a result instead of an error."""
 
     def process(_failure: ToolFailure) -> ToolResult:
         return ToolResult("paid by invoice")
@@ -453,8 +453,8 @@ def test_a_turn_that_fails_is_undone(
     assert trip.log == [*BOOKED, *UNDONE]
 
 
-def test_the_history_of_a_turn_that_ends_at_a_limit_tells_what_was_undone(ask: Ask) -> None:
-    """It can be sent again, and what it says is so."""
+def test_undone_calls_are_in_the_history_of_a_limit(ask: Ask) -> None:
+    """The history can be sent again and is correct."""
     trip = Trip()
     limits = ToolLimits(max_rounds=2, on_exceeded="raise")
     client = client_of(ScriptedModel(FLIGHT, HOTEL), trip, limits=limits)
@@ -526,8 +526,8 @@ def test_a_request_that_fails_around_its_turn_is_undone(
 
 
 @pytest.mark.feature("compensation-turn-undone-wherever-request")
-async def test_a_request_that_is_cancelled_around_its_turn_is_undone() -> None:
-    """Also in a scope of anyio, which cancels whatever is awaited in it."""
+async def test_a_cancelled_request_is_undone() -> None:
+    """Also in an anyio scope, which cancels each await in it."""
 
     async def waits(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)
@@ -543,8 +543,8 @@ async def test_a_request_that_is_cancelled_around_its_turn_is_undone() -> None:
 
 
 @pytest.mark.feature("compensation-not-undone-memory-stored")
-def test_a_turn_that_fails_outside_of_its_memory_is_undone(ask: Ask) -> None:
-    """No memory stores it, so no later turn is told of it."""
+def test_a_failure_outside_of_the_memory(ask: Ask) -> None:
+    """The calls are undone, because no memory stores the turn."""
     trip = Trip()
     memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
     advisors = [raises, MessageChatMemoryAdvisor(memory)]
@@ -622,8 +622,8 @@ class Slow(InMemoryChatMemoryRepository):
 
 
 @pytest.mark.feature("compensation-not-undone-memory-stored")
-async def test_what_a_memory_keeps_while_the_request_is_cancelled_stands() -> None:
-    """A store finishes what it has begun."""
+async def test_a_store_finishes_despite_cancellation() -> None:
+    """A store completes what it has begun, and the calls are kept."""
     trip, slow = Trip(), Slow()
     memory = MessageWindowChatMemory(slow)
     request = client_of(ScriptedModel(FLIGHT, "done"), trip).prompt("x").conversation("c")
@@ -636,8 +636,8 @@ async def test_what_a_memory_keeps_while_the_request_is_cancelled_stands() -> No
     assert (trip.log, memory.get("c")[-1].text) == (["flight to Rome"], "done")
 
 
-async def test_a_request_that_is_cancelled_while_one_memory_stores_is_stored_by_all() -> None:
-    """And nothing is undone; the advisors between them are done by then."""
+async def test_all_memories_store_despite_cancellation() -> None:
+    """And nothing is undone."""
     trip, slow, other = Trip(), Slow(), MessageWindowChatMemory()
     inner = MessageChatMemoryAdvisor(MessageWindowChatMemory(slow))
     outer = MessageChatMemoryAdvisor(other, order=MEMORY_ORDER - 10)
@@ -654,8 +654,8 @@ async def test_a_request_that_is_cancelled_while_one_memory_stores_is_stored_by_
     assert slow.find_by_conversation_id("c") == other.get("c")
 
 
-async def test_what_a_memory_cannot_keep_while_the_request_is_cancelled_is_undone() -> None:
-    """Nobody will be told of it."""
+async def test_calls_are_undone_if_a_cancelled_store_fails() -> None:
+    """The turn is not stored."""
     pause = Pause()
 
     class Failing(InMemoryChatMemoryRepository):
@@ -705,10 +705,10 @@ class CancelledAt(InMemorySessionRepository):
 
 @pytest.mark.feature("compensation-not-undone-memory-stored")
 @pytest.mark.parametrize("step", ["find", "create", "append"])
-async def test_a_session_that_is_begun_while_the_request_is_cancelled_holds_the_turn(
+async def test_a_new_session_stores_despite_cancellation(
     step: str,
 ) -> None:
-    """Whichever step of it meets the cancellation: what was done stands, and is remembered."""
+    """At each step of the creation, the calls are kept and the turn is stored."""
     trip, sessions = Trip(), CancelledAt(step)
     service = SessionService(sessions)
 
@@ -753,10 +753,8 @@ COMPACTED: dict[str, Callable[[], ChatMemory]] = {
 @pytest.mark.feature("compensation-not-undone-memory-stored")
 @pytest.mark.parametrize("mode", ["call", "stream"])
 @pytest.mark.parametrize("kind", COMPACTED)
-def test_what_a_memory_has_kept_stands_when_its_compaction_is_interrupted(
-    kind: str, mode: Mode
-) -> None:
-    """By Ctrl-C, while a model writes the summary of what was said before."""
+def test_an_interrupted_compaction_keeps_the_turn(kind: str, mode: Mode) -> None:
+    """By Ctrl-C, while a model writes the summary."""
     trip, memory = Trip(), COMPACTED[kind]()
     for n in range(2 if kind == "pruned" else 1):
         memory.add("c", [UserMessage(f"before {n}"), AssistantMessage("ok")])
@@ -769,8 +767,8 @@ def test_what_a_memory_has_kept_stands_when_its_compaction_is_interrupted(
 
 
 @pytest.mark.feature("compensation-not-undone-memory-stored")
-async def test_a_turn_that_is_cancelled_before_it_is_kept_is_undone() -> None:
-    """A memory by meaning asks a model for vectors first, and nothing is kept until they come."""
+async def test_a_cancelled_preparation_of_a_store() -> None:
+    """The calls are undone: nothing is stored before the embeddings are computed."""
     trip, scope = Trip(), anyio.CancelScope()
 
     class Slow(WordEmbedding):
@@ -1009,8 +1007,8 @@ async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None, as_data
     assert log == ["to Oslo", 'shipped to Oslo, {"city": "Oslo"}']
 
 
-async def test_a_plain_tool_whose_result_cannot_be_told_is_cancelled_and_undone() -> None:
-    """What is wrong with its result does not hide that the request was cancelled."""
+async def test_a_cancelled_tool_with_an_invalid_result() -> None:
+    """Its error does not hide that the request was cancelled, and the call is undone."""
     begun, may_end = threading.Event(), threading.Event()
     log, box = list[Any](), object()
 
@@ -1050,8 +1048,8 @@ def test_a_turn_that_waited_is_undone(ask: Ask) -> None:
     assert result.text == "sorry"
 
 
-def test_what_was_undone_after_a_turn_waited_is_remembered_so(ask: Ask) -> None:
-    """Neither memory nor the messages of the turn have it as done."""
+def test_undone_calls_of_resumed_turns(ask: Ask) -> None:
+    """Neither memory nor the messages of the turn report them as done."""
     trip, memory = Trip(), MessageWindowChatMemory(InMemoryChatMemoryRepository())
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
     client = client_of(ScriptedModel(FLIGHT, DEAR, "sorry"), trip, interceptors=[approval])
@@ -1215,8 +1213,8 @@ def test_what_is_undone_has_a_key_of_its_own(ask: Ask) -> None:
     assert sorted(keys_of("Buy!", "b")) == sorted(several[4:8])
 
 
-def test_a_compensation_of_a_call_without_arguments_gets_the_defaults(ask: Ask) -> None:
-    """Some models write null where there are none."""
+def test_a_compensation_gets_default_arguments(ask: Ask) -> None:
+    """Some models write null instead of arguments."""
     log: list[int] = []
 
     def cancel(room: int) -> None:
@@ -1241,8 +1239,8 @@ async def fails_after(invocation: ToolInvocation, call_next: NextTool) -> ToolRe
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_what_failed_after_the_tool_had_done_its_work_is_undone(ask: Ask, told: bool) -> None:
-    """Such as in an interceptor: the tool was run, with the result that it had."""
+def test_a_call_that_failed_after_the_tool_is_undone(ask: Ask, told: bool) -> None:
+    """An interceptor failed, but the tool has run; its result is passed to the compensation."""
     trip = Trip()
     model = ScriptedModel(FLIGHT, HOTEL, "sorry")
     policy = ToolFailurePolicy(always_raise=not told)
@@ -1278,10 +1276,8 @@ def test_what_an_interceptor_calls_a_failure_is_undone(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_what_the_tool_itself_could_not_do_is_not_undone_where_more_fails(
-    ask: Ask, told: bool
-) -> None:
-    """It has said so, and nothing was done."""
+def test_failed_calls_are_not_undone(ask: Ask, told: bool) -> None:
+    """The tool has reported that nothing was done."""
 
     class Full(Trip):
         @tool(compensation="cancel_hotel")
@@ -1299,8 +1295,8 @@ def test_what_the_tool_itself_could_not_do_is_not_undone_where_more_fails(
     assert trip.log == ["flight to Rome", "no flight to Rome"]
 
 
-def test_what_failed_and_was_answered_all_the_same_is_not_undone(ask: Ask) -> None:
-    """An exception processor may answer in the tool's place; nothing was done."""
+def test_a_failed_call_with_a_result_is_not_undone(ask: Ask) -> None:
+    """An exception processor may return a result for the tool; nothing was done."""
     log: list[str] = []
 
     def cancel() -> None:
@@ -1322,10 +1318,8 @@ def test_what_failed_and_was_answered_all_the_same_is_not_undone(ask: Ask) -> No
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_what_failed_after_its_work_is_undone_when_the_turn_has_waited(
-    ask: Ask, stored: bool
-) -> None:
-    """The turn that goes on knows that the tool was run, although it says that it failed."""
+def test_calls_that_failed_late_are_undone_after_a_wait(ask: Ask, stored: bool) -> None:
+    """The resumed turn knows that the tool was run, although it failed."""
     trip = Trip()
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
     model = ScriptedModel([FLIGHT, HOTEL, CHEAP], "sorry")
@@ -1365,8 +1359,8 @@ def test_what_has_a_result_that_cannot_be_told_is_undone(ask: Ask, converter: bo
     assert log == [ticket]
 
 
-async def test_what_was_done_before_the_wait_is_undone_when_nothing_more_can_be_run() -> None:
-    """Also when the request is cancelled before the first of the calls that waited is run."""
+async def test_calls_before_a_wait_are_undone() -> None:
+    """Also if the request is cancelled before the first suspended call is run."""
     trip, asked = Trip(), asyncio.Event()
 
     class Registry:
@@ -1498,8 +1492,8 @@ def test_what_cannot_undo_is_refused(compensation: Any, problem: str, kind: str)
                 agent.as_tool("buy", "Buys.", metadata=metadata, input_type=Order)
 
 
-def test_whoever_goes_on_after_a_failure_knows_what_was_undone(ask: Ask) -> None:
-    """Wherever the request failed, and whenever the turn had waited: the trail tells."""
+def test_the_trail_has_undone_calls(ask: Ask) -> None:
+    """Wherever the request failed, and however often the turn was suspended."""
     trip = Trip()
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "book_hotel")
     model = ScriptedModel(FLIGHT, HOTEL, "you fool")
@@ -1514,8 +1508,8 @@ def test_whoever_goes_on_after_a_failure_knows_what_was_undone(ask: Ask) -> None
     assert [response.is_error for m in said for response in m.responses] == [True, True]
 
 
-def test_what_was_done_before_the_user_said_more_is_undone(ask: Ask) -> None:
-    """What is said on the way belongs to the turn."""
+def test_calls_before_user_input_are_undone(ask: Ask) -> None:
+    """User input during a turn belongs to the turn."""
     trip, steering = Trip(), Steering()
 
     @tool(effect="read")

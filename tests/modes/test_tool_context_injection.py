@@ -179,8 +179,8 @@ def test_the_conversations_id_can_be_injected(ask: Ask) -> None:
     assert list(callbacks[0].definition.input_schema["properties"]) == ["text"]
 
 
-def test_outside_of_a_conversation_the_id_is_what_the_tool_says(ask: Ask) -> None:
-    """A default, or None where that is admitted."""
+def test_the_memory_id_without_a_conversation(ask: Ask) -> None:
+    """It is the default, or None if the type allows it."""
 
     @tool
     def default(memory: Annotated[str, ToolMemoryId] = "nobody") -> str:
@@ -253,8 +253,8 @@ def test_the_same_call_again_has_another_key(ask: Ask, batch: bool) -> None:
 
 
 @pytest.mark.feature("tool-options-doing-thing-once")
-def test_another_call_turn_or_conversation_has_another_key(ask: Ask) -> None:
-    """Arguments, the user's text, the conversation and the turn's number all count."""
+def test_idempotency_keys_differ(ask: Ask) -> None:
+    """By arguments, user text, conversation and the number of the turn."""
     base = keys_of(ask, pay_call())[0]
     history: list[Message] = [UserMessage("Pay!"), AssistantMessage("done")]
     later = client_of(ScriptedModel(pay_call(), "done"), pay)
@@ -283,8 +283,8 @@ memories = pytest.mark.parametrize(
 
 @pytest.mark.feature("tool-options-doing-thing-once")
 @memories
-def test_a_turn_that_begins_like_an_earlier_one_has_another_key(ask: Ask, advisor_of: Any) -> None:
-    """Also where a memory with a bound shows as many messages as in the turn before."""
+def test_keys_of_turns_with_equal_beginnings(ask: Ask, advisor_of: Any) -> None:
+    """They differ, also if a bounded memory sends as many messages as in the turn before."""
     script = [answer for n in range(8) for answer in (pay_call(), f"Paid, the {n}th time.")]
     memory = advisor_of(MessageWindowChatMemory(max_messages=4))
     client = client_of(ScriptedModel(*script), pay).mutate().default_advisors(memory).build()
@@ -295,8 +295,8 @@ def test_a_turn_that_begins_like_an_earlier_one_has_another_key(ask: Ask, adviso
 
 
 @memories
-def test_a_turn_that_is_gone_on_with_has_the_keys_of_the_turn(ask: Ask, advisor_of: Any) -> None:
-    """What was said in it before it failed is no other beginning."""
+def test_keys_of_a_continued_turn(ask: Ask, advisor_of: Any) -> None:
+    """Messages before a failure do not change them."""
 
     def turn(*answers: Answer) -> ChatClient:
         memory = MessageWindowChatMemory()
@@ -339,8 +339,8 @@ def test_the_same_words_of_another_user_have_another_key(ask: Ask) -> None:
     assert len(set(seen)) == 2
 
 
-def test_a_loop_of_ones_own_has_the_keys_of_the_clients_loop() -> None:
-    """Round by round, the manager knows from the history what was called before."""
+def test_keys_in_an_own_loop() -> None:
+    """The manager counts earlier calls in the history, with the same keys as the client's loop."""
     manager = ToolCallingManager()
     model = ScriptedModel(pay_call(), pay_call(), "done")
     client = client_of(model, pay).mutate().default_tool_context({TURN_KEY: "1"}).build()
@@ -407,8 +407,8 @@ def test_nothing_of_the_context_is_sent(ask: Ask, chat_server: Start) -> None:
     assert not [secret for secret in SECRETS if secret in str(nested.prompts[0].messages)]
 
 
-def test_a_value_that_was_not_passed_is_the_applications_to_mend(ask: Ask) -> None:
-    """Asked for as in any mapping, the error says how to pass it; no model is told."""
+def test_a_missing_context_value(ask: Ask) -> None:
+    """The error tells the application how to pass it; the model is not told."""
 
     @tool
     def orders(context: ToolContext) -> str:
@@ -449,8 +449,8 @@ def test_an_injected_id_has_the_declared_type(
     assert "memory" not in str(model.prompts[0].options.tool_callbacks[0].definition.input_schema)
 
 
-def test_an_id_of_another_type_is_a_mistake_of_the_application(ask: Ask) -> None:
-    """The model could not mend it."""
+def test_a_conversation_id_of_another_type(ask: Ask) -> None:
+    """The application gets the error, because the model cannot fix it."""
 
     def note(memory: Annotated[int, ToolMemoryId]) -> str:
         """Note."""

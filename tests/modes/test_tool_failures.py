@@ -178,8 +178,8 @@ def test_of_several_errors_in_a_task_group_all_are_told(ask: Ask) -> None:
     assert results(model.prompts[1]) == ["no route\nKeyError: 'euro'\nEOFError()"]
 
 
-def test_an_error_of_the_application_in_a_task_group_is_raised(ask: Ask) -> None:
-    """No model can mend a missing value of the tool context, wherever a tool asks for it."""
+def test_usage_errors_in_a_task_group(ask: Ask) -> None:
+    """They are raised to the application, such as a missing value of the tool context."""
 
     @tool
     async def fetch(context: ToolContext) -> None:
@@ -255,8 +255,8 @@ def test_every_failure_can_be_raised(ask: Ask, kind: FailureKind) -> None:
 
 
 @pytest.mark.feature("failure-tool-execution-exception")
-def test_a_raised_failure_has_the_tools_own_error_as_its_cause(ask: Ask) -> None:
-    """The caller learns everything, with the whole chain of causes."""
+def test_a_raised_failure_has_its_cause(ask: Ask) -> None:
+    """The tool's own error, with its chain of causes."""
     policy = ToolFailurePolicy(reactions={"exception": "raise"})
     with pytest.raises(ToolExecutionError) as caught:
         ask(failing(ScriptedModel(call("query"), "never"), policy))
@@ -333,8 +333,8 @@ def test_a_tool_error_may_show_more_than_a_text(ask: Ask) -> None:
     assert execution.value == [3]
 
 
-def test_a_tool_error_of_the_applications_own_need_not_call_what_it_inherits(ask: Ask) -> None:
-    """Its text is told all the same."""
+def test_tool_errors_without_super_init(ask: Ask) -> None:
+    """Their text is sent to the model as well."""
 
     class SoldOutError(ToolError):
         def __init__(self, item: str) -> None:
@@ -389,8 +389,8 @@ def test_the_budget_of_failures_is_that_of_one_turn(ask: Ask) -> None:
     assert [ask(request).text, ask(request).text] == ["one", "two"]
 
 
-def test_the_budget_of_failures_holds_in_a_loop_of_ones_own() -> None:
-    """How often a tool has failed in the turn stands in the history."""
+def test_failure_limits_in_an_own_loop() -> None:
+    """The history shows how often a tool has failed in the turn."""
     options = ChatOptions(tool_callbacks=tool_callbacks(query))
     manager = ToolCallingManager(exception_processor=ToolFailurePolicy(max_failures=1))
     asked = AssistantMessage(tool_calls=[call("query", id="1"), call("query", id="2")])
@@ -505,8 +505,8 @@ def test_failures_and_successes_of_a_batch_stand_in_order(ask: Ask) -> None:
 
 
 @pytest.mark.feature("failure-results-batch-lost-when")
-def test_a_failure_raised_in_a_batch_leaves_no_half_written_history(ask: Ask) -> None:
-    """When one call of a batch raises, the model is never shown the others' results."""
+def test_a_raised_failure_leaves_no_partial_round(ask: Ask) -> None:
+    """If one of several calls raises, the model gets no results of the others."""
     calls = [
         call("add", '{"a": 1, "b": 2}'),
         call("query"),

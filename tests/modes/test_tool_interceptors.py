@@ -250,8 +250,8 @@ def test_an_outer_interceptor_can_catch_an_inner_veto(ask: Ask) -> None:
 
 
 @pytest.mark.feature("lc4j-tool-before-tool-execution-after")
-def test_what_an_interceptor_raises_is_a_failure_of_the_call(ask: Ask) -> None:
-    """A broken interceptor breaks no history: the policy decides as for a broken tool."""
+def test_an_error_of_an_interceptor(ask: Ask) -> None:
+    """The failure policy handles it like an error of the tool."""
 
     async def broken(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
         raise LookupError("no such rule")
@@ -315,8 +315,8 @@ def test_an_object_can_be_an_interceptor_of_many_requests(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 4])
-def test_interceptors_stand_around_calls_that_run_side_by_side(ask: Ask, limit: int) -> None:
-    """Each call has its own invocation and its own result, however many run at once."""
+def test_interceptors_of_parallel_calls(ask: Ask, limit: int) -> None:
+    """Each call has its own invocation and its own result."""
 
     async def tag(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
         result = await call_next(invocation)

@@ -171,8 +171,8 @@ def test_rounds_end_also_when_limits_are_told(ask: Ask) -> None:
 
 
 @pytest.mark.feature("manager-answering")
-def test_a_model_that_goes_on_calling_ends_with_what_there_is(ask: Ask) -> None:
-    """Where a model calls tools in its final answer, the turn ends as if it had not been asked."""
+def test_tool_calls_in_the_final_answer(ask: Ask) -> None:
+    """The turn ends as if no final answer had been requested."""
     model = ScriptedModel(*(call("step", f'{{"n": {n}}}') for n in range(4)))
     result = ask(limited(model, max_rounds=3, on_exceeded="final_answer"))
 
@@ -182,8 +182,8 @@ def test_a_model_that_goes_on_calling_ends_with_what_there_is(ask: Ask) -> None:
 
 
 @pytest.mark.feature("manager-finish-reason-tool-call")
-def test_the_earlier_results_of_a_batch_come_with_the_limit(ask: Ask) -> None:
-    """What the batch found out before its limit is in the metadata, without what was refused."""
+def test_results_before_a_limit(ask: Ask) -> None:
+    """They are in the metadata, without refused calls."""
     model = stepping(batch=4)
     result = ask(limited(model, max_total_calls=2))
     generation = result.response.chat_response.generations[0]
@@ -800,8 +800,8 @@ def test_a_tools_timeout_bounds_the_clients_inside_it(ask: Ask) -> None:
     assert seen[1] == float("inf")
 
 
-def test_an_error_in_time_is_told_although_there_is_a_deadline(ask: Ask) -> None:
-    """Only what fails after the deadline is put down to it."""
+def test_an_error_before_the_deadline(ask: Ask) -> None:
+    """It is reported; only failures after the deadline are deadline errors."""
 
     @tool
     def closed() -> None:

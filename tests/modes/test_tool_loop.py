@@ -70,8 +70,8 @@ def offered(prompt: Prompt) -> list[str]:
 
 
 @pytest.mark.feature("loop-options-changed-round-used")
-def test_a_tool_context_changed_in_a_round_is_that_of_its_tools(ask: Ask) -> None:
-    """What `before_call` puts into the options' tool context reaches this round's tools."""
+def test_before_call_can_change_the_tool_context(ask: Ask) -> None:
+    """The tools of the same round get it."""
     seen: list[Any] = []
 
     @tool
@@ -94,8 +94,8 @@ def test_a_tool_context_changed_in_a_round_is_that_of_its_tools(ask: Ask) -> Non
 
 
 @pytest.mark.feature("loop-tools-model-own-options")
-def test_tools_in_a_models_own_options_are_offered_and_run(ask: Ask) -> None:
-    """A client that brings no tools leaves the model those it was made with."""
+def test_tools_in_the_options_of_the_model(ask: Ask) -> None:
+    """A client without tools offers and runs them."""
     options = ChatOptions(tool_callbacks=tuple(tool_callbacks(add)))
     model = ScriptedModel(ADD, "3", options=options)
 
@@ -105,8 +105,8 @@ def test_tools_in_a_models_own_options_are_offered_and_run(ask: Ask) -> None:
 
 
 @pytest.mark.feature("loop-tools-model-own-options")
-def test_tools_of_a_client_stand_in_for_those_of_its_model(ask: Ask) -> None:
-    """They are not joined; what the client does not offer is not run."""
+def test_client_tools_replace_those_of_the_model(ask: Ask) -> None:
+    """They are not merged, and tools that are not offered are not run."""
     options = ChatOptions(tool_callbacks=tuple(tool_callbacks(add)))
     model = ScriptedModel(ADD, "done", options=options)
     ask(client_of(model, write).prompt("x"))
@@ -208,8 +208,8 @@ def test_an_eligibility_checker_may_be_asynchronous(ask: Ask) -> None:
 
 
 @pytest.mark.feature("loop-checker-response-options")
-def test_an_eligibility_checker_may_stop_after_some_rounds(ask: Ask) -> None:
-    """What it does not want run comes back as the model wrote it."""
+def test_an_eligibility_checker_can_end_the_loop(ask: Ask) -> None:
+    """Calls that it rejects are returned as the model wrote them."""
     seen: list[ChatResponse] = []
 
     def once(response: ChatResponse) -> bool:
@@ -312,8 +312,8 @@ def test_a_subclass_says_what_the_next_round_is_sent(ask: Ask, most: int) -> Non
 
 
 @pytest.mark.feature("lc4j-tool-dynamic-provider-window-eviction")
-def test_a_dynamic_provider_knows_the_users_message_without_history(ask: Ask) -> None:
-    """What a round is sent may lack it; the provider is told of the whole turn."""
+def test_dynamic_providers_without_history(ask: Ask) -> None:
+    """The provider gets all messages of the turn, although the round does not send them."""
     seen: list[Any] = []
 
     class Watching:

@@ -213,10 +213,8 @@ class Redefines(ToolCallingManager):
     ("manager", "name"),
     [(Overrides(), "execute_tool_calls"), (Redefines(), "resolve_tool_definitions")],
 )
-def test_a_manager_that_overrides_what_no_turn_calls_is_refused(
-    manager: ToolCallingManager, name: str
-) -> None:
-    """What it does would be done in loops of one's own only; the error says where it belongs."""
+def test_a_manager_with_useless_overrides(manager: ToolCallingManager, name: str) -> None:
+    """Methods that only own loops call; the error names the alternative."""
     words = rf"overrides {name}\(\), which only loops of your own call; .* an interceptor"
     with pytest.raises(UsageError, match=words):
         ChatClient.builder(ScriptedModel("never")).tool_calling_manager(manager)

@@ -205,8 +205,8 @@ def test_what_a_provider_raises_ends_the_request(ask: Ask) -> None:
     assert model.prompts == []
 
 
-def test_a_provider_for_requests_offers_nothing_outside_of_one() -> None:
-    """A list of tools can be made of a fixed provider only; the error says what to do."""
+def test_a_provider_that_needs_a_request() -> None:
+    """A list of tools can be made of fixed providers only; the error says what to do."""
     assert [each.definition.name for each in tool_callbacks(Fixed(add), refund)] == [
         "add",
         "refund",

@@ -124,8 +124,8 @@ def test_a_dynamic_provider_is_asked_in_every_round(ask: Ask, kind: type[Account
     assert once.asked == 1
 
 
-def test_a_dynamic_provider_may_have_nothing_to_offer_at_first(ask: Ask) -> None:
-    """Nor does anybody else."""
+def test_a_dynamic_provider_without_tools(ask: Ask) -> None:
+    """Also if there are no other tools."""
 
     class Shop:
         dynamic = True
@@ -140,8 +140,8 @@ def test_a_dynamic_provider_may_have_nothing_to_offer_at_first(ask: Ask) -> None
 
 
 @pytest.mark.parametrize("given", ["provider", "steering", "decision"])
-def test_what_only_the_loop_is_told_is_kept_from_advisors_inside(ask: Ask, given: str) -> None:
-    """They may ask another client with the context that they see."""
+def test_context_of_the_loop_is_hidden_inside(ask: Ask, given: str) -> None:
+    """Advisors inside may pass the context that they see to another client."""
     seen: list[set[str]] = []
 
     async def inside(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -198,8 +198,8 @@ def test_a_dynamic_provider_sees_what_is_remembered(ask: Ask) -> None:
     assert [execution.response.data for execution in result.executions] == ["100"]
 
 
-def test_a_list_that_does_not_change_stays_the_same_object(ask: Ask) -> None:
-    """Providers of models keep the serialised list of tools by identity."""
+def test_an_unchanged_tool_list_is_the_same_object(ask: Ask) -> None:
+    """Models cache the encoded list by identity."""
 
     class Steady(Account):
         def tool_callbacks(self, request: ToolRequest) -> list[ToolCallback]:

@@ -181,8 +181,8 @@ def test_what_is_found_goes_to_the_end(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
-def test_what_is_found_is_offered_although_the_user_speaks_meanwhile(ask: Ask, order: int) -> None:
-    """What the user says stands behind what the search has answered."""
+def test_found_tools_are_offered_after_user_input(ask: Ask, order: int) -> None:
+    """The user's message follows the result of the search."""
     steering = Steering()
     steering.send("Quickly, please.")
     model = ScriptedModel(search("weather"), call("get_weather"), "Sunny.")
@@ -195,8 +195,8 @@ def test_what_is_found_is_offered_although_the_user_speaks_meanwhile(ask: Ask, o
 
 
 @pytest.mark.feature("search-order-tools-random")
-def test_a_round_that_finds_nothing_new_has_the_very_same_tools(ask: Ask) -> None:
-    """Searching for what is visible already adds nothing, and tells it all the same."""
+def test_a_search_without_new_tools(ask: Ask) -> None:
+    """The tools stay the same object; the result lists the found ones nevertheless."""
     model = ScriptedModel(search("mail"), search("mail please"), "ok")
     ask(client_of(model).prompt("x"))
 
@@ -205,8 +205,8 @@ def test_a_round_that_finds_nothing_new_has_the_very_same_tools(ask: Ask) -> Non
 
 
 @pytest.mark.feature("search-reference-tool-name-accumulation")
-def test_only_the_last_searches_count_without_accumulation(ask: Ask) -> None:
-    """All of one response count, however; and one that finds nothing takes nothing away."""
+def test_searches_without_accumulation(ask: Ask) -> None:
+    """All searches of the last response count; one without results removes nothing."""
     advisor = ToolSearchToolCallingAdvisor(reference_tool_name_accumulation=False)
     parallel = [search("travel", "1"), search("stock", "2"), search("sport", "3")]
     model = ScriptedModel(search("mail"), parallel, search("nonsense"), search("music"), "ok", "ok")
@@ -318,10 +318,8 @@ def test_an_index_that_fails_does_not_end_the_turn(ask: Ask) -> None:
 
 @pytest.mark.parametrize("part", [False, True], ids=["alone", "in a hybrid"])
 @pytest.mark.parametrize("plain", [False, True], ids=["returns names", "is a plain method"])
-def test_an_index_that_returns_no_response_is_told_to_its_author(
-    ask: Ask, plain: bool, part: bool
-) -> None:
-    """The model could do nothing about it; nothing would ever be found."""
+def test_an_index_that_returns_no_response(ask: Ask, plain: bool, part: bool) -> None:
+    """The error is raised to the application, because the model cannot fix it."""
 
     class Names(KeywordToolIndex):
         async def find(self, request: ToolSearchRequest, runtime: Runtime) -> Any:
@@ -484,8 +482,8 @@ def test_roles_hold_where_calls_are_handed_back(ask: Ask, count: int, way: str) 
     assert len(offered(model.prompts[1])) == count
 
 
-def test_categories_of_tools_that_one_may_not_use_are_not_told(ask: Ask) -> None:
-    """For others they do not exist, and a search in them would find nothing."""
+def test_categories_of_forbidden_tools_are_hidden(ask: Ask) -> None:
+    """A search in them would find nothing."""
     model = ScriptedModel("ok", "ok")
     client = client_of(model, ToolSearchToolCallingAdvisor(describe=for_the_boss, threshold=1))
     ask(client.prompt("x"))
@@ -703,8 +701,8 @@ class Memory:
 
 
 @pytest.mark.feature("search-found-tools-forgotten-each")
-def test_memory_outside_the_loop_brings_what_was_found_to_other_processes(ask: Ask) -> None:
-    """It is in the metadata of the answers, which are stored; nothing is kept here."""
+def test_found_tools_in_another_process(ask: Ask) -> None:
+    """They are in the metadata of the stored answers; no process keeps them."""
     memory = Memory(-(2**31) + 200, stored=True)
     model = ScriptedModel(search("sport mail"), "one", "two", search("music"), "three", "four")
     for text in "abcd":
@@ -733,10 +731,8 @@ def test_memory_inside_the_loop_sees_every_round(ask: Ask) -> None:
 @pytest.mark.feature("search-found-tools-forgotten-each")
 @pytest.mark.parametrize("order", [MEMORY_ORDER, 0])
 @pytest.mark.parametrize("tool_messages", [True, False])
-def test_what_was_found_is_remembered_with_the_conversation(
-    ask: Ask, order: int, tool_messages: bool
-) -> None:
-    """Wherever the memory stands and whatever it keeps; the next process need not search."""
+def test_found_tools_are_stored_in_the_memory(ask: Ask, order: int, tool_messages: bool) -> None:
+    """Wherever the memory stands and whatever it stores; the next process need not search."""
     memory = MessageWindowChatMemory()
     model = ScriptedModel(search("sport mail"), "one", "two")
     for text in "ab":
@@ -909,8 +905,8 @@ def test_a_session_evicted_while_it_runs_is_indexed_again(ask: Ask) -> None:
     assert list(advisor.eviction_strategy.on_access("a")) == ["other"]
 
 
-def test_requests_of_one_session_with_other_tools_do_not_mix(ask: Ask) -> None:
-    """Even when one comes in between another's indexing and its search."""
+def test_parallel_requests_of_one_session(ask: Ask) -> None:
+    """Also if one request is indexed between the other's indexing and its search."""
 
     class Slow(KeywordToolIndex):
         interloper: Any = None
@@ -965,10 +961,10 @@ def test_a_session_that_others_never_leave_alone(ask: Ask, others: Any) -> None:
 
 
 @pytest.mark.parametrize("during", ["put", "find"])
-async def test_the_name_of_a_disturbed_search_is_forgotten_in_a_cancelled_scope(
+async def test_an_interrupted_search_leaves_no_session(
     during: str,
 ) -> None:
-    """Also by an index that needs a moment for it: nobody else knows the name to forget it by."""
+    """Also in a cancelled scope, and with an asynchronous index."""
 
     class Remote(Disturbed):
         async def put(
@@ -1007,8 +1003,8 @@ async def test_the_name_of_a_disturbed_search_is_forgotten_in_a_cancelled_scope(
     assert kept == {key for kind, key in index.log if kind == "drop"}
 
 
-def test_a_session_that_is_being_forgotten_while_it_is_indexed(ask: Ask) -> None:
-    """Who forgets may have begun before and end after: what was indexed between may be gone."""
+def test_eviction_while_a_session_is_indexed(ask: Ask) -> None:
+    """It may begin before the indexing and end after it, and remove what was indexed."""
     index = Disturbed()
     advisor = ToolSearchToolCallingAdvisor(index)
     forgetting = advisor._sessions.updating("c", None)
@@ -1028,8 +1024,8 @@ def test_a_session_that_is_being_forgotten_while_it_is_indexed(ask: Ask) -> None
     assert "c" not in advisor._sessions._indexed
 
 
-def test_concurrent_updates_with_the_same_tools_do_not_conflict() -> None:
-    """Tools count as indexed during and after equal updates, but not during or after another."""
+def test_equal_concurrent_updates() -> None:
+    """Tools count as indexed during and after equal updates, but not with another update."""
     sessions = SessionRegistry()
     tools = (ToolReference("a"),)
     with sessions.updating("c", tools) as first, sessions.updating("c", tools) as second:
@@ -1105,8 +1101,8 @@ def test_tools_of_a_provider_are_searched(ask: Ask) -> None:
 
 @pytest.mark.feature("search-tools-dynamic-providers-never")
 @pytest.mark.parametrize("always", [(), ["get_mail"]])
-def test_tools_that_come_and_go_between_rounds_are_searched(ask: Ask, always: list[str]) -> None:
-    """Providers that want it are asked again in every round, and told what was said."""
+def test_dynamic_tools_are_searched(ask: Ask, always: list[str]) -> None:
+    """Dynamic providers are called again in each round, with the conversation."""
 
     class Growing:
         dynamic = True
@@ -1183,8 +1179,8 @@ def test_the_same_tools_are_looked_at_once(ask: Ask) -> None:
 # --- approval, limits, passing through ---
 
 
-def test_a_turn_that_waited_for_approval_goes_on_with_what_it_found(ask: Ask) -> None:
-    """In another process, where only the messages tell what was found."""
+def test_found_tools_of_a_resumed_turn(ask: Ask) -> None:
+    """In another process, they are read from the messages."""
 
     def client(*answers: Answer) -> tuple[ChatClient, ScriptedModel]:
         model = ScriptedModel(*answers)
@@ -1202,8 +1198,8 @@ def test_a_turn_that_waited_for_approval_goes_on_with_what_it_found(ask: Ask) ->
 
 
 @pytest.mark.feature("loop-parameter-auto-register-false")
-def test_tool_calls_can_be_handed_back_with_all_tools_sent(ask: Ask) -> None:
-    """Who runs tools elsewhere has no use for a search here."""
+def test_tool_search_is_off_without_tool_calling(ask: Ask) -> None:
+    """Applications that run tools themselves are sent all tools."""
     model = ScriptedModel(call("get_mail"), call("get_mail"))
     request = client_of(model).prompt("x")
     for handed in (

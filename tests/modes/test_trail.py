@@ -27,7 +27,8 @@ from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import Usage
 from chatclient.errors import OverloadedError, ProviderError, ToolCallRefusedError, UsageError
 from chatclient.observability.operations import ClientCall, MemoryAccess, ModelCall
-from chatclient.observability.trail import Change, Trail
+from chatclient.observability.rounds import Change
+from chatclient.observability.trail import Trail
 from chatclient.providers.http.retry import RetryPolicy
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.runtime.observation import Step
@@ -282,8 +283,8 @@ def test_a_failure_carries_the_trail(ask: Ask) -> None:
     assert copy.copy(caught.value).trail is None
 
 
-def test_a_failure_on_the_way_to_the_model_keeps_the_words(ask: Ask) -> None:
-    """What writes the system text has asked a model in vain: what the user said is not lost."""
+def test_messages_of_a_failed_preparation(ask: Ask) -> None:
+    """If the system text function fails, the trail has the user's message."""
 
     def write() -> str:
         msg = "overloaded"
@@ -364,8 +365,8 @@ def test_without_a_trail_nothing_is_kept() -> None:
     assert BLOCKING.steps is None
 
 
-def test_a_context_that_is_kept_keeps_nothing_of_the_request(ask: Ask) -> None:
-    """As a pool does with the context in which a connection was opened."""
+def test_a_copied_context_holds_no_request(ask: Ask) -> None:
+    """As a pool keeps the context in which a connection was opened."""
     contexts: list[Context] = []
 
     class Secret:
@@ -428,8 +429,8 @@ def test_the_trails_of_agents_are_a_part_of_their_askers(ask: Ask) -> None:
     assert named[at + 1] == (named[at][0] + 1, "invoke_agent")
 
 
-def test_requests_within_a_step_of_an_advisors_own_belong_to_it(ask: Ask) -> None:
-    """Also when the advisor asks another client; the trail of what fails there is the whole one."""
+def test_requests_in_an_advisors_own_step(ask: Ask) -> None:
+    """Also those of another client; the trail of a failure there is complete."""
 
     async def advise(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         with ON_LOOP.observe(MemoryAccess("load", "c-1")):  # which is in no trail
@@ -489,8 +490,8 @@ def test_a_stream_that_was_left_has_its_trail(blocking: bool) -> None:
 
 
 @pytest.mark.parametrize("at", [RoundEnded, ToolCallStarted])
-def test_a_stream_that_was_left_at_the_end_of_a_round_tells_what_was_said(at: type) -> None:
-    """Also where that is a call which the provider has refused."""
+def test_the_trail_of_a_stream_left_between_rounds(at: type) -> None:
+    """It has the text of the round, also after a call that the provider refused."""
     refused = ToolCallRefusedError("no", tool_call=call("pay"))
     client = ChatClient.create(ScriptedModel(refused, "Sorry."))
     stream = client.prompt("x").tools(pay).stream()

@@ -79,7 +79,7 @@ def test_the_messages_of_a_turn_carry_a_conversation_on(ask: Ask) -> None:
 
 
 @pytest.mark.feature("answer-messages-turn")
-def test_new_messages_begin_with_what_the_user_has_just_said(ask: Ask) -> None:
+def test_new_messages_begin_with_the_question(ask: Ask) -> None:
     """Tool calls, their results and the answer follow."""
     model = ScriptedModel(ASKS, "Sunny.")
     history = [UserMessage("Hi"), AssistantMessage("Hello")]
@@ -211,8 +211,8 @@ def test_a_turn_that_waited_is_what_was_said(ask: Ask, inside: bool) -> None:
     assert answer.messages()[0] == UserMessage("How is Rome?")
 
 
-def test_a_turn_is_one_although_the_system_spoke_on_the_way(ask: Ask) -> None:
-    """As the memory has it: what the user says behind answers of tools is said to the same turn."""
+def test_a_system_message_does_not_split_a_turn(ask: Ask) -> None:
+    """User input after tool results belongs to the same turn, as in the memory."""
     said = [
         UserMessage("Rome?"),
         AssistantMessage(tool_calls=[call("look")]),
@@ -225,8 +225,8 @@ def test_a_turn_is_one_although_the_system_spoke_on_the_way(ask: Ask) -> None:
     assert answer.new_messages()[0].text == "Rome?"
 
 
-def test_a_turn_that_waited_again_is_one_turn_although_the_user_spoke_meanwhile(ask: Ask) -> None:
-    """Its messages reach back to the question, and not only to what was said on the way."""
+def test_messages_of_a_turn_suspended_twice(ask: Ask) -> None:
+    """They begin with the question, also with user input during the turn."""
     steering = Steering()
     model = ScriptedModel(ASKS, call("weather", '{"city": "Oslo"}', id="2"), "Sunny.")
     manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
@@ -244,8 +244,8 @@ def test_a_turn_that_waited_again_is_one_turn_although_the_user_spoke_meanwhile(
 
 
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
-def test_a_turn_that_waited_and_failed_goes_on_from_what_was_said(ask: Ask, order: int) -> None:
-    """Neither from what memory showed, nor from what an advisor had made of the question."""
+def test_messages_of_a_resumed_turn_that_failed(ask: Ask, order: int) -> None:
+    """Without the history of the memory, and with the original question."""
     memory = MessageWindowChatMemory()
     model = ScriptedModel("Hello.", ASKS, OverloadedError("busy"))
     manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
@@ -387,8 +387,8 @@ def test_a_resumed_turn_that_failed_can_be_gone_on_with(ask: Ask) -> None:
 
 
 @pytest.mark.feature("observation-going-after-failure")
-def test_what_was_undone_is_told_when_a_turn_is_gone_on_with(ask: Ask) -> None:
-    """A failure after the loop leaves the rounds as well."""
+def test_a_continued_turn_shows_undone_calls(ask: Ask) -> None:
+    """A failure after the loop keeps the rounds, too."""
 
     @tool(compensation=lambda: None)
     def hold() -> str:

@@ -73,8 +73,8 @@ def test_what_is_said_meanwhile_is_heard_and_remembered(
     assert steering.unread == ()
 
 
-def test_what_is_said_meanwhile_changes_no_idempotency_key(ask: Ask) -> None:
-    """It is the same turn, which may be made again without a word."""
+def test_user_input_changes_no_keys(ask: Ask) -> None:
+    """A repeated turn may be without the input."""
     steering = Steering()
     keys: list[str] = []
 
@@ -98,8 +98,8 @@ def test_what_is_said_meanwhile_changes_no_idempotency_key(ask: Ask) -> None:
     assert keys[0] == keys[1]
 
 
-def test_without_tool_messages_the_words_join_the_question(ask: Ask) -> None:
-    """It keeps its metadata, and what came before it stays as it is."""
+def test_user_input_is_merged_into_the_question(ask: Ask) -> None:
+    """The question keeps its metadata, and the messages before it stay unchanged."""
     steering = Steering()
 
     @tool
@@ -154,8 +154,8 @@ def test_what_nobody_heard_is_left(ask: Ask) -> None:
     ("wrong", "told"),
     [(" ", "blank"), (UserMessage(""), "blank"), (7, "must be a UserMessage, not 7")],
 )
-def test_what_no_provider_would_take_is_refused_where_it_is_said(wrong: Any, told: str) -> None:
-    """In the turn it would only show after its tools have run."""
+def test_invalid_user_input_is_refused_at_once(wrong: Any, told: str) -> None:
+    """Otherwise the error would be raised after the tools have run."""
     steering = Steering()
     with pytest.raises(UsageError, match=told):
         steering.send(wrong)
@@ -184,8 +184,8 @@ def test_a_turn_that_waited_hears_what_was_said_since(ask: Ask) -> None:
     assert said(model.prompts[1].messages)[-1] == "user: Hurry."
 
 
-def test_a_turn_that_heard_more_is_whole_in_sessions_and_windows(ask: Ask) -> None:
-    """What was said meanwhile begins no turn of its own, which a filter would leave out."""
+def test_user_input_begins_no_turn(ask: Ask) -> None:
+    """Filters and windows keep the turn complete."""
     steering = Steering()
 
     @tool
@@ -247,10 +247,10 @@ class Brief:
 @pytest.mark.parametrize("approval", [False, True])
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
 @pytest.mark.parametrize("advisor", [ReReadingAdvisor(), Brief()])
-def test_what_was_said_meanwhile_is_remembered_although_another_answer_is_asked_for(
+def test_user_input_is_stored_after_a_retry(
     ask: Ask, advisor: Any, order: int, approval: bool
 ) -> None:
-    """As it was said, whatever advisors make of it when the model is asked again."""
+    """As the user wrote it, whatever advisors change in a retry."""
 
     def sure(answer: ChatResponse) -> GuardrailResult | None:
         return GuardrailResult.retry("unsure") if answer.text == "Perhaps." else None
@@ -287,8 +287,8 @@ def test_what_was_said_meanwhile_is_remembered_although_another_answer_is_asked_
         assert conversation_problems(prompt.messages, ending="question") == ()
 
 
-def test_what_an_advisor_says_when_it_asks_again_is_no_part_of_the_turn(ask: Ask) -> None:
-    """What was said meanwhile is, once."""
+def test_corrections_are_not_stored_with_user_input(ask: Ask) -> None:
+    """The user input is stored, once."""
 
     def sure(answer: ChatResponse) -> GuardrailResult | None:
         unsure = answer.text == "Perhaps."
@@ -314,10 +314,10 @@ def test_what_an_advisor_says_when_it_asks_again_is_no_part_of_the_turn(ask: Ask
 @pytest.mark.parametrize("finish", ["stop", "content_filter"])
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
 @pytest.mark.parametrize("tool_messages", [True, False])
-def test_what_was_said_last_is_remembered_where_the_first_answer_cannot_be(
+def test_user_input_after_a_withheld_answer(
     ask: Ask, finish: FinishReason, order: int, *, tool_messages: bool
 ) -> None:
-    """The turn was kept up to its tools' results; the words behind belong to the next answer."""
+    """The turn was stored up to its tool results; later user input belongs to the next answer."""
 
     def sure(answer: ChatResponse) -> GuardrailResult | None:
         return GuardrailResult.retry("no answer") if answer.text != "To Paris." else None

@@ -108,10 +108,8 @@ def test_question_and_answer_are_kept_once(ask: Ask) -> None:
 @pytest.mark.parametrize(
     "better", [GuardrailResult.retry("bad"), GuardrailResult.reprompt("bad", "Say more.")]
 )
-def test_of_a_question_that_is_asked_again_the_last_answer_is_kept(
-    ask: Ask, order: int, better: GuardrailResult
-) -> None:
-    """One request is one turn: what a guard around it refuses is neither remembered nor told."""
+def test_a_retry_stores_only_the_last_answer(ask: Ask, order: int, better: GuardrailResult) -> None:
+    """One request is one turn; refused answers are neither stored nor recalled."""
     store = store_of()
     model = ScriptedModel(
         [call("clock")], "Bad: at noon.", "Bad: noon.", "At noon, as ever.", "Noon again."
@@ -153,8 +151,8 @@ def test_the_last_question_of_a_request_is_kept(ask: Ask, params: dict[str, Any]
     assert texts == ["Who?", "She."]
 
 
-def test_what_is_recalled_in_the_first_round_is_told_in_all(ask: Ask) -> None:
-    """The model would lose it otherwise; the store is searched once."""
+def test_recalled_entries_are_sent_in_each_round(ask: Ask) -> None:
+    """The store is searched once."""
     searches: list[str] = []
 
     class Counting(InMemoryVectorStore):
@@ -173,8 +171,8 @@ def test_what_is_recalled_in_the_first_round_is_told_in_all(ask: Ask) -> None:
     assert system(model.prompts[1]) == system(model.prompts[2])
 
 
-def test_in_front_of_a_memory_inside_the_loop_it_knows_what_was_asked(ask: Ask) -> None:
-    """Also in rounds that hold no more than what the tools have answered."""
+def test_the_question_with_a_memory_in_the_loop(ask: Ask) -> None:
+    """Also in rounds that contain only tool results."""
     store = store_of()
     model = ScriptedModel("Lions.", call("clock"), "Nine.")
     here = VectorStoreChatMemoryAdvisor(store, order=TOOL_CALLING_ORDER + 50)
@@ -193,8 +191,8 @@ def test_in_front_of_a_memory_inside_the_loop_it_knows_what_was_asked(ask: Ask) 
     assert system(model.prompts[1]) == system(model.prompts[2])
 
 
-def test_what_the_user_says_meanwhile_is_not_what_was_asked(ask: Ask) -> None:
-    """Inside the loop, where each round is seen, question and answer are remembered all the same.
+def test_user_input_is_not_the_question(ask: Ask) -> None:
+    """Inside the loop, question and answer are stored nevertheless.
 
     Also where what is said has no words.
     """
@@ -246,8 +244,8 @@ def test_what_another_memory_sends_is_not_told_again(ask: Ask) -> None:
     assert [m.text for m in model.prompts[2].messages[1:]] == ["zoo b", "Two.", "zoo c"]
 
 
-def test_what_another_memory_tells_in_the_system_text_is_not_told_again(ask: Ask) -> None:
-    """What has left that memory is told beside it."""
+def test_history_in_the_system_text_is_not_recalled(ask: Ask) -> None:
+    """Messages that are no longer in the other memory are."""
     window = PromptChatMemoryAdvisor(MessageWindowChatMemory(max_messages=2))
     model = ScriptedModel("One.", "Two.", "Three.")
     client = client_of(model, window, VectorStoreChatMemoryAdvisor(store_of()))
@@ -402,8 +400,8 @@ def test_a_request_needs_a_conversation_and_words(ask: Ask) -> None:
 
 
 @pytest.mark.feature("advisor-memory-advisor-marker")
-def test_an_agent_that_remembers_by_meaning_has_a_conversation_of_its_own(ask: Ask) -> None:
-    """One for each of its asker's, as with the other memories."""
+def test_agents_with_long_term_memory(ask: Ask) -> None:
+    """An agent has one conversation for each of its caller, as with other memories."""
     store = store_of()
     model = ScriptedModel("Lions.", "Nine.")
     agent = client_of(model, VectorStoreChatMemoryAdvisor(store)).as_tool("zoo", "Knows the zoo.")
@@ -426,8 +424,8 @@ def test_memory_settings_are_checked() -> None:
 
 
 @pytest.mark.parametrize("listed", [1, -1])
-def test_memories_go_together_in_whichever_order_they_are_listed(ask: Ask, listed: int) -> None:
-    """In whichever order the two are listed."""
+def test_memories_in_any_order(ask: Ask, listed: int) -> None:
+    """The order of the list does not matter."""
     model = ScriptedModel("Noted.", "Minka.")
     memories = [
         MessageChatMemoryAdvisor(MessageWindowChatMemory()),

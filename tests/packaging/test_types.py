@@ -42,7 +42,7 @@ from chatclient.advisors.guardrails.advisors import (
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.response_cache import ResponseCacheAdvisor
 from chatclient.chat.events import Done, StreamEvent, TextDelta
-from chatclient.client.client import ChatClientBuilder
+from chatclient.client.builder import ChatClientBuilder
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.observability.trail import Trail

@@ -97,7 +97,7 @@ def test_interrupt_restores_thread_state() -> None:
             """Do nothing."""
 
     async def work() -> None:
-        with callers.caller_deadline(0.0), model_calls.record_usage(Purse()):
+        with callers.CallerDeadline(0.0), model_calls.record_usage(Purse()):
             pass
 
     interrupted = 0
@@ -105,4 +105,4 @@ def test_interrupt_restores_thread_state() -> None:
         interrupted += 1
         assert callers.within_callers_deadline(BLOCKING) is BLOCKING, interrupted
         assert model_calls.current_ledger() is None, interrupted
-    assert interrupted > 10
+    assert interrupted >= 10

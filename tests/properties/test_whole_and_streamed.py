@@ -35,7 +35,8 @@ class Answer:
         text: The text, which may be empty.
         calls: Name and arguments of tool calls.
         tokens: Input and output tokens.
-        finish: Whether the answer is complete or truncated.
+        cut_off: Whether the answer is truncated.
+        log_probs: Whether there are log probabilities, where the test supports them.
     """
 
     reasoning: str
@@ -43,6 +44,7 @@ class Answer:
     calls: list[tuple[str, Json]]
     tokens: tuple[int, int]
     cut_off: bool
+    log_probs: bool
 
 
 @dataclass
@@ -91,6 +93,7 @@ def chat_complete(answer: Answer, fragments: Fragments) -> bytes:
             for at, (name, arguments) in enumerate(answer.calls)
         ]
     choice = {"index": 0, "message": message, "finish_reason": chat_finish(answer)}
+    choice |= chat_log_probs(answer, answer.text)
     return json.dumps(
         {"id": "c", "model": "m", "created": 1, "choices": [choice], "usage": chat_usage(answer)}
     ).encode()
@@ -98,6 +101,13 @@ def chat_complete(answer: Answer, fragments: Fragments) -> bytes:
 
 def chat_finish(answer: Answer) -> str:
     return "length" if answer.cut_off else "tool_calls" if answer.calls else "stop"
+
+
+def chat_log_probs(answer: Answer, text: str) -> Json:
+    if not answer.log_probs or not text:
+        return {}
+    listed = [{"token": each, "logprob": -ord(each) / 7, "top_logprobs": []} for each in text]
+    return {"logprobs": {"content": listed, "refusal": None}}
 
 
 def chat_usage(answer: Answer) -> Json:
@@ -115,7 +125,9 @@ def chat_stream(answer: Answer, fragments: Fragments) -> bytes:
         for piece in fragments.of(answer.reasoning):
             yield chunk({"reasoning_content": piece})
         for piece in fragments.of(answer.text):
-            yield chunk({"content": piece})
+            content = chunk({"content": piece})
+            content["choices"][0] |= chat_log_probs(answer, piece)
+            yield content
         for at, (name, arguments) in enumerate(answer.calls):
             begin: Json = {"index": at, "id": f"call_{at}", "type": "function"}
             pieces = fragments.of(fragments.arguments(arguments))
@@ -465,6 +477,7 @@ answers = st.builds(
     ),
     tokens=st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)),
     cut_off=st.booleans(),
+    log_probs=st.booleans(),
 ).filter(lambda answer: bool(answer.text or answer.calls))
 
 

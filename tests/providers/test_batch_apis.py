@@ -194,7 +194,7 @@ def test_answer_that_is_missing() -> None:
 
 
 def test_server_that_is_unavailable_later(tmp_path: Path) -> None:
-    """The batch stays in the journal, and its answers are fetched the next time."""
+    """If polls go on to fail, the batch stays in the journal, and is fetched the next time."""
     options: Any = {"journal": tmp_path / "journal", **FAST}
     with server_for(anthropic) as server:
         model = AnthropicChatModel("m", api_key="k", base_url=server.url, max_retries=0)
@@ -208,6 +208,18 @@ def test_server_that_is_unavailable_later(tmp_path: Path) -> None:
         assert result.value == '{"number": 1}'
         assert len(server.batches) == 1
         client.close()
+
+
+def test_service_that_is_unavailable_for_a_while() -> None:
+    """Some polls may fail; the batch goes on."""
+    with server_for(anthropic) as server:
+        server.unavailable = True
+        threading.Timer(0.15, lambda: setattr(server, "unavailable", False)).start()
+        with AnthropicChatModel("m", api_key="k", base_url=server.url, max_retries=0) as model:
+            [result] = ChatClient.create(model).batch(["1"], **FAST)
+
+        assert result.value == '{"number": 1}'
+        assert len(server.batches) == 1
 
 
 def test_batch_that_cannot_be_submitted() -> None:

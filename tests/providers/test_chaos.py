@@ -27,8 +27,8 @@ from chatclient.errors import (
     StreamInterruptedError,
 )
 from chatclient.providers.http.limits import LIMITS
+from chatclient.providers.http.request import Timeouts
 from chatclient.providers.http.retry import RetryPolicy
-from chatclient.providers.http.timeouts import Timeouts
 from tests.support import converse_server
 from tests.support.chaos_server import CLOSE, END, RESET, STALL, ChaosServer, Step, chunked, http
 from tests.support.pairwise import pairwise

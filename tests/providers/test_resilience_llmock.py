@@ -22,8 +22,8 @@ from chatclient.errors import (
 )
 from chatclient.providers.anthropic.model import AnthropicChatModel
 from chatclient.providers.gemini.model import GeminiChatModel
+from chatclient.providers.http.request import Timeouts
 from chatclient.providers.http.retry import RetryPolicy
-from chatclient.providers.http.timeouts import Timeouts
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.providers.openai.responses import OpenAIResponsesChatModel
 from chatclient.tools import tool

@@ -42,7 +42,7 @@ from chatclient.errors import (
     ProviderError,
     RateLimitedError,
 )
-from chatclient.providers.http.timeouts import Timeouts
+from chatclient.providers.http.request import Timeouts
 from tests.support.paths import ROOT
 
 RECORDINGS = Path(

@@ -135,7 +135,10 @@ def as_stream(events: Iterator[Json] | list[Json]) -> bytes:
 
 # --- validation -----------------------------------------------------------------------------
 
-_ANSWERS = {"message", "function_call", "web_search_call", "custom_tool_call"}
+_ANSWERS = {
+    *("message", "function_call", "custom_tool_call"),
+    *("web_search_call", "tool_search_call"),
+}
 
 
 def problem(request: Json) -> str | None:

@@ -1,10 +1,11 @@
-"""The error classes match the tree in the module docstring."""
+"""The error classes match the tree in the documentation."""
 
 import copy
 import inspect
 import pickle
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from chatclient import errors
 from chatclient.errors import ChatClientError, ProviderError, UsageError
 
+DOCUMENTED = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
+TREE = DOCUMENTED.partition("```text\n")[2].partition("```")[0]
 CLASSES: dict[str, type[ChatClientError]] = {
     name: value
     for name, value in vars(errors).items()
@@ -21,10 +24,10 @@ each_error = pytest.mark.parametrize("kind", CLASSES.values())
 
 
 def drawn_tree() -> dict[str, str | None]:
-    """Return the parent of each error in the tree of `chatclient.errors`."""
+    """Return the parent of each error in the tree."""
     parents: dict[str, str | None] = {}
     above: list[str] = []
-    for line in (errors.__doc__ or "").splitlines():
+    for line in TREE.splitlines():
         if found := re.match(r"([│├└─ ]*)(\w+Error)\b", line):
             depth = len(found[1]) // 4
             parents[found[2]] = above[depth - 1] if depth else None
@@ -34,7 +37,7 @@ def drawn_tree() -> dict[str, str | None]:
 
 def drawn_attributes() -> dict[str, set[str]]:
     """Return the attributes of each error in the tree."""
-    lines = re.findall(r"(\w+Error)\b(.*)", errors.__doc__ or "")
+    lines = re.findall(r"(\w+Error)\b(.*)", TREE)
     return {name: set(re.findall(r"\s\.(\w+)", rest)) for name, rest in lines}
 
 

@@ -22,7 +22,6 @@ from chatclient.advisors.guardrails.result import (
 from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.response_cache import CACHE_RESPONSES, REFRESH
 from chatclient.advisors.retrieval.question import RETRIEVED
-from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN, TOOL_EXECUTIONS
 from chatclient.chain.chain import (
     MEMORY_ORDER,
     ChatClientRequest,
@@ -39,6 +38,8 @@ from chatclient.chat.response import NO_USAGE, ChatResponse
 from chatclient.chat.turn import Turn
 from chatclient.errors import GuardrailError, UsageError, WrongTypeError
 from chatclient.runtime.runtime import Runtime
+from chatclient.tools.pending_turn import RESUMED_TURN
+from chatclient.tools.tool_execution import TOOL_EXECUTIONS
 
 __all__ = [
     "INPUT_GUARDRAIL_ORDER",

@@ -14,7 +14,6 @@ from chatclient.advisors.guardrails.word_matcher import (
     text_and_reasoning,
 )
 from chatclient.advisors.parameter_names import hints_parameter_names
-from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN
 from chatclient.chain.chain import (
     MEMORY_ORDER,
     Advisor,
@@ -25,6 +24,7 @@ from chatclient.chain.chain import (
 from chatclient.chat.message_merging import CORRECTION, ends_turn
 from chatclient.chat.messages import AssistantMessage, Message, ToolResponseMessage, UserMessage
 from chatclient.chat.response import ChatResponse, Generation
+from chatclient.tools.pending_turn import RESUMED_TURN
 
 SAFE_GUARD_ORDER = MEMORY_ORDER + 50
 """The default order: inside memory, which does not store refused requests; outside of retrieval,

@@ -1,20 +1,12 @@
 """`SessionMemoryAdvisor`: memory in sessions, logs of events with archives and summaries."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from chatclient._internal.checks import check_type
-from chatclient.advisors.memory.turns import OuterTurnRecorder, TurnRecorder, with_history
+from chatclient.advisors.memory.turns import TurnMemoryAdvisor
 from chatclient.advisors.parameter_names import hints_parameter_names
-from chatclient.chain.chain import (
-    MEMORY_ORDER,
-    Advisor,
-    ChatClientRequest,
-    ChatClientResponse,
-    Next,
-    name_of,
-)
+from chatclient.chain.chain import MEMORY_ORDER, ChatClientRequest
 from chatclient.chat.tool import USER_ID
 from chatclient.errors import UsageError
 from chatclient.memory.sessions.chat_memory import SessionChatMemory
@@ -28,7 +20,7 @@ EVENT_FILTER = "chat_memory_event_filter"
 
 
 @hints_parameter_names
-class SessionMemoryAdvisor:
+class SessionMemoryAdvisor(TurnMemoryAdvisor):
     """Sends the messages of a session's log before the request's own messages.
 
     The conversation id is the session's id. A session is created with its first turn. The events of
@@ -46,7 +38,7 @@ class SessionMemoryAdvisor:
         tool_messages: Whether tool calls and their results are stored.
     """
 
-    is_memory = True
+    memory: SessionChatMemory
 
     def __init__(
         self,
@@ -55,27 +47,10 @@ class SessionMemoryAdvisor:
         order: int = MEMORY_ORDER,
         tool_messages: bool = True,
     ) -> None:
-        self.order = order
-        self.memory = check_session_memory(memory)
-        self._recorder = TurnRecorder(partial(memory_for, self.memory), tool_messages=tool_messages)
+        super().__init__(check_session_memory(memory), order, tool_messages=tool_messages)
 
-    @property
-    def storage(self) -> object:
-        """What the turns are stored in; no second memory of a client may use it."""
-        return self.memory
-
-    def around_loop(self, order: int) -> Advisor:
-        """Return the part that runs once per turn, outside of the tool loop."""
-        return OuterTurnRecorder(self._recorder, order, name_of(self))
-
-    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        """Return the response to the conversation that *request* continues.
-
-        Raises:
-            UsageError: The request has no conversation id, or the session belongs to another user.
-            ChatMemoryError: The memory failed; the model may have answered.
-        """
-        return await self._recorder.run(request, call_next, with_history)
+    def _memory_for(self, request: ChatClientRequest) -> SessionChatMemory:
+        return memory_for(self.memory, request)
 
 
 def check_session_memory(memory: SessionChatMemory | SessionService) -> SessionChatMemory:
@@ -106,7 +81,7 @@ def memory_for(memory: SessionChatMemory, request: ChatClientRequest) -> Session
 def _param(request: ChatClientRequest, key: str, kind: type[Any]) -> Any:
     value = request.context.get(key)
     if value is not None and not isinstance(value, kind):
-        found = type(value).__name__
-        msg = f"the advisor param {key!r} must be of type {kind.__name__}, not {found}"
+        given = type(value).__name__
+        msg = f"the advisor param {key!r} must be of type {kind.__name__}, not {given}"
         raise UsageError(msg)
     return value

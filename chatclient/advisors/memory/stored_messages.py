@@ -12,7 +12,6 @@ from chatclient.chat.message_merging import (
 from chatclient.chat.messages import (
     AssistantMessage,
     Message,
-    ToolResponse,
     ToolResponseMessage,
     UserMessage,
 )
@@ -32,8 +31,7 @@ def messages_to_store(
         tool_messages: Whether tool calls and their results are stored.
     """
     answer = answer_of(response)
-    messages = turn.messages(answer)
-    count = len(turn.request_messages)
+    messages, count = turn.messages(answer), len(turn.request_messages)
     request, rounds = messages[stored:count], messages[count : count + len(turn.rounds)]
     if not request:
         return ()
@@ -100,11 +98,9 @@ def _without_results(message: ToolResponseMessage) -> ToolResponseMessage:
 
     They may be the reason, and later answers would be withheld as well.
     """
-
-    def hidden(result: ToolResponse) -> ToolResponse:
-        if result.is_error:
-            return result
-        text = f"What '{result.name}' returned is not shown: the answer to it was withheld."
-        return replace(result, data=text, media=())
-
-    return message.mutate(responses=map(hidden, message.responses))
+    text = "What '{}' returned is not shown: the answer to it was withheld."
+    responses = [
+        result if result.is_error else replace(result, data=text.format(result.name), media=())
+        for result in message.responses
+    ]
+    return message.mutate(responses=responses)

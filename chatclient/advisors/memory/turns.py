@@ -1,28 +1,30 @@
-"""`TurnRecorder`: loads the history of a turn and has a memory store the turn when it ends."""
+"""`TurnMemoryAdvisor`: loads the history of a turn, and stores the turn when it ends."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import check_type, checked_id
 from chatclient._internal.frozen import without
 from chatclient.advisors.memory.stored_messages import messages_to_store
-from chatclient.advisors.tool_loop.context_keys import EARLIER_MESSAGES
-from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next, turn_of
+from chatclient.chain.chain import (
+    Advisor,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    name_of,
+    turn_of,
+)
 from chatclient.chain.model_call import current_ledger, record_usage
 from chatclient.chat.message_merging import with_answered_calls
 from chatclient.chat.messages import Message, UserMessage, system_messages, without_system
 from chatclient.chat.prompt import Prompt, count_default_messages
 from chatclient.chat.tool import CONVERSATION_ID
-from chatclient.chat.turn import PendingStore, check_deadline
+from chatclient.chat.turn import EARLIER_MESSAGES, PendingStore, check_deadline
 from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory
-from chatclient.memory.repository import checked_id
 from chatclient.memory.summary import SUMMARY
 from chatclient.observability.operations import MemoryAccess
 from chatclient.runtime.runtime import Runtime
-
-SendHistory = Callable[[ChatClientRequest, tuple[Message, ...]], ChatClientRequest]
-"""Returns a request that sends a history as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,61 +43,76 @@ class MemoryTurn:
     history: tuple[Message, ...]
 
 
-class TurnRecorder:
-    """Loads the history of a turn, and stores the turn in the memory when it ends.
+class TurnMemoryAdvisor:
+    """Base class of advisors that send the history of a conversation and store each turn.
 
     The first part of an advisor that a turn reaches loads the history; further attempts and rounds
-    send the same one.
+    send the same one. The turn is stored in the memory when it ends.
 
     Args:
-        memory_for: Returns the memory for a request.
-        tool_messages: Whether tool calls and their results are stored.
+        memory: Stores the conversations.
+        order: Where the advisor stands; above `TOOL_CALLING_ORDER` that is inside the tool loop.
+        tool_messages: Whether tool calls and their results are stored, or only question and answer.
+
+    Raises:
+        WrongTypeError: *memory* is not a memory.
     """
 
-    def __init__(
-        self, memory_for: Callable[[ChatClientRequest], ChatMemory], *, tool_messages: bool
-    ) -> None:
-        self._memory_for = memory_for
+    is_memory = True
+
+    def __init__(self, memory: ChatMemory, order: int, *, tool_messages: bool) -> None:
+        hint = "put a repository into one: MessageWindowChatMemory(repository)"
+        check_type("a memory", memory, ChatMemory, hint)
+        self.order = order
+        self.memory = memory
         self._tool_messages = tool_messages
 
-    async def run(
-        self, request: ChatClientRequest, call_next: Next, send: SendHistory
-    ) -> ChatClientResponse:
-        """Return the response to *request*, sent with the history.
+    @property
+    def storage(self) -> object:
+        """What the turns are stored in; no second memory of a client may use it."""
+        return getattr(self.memory, "repository", self.memory)
+
+    def around_loop(self, order: int) -> Advisor:
+        """Return the part that runs once per turn, outside of the tool loop."""
+        return AroundLoopAdvisor(self._call_around_loop, order, f"{name_of(self)}, whole turns")
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response to the conversation that *request* continues.
 
         Raises:
             UsageError: The request has no conversation id.
-            ChatMemoryError: The memory failed.
+            ChatMemoryError: The memory failed; the model may have answered.
         """
         present = await self._begin(self, request)
         # The application, or a memory further out, may send some of it already.
         history, _ = split_resent_history(present.history, conversation_messages(request))
-        response = await call_next(send(request, history))
+        response = await call_next(self._with_history(request, history))
         self._end(present, request, response)
         return response
 
-    async def run_around_loop(
+    async def _call_around_loop(
         self, part: object, request: ChatClientRequest, call_next: Next
     ) -> ChatClientResponse:
-        """Return the response to *request*, with the history loaded for an advisor further in.
-
-        Args:
-            part: The part of the advisor that is outside of the loop.
-            request: The request.
-            call_next: The rest of the chain.
-
-        Raises:
-            UsageError: The request has no conversation id.
-            ChatMemoryError: The memory failed.
-        """
+        """Return the response of the loop; *part* is the advisor around it."""
         present = await self._begin(part, request)
         response = await call_next(request)
         self._end(present, request, response)
         context = without(response.context, EARLIER_MESSAGES)
         return ChatClientResponse(response.chat_response, context)
 
+    def _memory_for(self, _request: ChatClientRequest) -> ChatMemory:
+        return self.memory
+
+    def _with_history(
+        self, request: ChatClientRequest, history: tuple[Message, ...]
+    ) -> ChatClientRequest:
+        return with_history(request, history)
+
     async def _begin(self, part: object, request: ChatClientRequest) -> MemoryTurn:
-        """Return the turn of *request*, and withdraw what an earlier attempt would have stored."""
+        """Return the turn of *request*, and withdraw what an earlier attempt would have stored.
+
+        *part* is this advisor, or its part around the loop.
+        """
         turn = turn_of(request)
         turn.store_at_end(self, None)
         conversation_id = conversation_id_of(request)
@@ -123,49 +140,31 @@ class TurnRecorder:
             return
 
         async def store(runtime: Runtime) -> None:
-            access = MemoryAccess("store", present.conversation_id)
-            with record_usage(ledger), runtime.observe(access) as observed:
-                await present.memory.append(
-                    present.conversation_id, messages, runtime, key=turn.key
-                )
+            id = present.conversation_id
+            with record_usage(ledger), runtime.observe(MemoryAccess("store", id)) as observed:
+                await present.memory.append(id, messages, runtime, key=turn.key)
                 observed.result = messages
 
         turn.store_at_end(self, PendingStore(store))
 
 
-class OuterTurnRecorder:
+@dataclass(frozen=True, slots=True, eq=False)
+class AroundLoopAdvisor:
     """The part of a memory advisor inside the tool loop that runs once per turn, around the loop.
 
-    Args:
-        recorder: The recorder of the advisor.
+    Attributes:
+        run: Called with this part, a request and the rest of the chain.
         order: The order of this part.
-        name: The name of the advisor.
+        name: The name of this part.
     """
 
-    def __init__(self, recorder: TurnRecorder, order: int, name: str) -> None:
-        self.order = order
-        self.name = f"{name}, whole turns"
-        self._recorder = recorder
+    run: Callable[[object, ChatClientRequest, Next], Awaitable[ChatClientResponse]]
+    order: int
+    name: str
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response of the loop, whose turn is stored when it ends."""
-        return await self._recorder.run_around_loop(self, request, call_next)
-
-
-def fixed_memory(memory: ChatMemory) -> Callable[[ChatClientRequest], ChatMemory]:
-    """Return a function that returns *memory* for every request.
-
-    Raises:
-        WrongTypeError: *memory* is not one.
-    """
-    hint = "put a repository into one: MessageWindowChatMemory(repository)"
-    check_type("a memory", memory, ChatMemory, hint)
-    return lambda _: memory
-
-
-def storage_in(memory: ChatMemory) -> object:
-    """Return what *memory* stores turns in: its repository, if it has one, or itself."""
-    return getattr(memory, "repository", memory)
+        return await self.run(self, request, call_next)
 
 
 def conversation_id_of(request: ChatClientRequest) -> str:
@@ -204,14 +203,14 @@ def split_resent_history(
     """
     places: dict[str | None, int]
     places = {message.id: at for at, message in enumerate(history) if message.id is not None}
-    found = [(places[m.id], at) for at, m in enumerate(messages) if m.id in places]
-    if not found:
+    matches = [(places[m.id], at) for at, m in enumerate(messages) if m.id in places]
+    if not matches:
         return history, 0
-    begin = min(place for place, _ in found)
+    begin = min(place for place, _ in matches)
     before = history[:begin]
-    if found[0][1]:  # the messages before it are those of a summary, if there is one
+    if matches[0][1]:  # the messages before it are those of a summary, if there is one
         before = tuple(message for message in before if SUMMARY not in message.metadata)
-    end = found[-1][1] + 1
+    end = matches[-1][1] + 1
     while end < len(messages) and not isinstance(messages[end], UserMessage):
         end += 1
     return (*before, *system_messages(history[begin:])), end

@@ -50,9 +50,9 @@ class Augmentation:
         else:  # the suspended turn contains the augmented question
             sent = request
             documents, sources = _load(note["documents"]), _load(note["sources"])
-        known: tuple[Any, ...] = request.context.get(DOCUMENTS, ())
-        known = (*known, *(each for each in sources if each not in known))
-        context = {self._key: documents, DOCUMENTS: known}
+        all_sources: tuple[Any, ...] = request.context.get(DOCUMENTS, ())
+        all_sources = (*all_sources, *(each for each in sources if each not in all_sources))
+        context = {self._key: documents, DOCUMENTS: all_sources}
         response = await call_next(sent.mutate(context=context))
         if DOCUMENTS in response.context:  # includes the documents of advisors further in
             del context[DOCUMENTS]

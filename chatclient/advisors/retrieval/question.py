@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from chatclient.advisors.tool_loop.context_keys import EARLIER_MESSAGES
 from chatclient.chain.chain import ChatClientRequest, turn_of
 from chatclient.chat.message_merging import CORRECTION
 from chatclient.chat.messages import Message, UserMessage, without_system
 from chatclient.chat.prompt import Prompt
+from chatclient.chat.turn import EARLIER_MESSAGES
 
 REWRITTEN_QUESTION = "rewritten_question"
 """The key in a request's context of the question as an advisor rewrote it, and the original text,
@@ -51,7 +51,7 @@ class Question:
         return request.mutate(context={EARLIER_MESSAGES: changed})
 
 
-def question_in(request: ChatClientRequest, known: str | None) -> Question | None:
+def question_in(request: ChatClientRequest, text: str | None) -> Question | None:
     """Return the question of *request*, or None if it has no text.
 
     Corrections, which advisors mark with `CORRECTION` in the metadata, and user input that arrived
@@ -59,15 +59,15 @@ def question_in(request: ChatClientRequest, known: str | None) -> Question | Non
 
     Args:
         request: The request.
-        known: The text of the question in earlier rounds, if any; later user messages are then
+        text: The text of the question in earlier rounds, if any; later user messages are then
             input that arrived while the turn ran.
     """
     candidates = _candidates(request)
     question = next(candidates, None)
     if question is None:
         return None
-    if known is not None and question.message.text != known:
-        question = next((each for each in candidates if each.message.text == known), question)
+    if text is not None and question.message.text != text:
+        question = next((each for each in candidates if each.message.text == text), question)
     return question if question.message.text.strip() else None
 
 

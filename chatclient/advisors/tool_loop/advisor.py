@@ -7,8 +7,7 @@ from typing import Self, cast
 from chatclient._internal.checks import check_callable, check_type, wants_both
 from chatclient._internal.frozen import EMPTY
 from chatclient.advisors.parameter_names import hints_parameter_names
-from chatclient.advisors.tool_loop.context_keys import RESUMED_TURN
-from chatclient.advisors.tool_loop.loop import Eligible, RefreshTools, ToolLoop, new_tool_turn
+from chatclient.advisors.tool_loop.loop import Eligible, ToolLoop, new_tool_turn
 from chatclient.advisors.tool_loop.resumed_turn import ResumedTurn
 from chatclient.chain.chain import (
     HIGHEST_PRECEDENCE,
@@ -25,10 +24,10 @@ from chatclient.chat.tool import ToolCallback
 from chatclient.errors import UsageError
 from chatclient.tools.execution.manager import ToolCallingManager, check_manager
 from chatclient.tools.execution.result import ToolExecutionResult
+from chatclient.tools.pending_turn import RESUMED_TURN
 
 __all__ = [
     "EligibilityChecker",
-    "RefreshTools",
     "ToolCallingAdvisor",
     "has_tool_calls",
 ]

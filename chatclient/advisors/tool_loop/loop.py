@@ -6,36 +6,61 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from chatclient._internal.frozen import merged, without
-from chatclient.advisors.tool_loop.context_keys import (
-    EARLIER_MESSAGES,
-    PENDING_TURN,
-    REFRESH_TOOLS,
-    RESUMED_TURN,
-    TOOL_EXECUTIONS,
-    USER_INPUT,
-)
-from chatclient.advisors.tool_loop.messages import LoopMessages
 from chatclient.advisors.tool_loop.pending_notes import save_turn
 from chatclient.advisors.tool_loop.resumed_turn import ResumedTurn
+from chatclient.advisors.tool_loop.steering import USER_INPUT
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next, turn_of
 from chatclient.chat.events import ReasoningDelta, ReasoningSigned, TextDelta
-from chatclient.chat.messages import Message
+from chatclient.chat.messages import Message, without_system
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Generation
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID, ToolCallback
-from chatclient.chat.turn import TURN
+from chatclient.chat.turn import EARLIER_MESSAGES, TURN
 from chatclient.errors import ToolLoopError
-from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.execution.compensation import rewritten, with_undone
 from chatclient.tools.execution.manager import ToolCallingManager
 from chatclient.tools.execution.result import ToolExecutionResult
 from chatclient.tools.execution.turn import ToolTurn
-from chatclient.tools.pending_turn import PendingTurn
+from chatclient.tools.pending_turn import PENDING_TURN, RESUMED_TURN, PendingTurn
+from chatclient.tools.providers import REFRESH_TOOLS, RefreshTools
+from chatclient.tools.tool_execution import TOOL_EXECUTIONS
 
-RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCallback]]]
-"""Returns all tools of a request, given the conversation so far."""
+
+class LoopMessages:
+    """The conversation of a running tool loop, and what of it the next round sends.
+
+    Args:
+        messages: The prompt that the loop was called with.
+
+    Attributes:
+        history: The complete conversation.
+        to_send: The messages that the next round sends; a hook may have changed them.
+    """
+
+    def __init__(self, messages: tuple[Message, ...]) -> None:
+        self.history = self.to_send = messages
+
+    @property
+    def earlier(self) -> tuple[Message, ...]:
+        """The messages of the history that precede those to send."""
+        if self.to_send is self.history:
+            return ()
+        spoken = without_system(self.history)
+        sent = without_system(self.to_send)
+        places = (i for first in sent for i, message in enumerate(spoken) if message is first)
+        return spoken[: next(places, max(0, len(spoken) - len(sent)))]
+
+    def append(self, messages: tuple[Message, ...]) -> None:
+        """Append *messages* to the history and to what is sent."""
+        self.history = (*self.history, *messages)
+        self.to_send = (*self.to_send, *messages)
+
+    def restart(self, history: tuple[Message, ...]) -> None:
+        """Continue from *history*, and send all of it."""
+        self.history = self.to_send = history
+
 
 Eligible = bool | Awaitable[bool]
 
@@ -87,7 +112,7 @@ class ToolLoop:
         self.advisor = advisor
         self.request = request
         self.call_next = call_next
-        self.turn = turn
+        self.tool_turn = turn
         self.record = turn_of(request)
         self.messages = LoopMessages(request.prompt.messages)
         self.options = request.prompt.options
@@ -99,7 +124,7 @@ class ToolLoop:
             self.context = without(self.context, REFRESH_TOOLS, USER_INPUT, RESUMED_TURN)
         if TURN not in self.context:
             self.context = merged(self.context, {TURN: self.record})
-        self.found: Sequence[ToolCallback] = self.options.tool_callbacks or ()
+        self.listed_tools: Sequence[ToolCallback] = self.options.tool_callbacks or ()
         self.usage = NO_USAGE
 
     async def run(self, resumed: ResumedTurn | None) -> ChatClientResponse:
@@ -117,7 +142,7 @@ class ToolLoop:
             if not await self._is_eligible(sent, answer):
                 return response.mutate(chat_response=answer.with_usage(self.usage))
             result = await self.advisor.manager.execute(
-                self._offered_prompt(), answer, self.request.runtime, self.turn
+                self._offered_prompt(), answer, self.request.runtime, self.tool_turn
             )
             result = self._record_round(result, len(self.messages.history))
             self.messages.history = result.conversation_history
@@ -140,7 +165,7 @@ class ToolLoop:
 
     def _rewrite_undone_calls(self) -> None:
         """Mark the undone calls in the record of the turn."""
-        record, undone = self.record, self.turn.compensation.undone
+        record, undone = self.record, self.tool_turn.compensation.undone
         if undone:
             record.rounds = rewritten(record.rounds, undone)
             record.request_messages = rewritten(record.request_messages, undone)
@@ -181,15 +206,15 @@ class ToolLoop:
         if resumed is not None:
             resumed.usage = NO_USAGE  # an advisor that calls again adds up the usage itself
             context[RESUMED_TURN] = resumed
-        if self.turn.executions:
-            context[TOOL_EXECUTIONS] = tuple(self.turn.executions)
+        if self.tool_turn.executions:
+            context[TOOL_EXECUTIONS] = tuple(self.tool_turn.executions)
             if PENDING_TURN not in response.context:  # a suspended turn may be stored already
                 self.request.runtime.undo_on_failure(self)
         return response.mutate(context=context) if context else response
 
     async def undo(self) -> None:
         """Undo the calls of this run, because it or its request fails, and record that."""
-        await self.advisor.manager.abandon(self.prompt, self.request.runtime, self.turn)
+        await self.advisor.manager.abandon(self.prompt, self.request.runtime, self.tool_turn)
         self._rewrite_undone_calls()
 
     async def _round(self) -> tuple[ChatClientRequest, ChatClientResponse]:
@@ -211,7 +236,7 @@ class ToolLoop:
         if response.context is not self.context:  # an advisor changed the context
             self.context = merged(self.context, response.context)
             response = ChatClientResponse(response.chat_response, self.context)
-        self.turn.rounds += 1
+        self.tool_turn.rounds += 1
         self.usage += response.chat_response.usage
         self._reset_tool_choice()
         return sent, response
@@ -227,27 +252,27 @@ class ToolLoop:
 
         It does not call the model itself: each event of a stream passes every coroutine around it.
         """
-        await self.turn.cancel_early_calls()  # started in the round before, and not used
+        await self.tool_turn.cancel_early_calls()  # started in the round before, and not used
         # An advisor may change the prompt that is sent; the tools are those of the turn.
-        watched = self.advisor.manager.watched(self.prompt, sent.runtime, self.turn)
+        watched = self.advisor.manager.watched(self.prompt, sent.runtime, self.tool_turn)
         return sent if watched is sent.runtime else sent.mutate(runtime=watched)
 
     async def _refresh_tools(self, refresh: RefreshTools) -> None:
         """Add new tools of providers and drop those that are gone; keep the changes of hooks."""
-        before, present = self.found, self.options.tool_callbacks or ()
-        self.found = found = await refresh(self.messages.history, self.request.runtime)
-        if list(found) == list(before):
+        before, present = self.listed_tools, self.options.tool_callbacks or ()
+        self.listed_tools = listed = await refresh(self.messages.history, self.request.runtime)
+        if list(listed) == list(before):
             return
-        callbacks = found
-        if list(present) != list(before):
-            kept = [each for each in present if each not in before or each in found]
-            callbacks = (*kept, *(each for each in found if each not in before))
+        callbacks = listed
+        if list(present) != list(before):  # a hook changed the tools
+            kept = [tool for tool in present if tool not in before or tool in listed]
+            callbacks = (*kept, *(tool for tool in listed if tool not in before))
         self.options = self.options.mutate(tool_callbacks=callbacks)
 
     def _adopt_options(self, options: ChatOptions) -> None:
         """Use *options* for the tools of this round and for all following rounds."""
         if options.tool_context is not self.options.tool_context:
-            self.turn.context = _tool_context(self.request, options)
+            self.tool_turn.context = _tool_context(self.request, options)
         self.options = options
 
     async def _call_with_held_text(self, sent: ChatClientRequest) -> ChatClientResponse:
@@ -286,7 +311,7 @@ class ToolLoop:
             return await self._answer_with(response, result.generations())
         limits = self.advisor.manager.limits
         between = limits.breach_between_rounds(
-            self.turn.rounds, time.monotonic() - self.turn.started
+            self.tool_turn.rounds, time.monotonic() - self.tool_turn.started
         )
         breach = result.breach if limits.on_exceeded != "tell_model" else None
         breach = breach or between
@@ -295,7 +320,9 @@ class ToolLoop:
         result = replace(result, breach=breach)
         if limits.on_exceeded == "raise":
             await self.undo()  # before the result is built, so that it reports it
-            raise ToolLoopError(breach, result=with_undone(result, self.turn.compensation.undone))
+            raise ToolLoopError(
+                breach, result=with_undone(result, self.tool_turn.compensation.undone)
+            )
         if limits.on_exceeded == "partial":
             return await self._answer_with(response, (result.breach_generation(),))
         return await self._final_answer(sent, response, result)
@@ -336,7 +363,7 @@ class ToolLoop:
         sent, pending, again = self.request.prompt, resumed.pending, resumed.started
         self.messages.history = pending.messages
         self.usage = resumed.usage
-        result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.turn)
+        result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.tool_turn)
         if not again:
             result = resumed.result = self._record_round(result, len(pending.messages))
         response = ChatClientResponse(
@@ -353,8 +380,8 @@ def new_tool_turn(request: ChatClientRequest) -> ToolTurn:
     turn.executions.extend(request.context.get(TOOL_EXECUTIONS, ()))
     undo_log = request.runtime.undo_log
     if undo_log is not None:
-        loops = [each for each in undo_log if isinstance(each, ToolLoop)]
-        turn.compensation.continue_from([loop.turn.compensation for loop in loops])
+        loops = [each for each in undo_log.effects if isinstance(each, ToolLoop)]
+        turn.compensation.continue_from([loop.tool_turn.compensation for loop in loops])
     return turn
 
 

@@ -6,7 +6,6 @@ from itertools import takewhile
 from typing import Any
 
 from chatclient._internal.checks import check_type
-from chatclient.advisors.tool_loop.context_keys import PENDING_TURN, RESUMED_TURN
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse
 from chatclient.chat.message_merging import last_turn_start
 from chatclient.chat.messages import Message, UserMessage, without_system
@@ -14,7 +13,7 @@ from chatclient.chat.prompt import count_default_messages
 from chatclient.chat.serialization import message_from_dict, message_to_dict
 from chatclient.chat.turn import Turn
 from chatclient.errors import UsageError
-from chatclient.tools.pending_turn import PendingTurn
+from chatclient.tools.pending_turn import PENDING_TURN, RESUMED_TURN, PendingTurn
 
 _TURN = "turn"
 
@@ -133,8 +132,8 @@ def _request_begin(turn: Turn, spoken: Sequence[Message]) -> int:
     Advisors may have replaced some of them, and added others.
     """
     request = turn.request_messages
-    for offset, known in enumerate(request):
+    for offset, recorded in enumerate(request):
         for at, message in enumerate(spoken):
-            if message is known or (message.id is not None and message.id == known.id):
+            if message is recorded or (message.id is not None and message.id == recorded.id):
                 return max(0, at - offset)
     return max(0, len(spoken) - len(request) - len(turn.rounds))

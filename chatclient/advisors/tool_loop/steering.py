@@ -3,10 +3,13 @@
 from collections import deque
 
 from chatclient._internal.checks import check_type
-from chatclient.advisors.tool_loop.context_keys import USER_INPUT
 from chatclient.chain.chain import TOOL_CALLING_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.messages import Message, UserMessage
 from chatclient.errors import UsageError
+
+USER_INPUT = "user_input"
+"""The key in a request's context of a function that returns, and removes from its queue, the user
+messages that arrived since its last call. The tool loop calls it after each round."""
 
 
 class Steering:

@@ -1,10 +1,11 @@
 """`ToolSearchToolCallingAdvisor`: a tool loop that sends only the tools the model has found."""
 
+import copy
 import functools
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TypedDict, Unpack
+from typing import Self, TypedDict, Unpack
 from uuid import uuid4
 
 from chatclient._internal.checks import (
@@ -20,20 +21,23 @@ from chatclient.advisors.memory.turns import MemoryTurn
 from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.tool_loop.advisor import (
     EligibilityChecker,
-    RefreshTools,
     ToolCallingAdvisor,
 )
-from chatclient.advisors.tool_loop.context_keys import EARLIER_MESSAGES, REFRESH_TOOLS
 from chatclient.advisors.tool_search.request_tools import Describe, RequestToolsCache, describe
 from chatclient.advisors.tool_search.session import FOUND_TOOLS, SearchSession, SessionRegistry
 from chatclient.advisors.tool_search.tool import MAX_RESULTS, SEARCH_TOOL, ToolSearchTool
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next, turn_of
 from chatclient.chat.messages import Message
+from chatclient.chat.model import ChatModel
+from chatclient.chat.options import ChatOptions
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.server_tools import ToolSearch
 from chatclient.chat.tool import CONVERSATION_ID, ToolCallback
+from chatclient.chat.turn import EARLIER_MESSAGES
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tools.execution.manager import ToolCallingManager
+from chatclient.tools.providers import REFRESH_TOOLS, RefreshTools
 from chatclient.tools.search.eviction import LruEvictionStrategy, ToolIndexEvictionStrategy
 from chatclient.tools.search.index import (
     ToolIndex,
@@ -42,6 +46,7 @@ from chatclient.tools.search.index import (
     find_checked,
 )
 from chatclient.tools.search.keyword import KeywordToolIndex
+from chatclient.tools.search.provider import ProviderToolIndex
 
 TOOL_SEARCH_ROLES = "tool_search_roles"
 """The key in a request's context of the user's role or roles."""
@@ -83,7 +88,8 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
     results of searches in the messages. Tools are indexed at the first search of a session.
 
     Args:
-        tool_index: The index that finds the tools; default: by keywords.
+        tool_index: The index that finds the tools; default: by keywords. With a
+            `ProviderToolIndex`, the provider of the model finds them, if it can.
         max_results: The number of results of a search if the model does not pass one; None leaves
             it to the index.
         system_message_suffix: The instruction about the search tool; empty for none.
@@ -141,9 +147,16 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         self.eviction_strategy = eviction_strategy or LruEvictionStrategy()
         self.threshold = threshold
         self.run_undiscovered = run_undiscovered
+        self._model: ChatModel | None = None
         # Shared with the copies that `in_chain` makes.
         self._request_tools = RequestToolsCache(describe, always_visible)
         self._sessions = SessionRegistry()
+
+    def before_model(self, model: ChatModel) -> Self:
+        """Return the advisor for a chain around *model*."""
+        adapted = copy.copy(self)
+        adapted._model = model  # noqa: SLF001 - of a copy
+        return adapted
 
     def evict_session(self, session_id: str) -> None:
         """Remove the index and the found tools of a session."""
@@ -173,7 +186,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         options = prompt.options.mutate(tool_callbacks=session.visible)
         prompt = prompt.with_options(options)
         suffix = self.system_message_suffix
-        if suffix:
+        if suffix and session.provider_search is None:
             prompt = prompt.augment_system_message(lambda text: _with_suffix(text, suffix))
         # `before_call` asks tool providers in every round, instead of the loop.
         return request.mutate(prompt=prompt, context={_SESSION: session, REFRESH_TOOLS: None})
@@ -224,6 +237,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
             _roles_of(request),
             accumulates=self.accumulates,
             refresh=context.get(REFRESH_TOOLS),
+            provider_search=self._provider_search(options),
         )
         if session.hidden_count < threshold:
             return None
@@ -240,6 +254,13 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         messages = (*itertools.chain.from_iterable(loaded), *request.prompt.messages)
         session.load(self._sessions.found_names(session.id), messages, options.tool_choice)
         return session
+
+    def _provider_search(self, options: ChatOptions) -> ToolSearch | None:
+        """Return the search of the model's provider, if it has one and is to be used."""
+        if not isinstance(self.tool_index, ProviderToolIndex) or self._model is None:
+            return None
+        search = self.tool_index.server_tool
+        return search if self._model.has_server_tool(search, options) else None
 
     def _without_search(self, request: ChatClientRequest) -> ChatClientRequest:
         """Return *request* with all tools that its user may use, and no search tool."""

@@ -3,16 +3,18 @@
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-from chatclient.advisors.tool_loop.advisor import RefreshTools
 from chatclient.advisors.tool_search.request_tools import RequestTools
 from chatclient.advisors.tool_search.tool import SEARCH_TOOL, found_names, string_items
 from chatclient.chat.messages import AssistantMessage, Message, ToolResponse, ToolResponseMessage
 from chatclient.chat.options import ChatOptions
+from chatclient.chat.server_tools import ToolSearch
 from chatclient.chat.tool import ToolCallback
 from chatclient.errors import DuplicateToolError
 from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.tools.providers import RefreshTools
 from chatclient.tools.search.index import ToolReference
 
 FOUND_TOOLS = "found_tools"
@@ -93,6 +95,7 @@ class SearchSession:
         roles: The roles of the user.
         accumulates: Whether tools stay visible once found.
         refresh: Returns the current tools, if there are tool providers that are asked each round.
+        provider_search: The search of the model's provider, in place of that in this process.
 
     Attributes:
         tools: All tools that may be found, by name; the same mapping during the request.
@@ -110,6 +113,7 @@ class SearchSession:
         *,
         accumulates: bool,
         refresh: RefreshTools | None,
+        provider_search: ToolSearch | None = None,
     ) -> None:
         self.id = id
         self.roles = frozenset(roles)
@@ -117,6 +121,7 @@ class SearchSession:
         self.names: list[str] = []
         self._shared_tools: dict[str, ToolCallback] = {}
         self.search: ToolCallback | None = None
+        self.provider_search = provider_search
         self.set_tools(all_tools)
         self._accumulates = accumulates
         self._call_required = False
@@ -146,11 +151,19 @@ class SearchSession:
 
     @property
     def visible(self) -> tuple[ToolCallback, ...]:
-        """The tools to send: the search tool, those always visible, and those found, in order."""
+        """The tools to send: the search tool, those always visible, and those found, in order.
+
+        A search of the provider is sent with all tools; it knows from the messages which of them
+        were found.
+        """
         if self._visible is None:
             found = (n for n in self.names if n in self.tools and n not in self._always)
             names = (*self._always, *found)
             search = () if self.search is None else (self.search,)
+            if self.provider_search is not None:
+                hidden = tuple(name for name in self.tools if name not in names)
+                search = (replace(self.provider_search, deferred=hidden, fallback=self.search),)
+                names = (*names, *hidden)
             self._visible = (*search, *(self.tools[name] for name in names))
         return self._visible
 
@@ -164,6 +177,14 @@ class SearchSession:
             messages: The conversation so far, which contains names found in other processes.
             tool_choice: The tool choice of the request.
         """
+        self._call_required = tool_choice == "required"
+        if self.provider_search is None:
+            self._load_found(names, messages)
+        if tool_choice is not None and tool_choice in self.tools:
+            # The model can only call a tool that is sent.
+            self._add(self.names, [tool_choice])
+
+    def _load_found(self, names: Iterable[str], messages: Iterable[Message]) -> None:
         self.names = [*names]
         loaded: list[str] = []
         message: Message | None = None
@@ -177,10 +198,6 @@ class SearchSession:
             self._loaded = None
         if self._accumulates or not self.names:
             self._add(self.names, loaded)
-        if tool_choice is not None and tool_choice in self.tools:
-            # The model can only call a tool that is sent.
-            self._add(self.names, [tool_choice])
-        self._call_required = tool_choice == "required"
 
     def update(self, messages: Sequence[Message]) -> bool:
         """Add the names that the previous round found or called; return whether there are new ones.
@@ -188,7 +205,7 @@ class SearchSession:
         Args:
             messages: The messages of this round.
         """
-        message = _last_tool_responses(messages)
+        message = _last_tool_responses(messages) if self.provider_search is None else None
         if message is None or message is self._loaded:
             return False
         if any(response.name != SEARCH_TOOL for response in message.responses):
@@ -212,16 +229,16 @@ class SearchSession:
         return options.mutate(**changes) if changes else options
 
     def _add_responses(self, names: list[str], responses: Iterable[ToolResponse]) -> None:
-        found = (found_names(r) for r in responses if r.name == SEARCH_TOOL)
-        self._add(names, itertools.chain.from_iterable(found), searched=True)
+        results = (found_names(r) for r in responses if r.name == SEARCH_TOOL)
+        self._add(names, itertools.chain.from_iterable(results), searched=True)
         self._add(names, (r.name for r in responses if r.name in self.tools))
 
-    def _add(self, names: list[str], more: Iterable[str], *, searched: bool = False) -> None:
-        """Add *more* to *names*; the results of a search replace them unless they accumulate."""
-        more = list(dict.fromkeys(more))
-        if more and searched and not self._accumulates:
+    def _add(self, names: list[str], new_names: Iterable[str], *, searched: bool = False) -> None:
+        """Add *new_names* to *names*; results of a search replace them unless they accumulate."""
+        new_names = list(dict.fromkeys(new_names))
+        if new_names and searched and not self._accumulates:
             names.clear()
-        names.extend(name for name in more if name not in names)
+        names.extend(name for name in new_names if name not in names)
 
 
 def _last_tool_responses(messages: Sequence[Message]) -> ToolResponseMessage | None:

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import check_type, checked_id
 from chatclient._internal.frozen import EMPTY, freeze_fields
 from chatclient.chat.messages import AssistantMessage, Message, UserMessage
 from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory, run_maintenance
-from chatclient.memory.repository import checked_id
 from chatclient.memory.sessions.compaction import CompactionStrategy, CompactionTrigger
 from chatclient.memory.sessions.event import (
     MESSAGE,

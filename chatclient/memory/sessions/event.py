@@ -9,12 +9,11 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
-from chatclient._internal.checks import check_moment, check_type
+from chatclient._internal.checks import check_moment, check_type, checked_id
 from chatclient._internal.frozen import EMPTY, deep_frozen, frozen
 from chatclient._internal.json import dumps, loads
 from chatclient.chat.messages import Message, as_messages
 from chatclient.errors import UsageError
-from chatclient.memory.repository import checked_id
 
 T = TypeVar("T")
 _Kind = type[T]  # the name `type` is taken in classes with such an attribute

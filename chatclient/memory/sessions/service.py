@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
 
+from chatclient._internal.checks import checked_id
 from chatclient.chat.messages import Message
-from chatclient.memory.repository import checked_id
 from chatclient.memory.sessions.compaction import (
     Compaction,
     CompactionStrategy,

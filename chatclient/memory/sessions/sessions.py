@@ -7,13 +7,18 @@ from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
-from chatclient._internal.checks import check_moment, check_number, check_type, duration
+from chatclient._internal.checks import (
+    check_moment,
+    check_number,
+    check_type,
+    checked_id,
+    duration,
+)
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
 from chatclient.chat.messages import Message, UserMessage
 from chatclient.errors import UsageError, VersionConflictError
-from chatclient.memory.repository import checked_id
-from chatclient.memory.retention import stamped
+from chatclient.memory.encoding import stamped
 from chatclient.memory.sessions.compaction import (
     Compaction,
     CompactionStrategy,

@@ -26,9 +26,8 @@ from chatclient.memory.sessions.sql_rows import (
 )
 from chatclient.memory.sessions.sql_tables import SessionTables
 from chatclient.memory.sessions.turns import archived_ids, older_events
-from chatclient.memory.sql.database import Database
+from chatclient.memory.sql.database import Database, VersionedRows
 from chatclient.memory.sql.errors import LostRaceError
-from chatclient.memory.sql.rows import VersionedRows
 from chatclient.memory.sql.schema import Schema
 
 _CHUNK = 500  # maximum number of ids in one statement

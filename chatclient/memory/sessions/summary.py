@@ -11,6 +11,7 @@ from chatclient.chat.model import ChatModel
 from chatclient.chat.options import NO_OPTIONS, ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.errors import UsageError
+from chatclient.memory.conversation import transcript
 from chatclient.memory.sessions.compaction import Compaction, window_start, without_synthetic
 from chatclient.memory.sessions.event import COMPACTION_SOURCE, SessionEvent
 from chatclient.memory.sessions.turns import turn_starts
@@ -22,7 +23,6 @@ from chatclient.memory.summary import (
     summarize_what_fits,
     summary_input,
 )
-from chatclient.memory.transcript import transcript
 from chatclient.runtime.runtime import Runtime
 
 log = get_logger(__name__)

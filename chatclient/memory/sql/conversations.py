@@ -11,12 +11,17 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from chatclient.chat.messages import Message, SystemMessage
-from chatclient.memory.encoding import digest, message_json, messages_of, restored, storable
+from chatclient.memory.encoding import (
+    digest,
+    message_json,
+    messages_of,
+    restored,
+    stamped,
+    storable,
+)
 from chatclient.memory.repository import NO_CONVERSATION, Conversation
-from chatclient.memory.retention import stamped
-from chatclient.memory.sql.database import Database
+from chatclient.memory.sql.database import Database, VersionedRows
 from chatclient.memory.sql.errors import LostRaceError
-from chatclient.memory.sql.rows import VersionedRows
 from chatclient.memory.sql.schema import BIG_KEY, LONG_TEXT, TABLE_OPTIONS, Schema, create_tables
 
 _FIRST_VERSIONS = 2**62
@@ -265,7 +270,7 @@ def _queries(tables: Tables) -> "tuple[sa.Executable, sa.Executable]":
     """
     conversations, messages = tables.conversations, tables.messages
     joined = messages.join(conversations, messages.c.conversation == conversations.c.id)
-    wanted = (
+    statement = (
         sa.select(
             conversations.c.version,
             conversations.c.length,
@@ -280,11 +285,13 @@ def _queries(tables: Tables) -> "tuple[sa.Executable, sa.Executable]":
     # stops early; with the join, it reads and sorts all messages of the conversation.
     this = sa.select(conversations.c.id).where(conversations.c.digest == sa.bindparam("digest"))
     newest = (
-        wanted.where(messages.c.conversation == this.scalar_subquery(), messages.c.is_system == 0)
+        statement.where(
+            messages.c.conversation == this.scalar_subquery(), messages.c.is_system == 0
+        )
         .order_by(messages.c.position.desc())
         .limit(sa.bindparam("last"))
         .subquery()
     )
-    system = wanted.where(messages.c.is_system == 1).subquery()
+    system = statement.where(messages.c.is_system == 1).subquery()
     both = sa.union_all(sa.select(newest), sa.select(system)).order_by("position")
-    return wanted.order_by(messages.c.position), both
+    return statement.order_by(messages.c.position), both

@@ -1,4 +1,4 @@
-"""Runs SQL transactions, with retries; imports SQLAlchemy.
+"""Runs SQL transactions with retries, and locks rows in them; imports SQLAlchemy.
 
 All functions are blocking. The repositories call them through `Runtime.finish`: in the caller's
 thread for a blocking request, in a worker thread for a request on an event loop.
@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from chatclient.errors import ChatMemoryUnavailableError
+from chatclient.memory.encoding import digest
 from chatclient.memory.sql.engine import (
     check_shared,
     connection_lock,
@@ -138,3 +139,42 @@ class Database:
         if not in_memory(self.engine.url):
             keep(self.engine.pool)
             self.engine.dispose(close=False)
+
+
+class VersionedRows:
+    """Rows with a version and a length, found by the digest of an id.
+
+    Each change of a conversation or session begins with an update of its row. It locks the row
+    (with SQLite, the file) until the commit, which serialises concurrent changes.
+
+    Args:
+        table: A table with the columns `id`, `digest`, `version` and `length`.
+        *further_columns: Further columns to return.
+    """
+
+    def __init__(self, table: sa.Table, *further_columns: "sa.Column[Any]") -> None:
+        columns = table.c
+        mine = columns.digest == sa.bindparam("which")
+        selected = (columns.id, columns.version, columns.length, *further_columns)
+        changed = {
+            "version": columns.version + 1,
+            "length": columns.length + sa.bindparam("more"),
+        }
+        self._change = sa.update(table).where(mine).values(changed)
+        self._change_returning = self._change.returning(*selected)
+        self._find = sa.select(*selected).where(mine)
+
+    def advance(self, connection: sa.Connection, id: str, more: int) -> Any:
+        """Lock the row of *id*, increment its version, and return it; None if there is no row.
+
+        Args:
+            connection: The connection of the transaction.
+            id: The id of the conversation or session.
+            more: The number to add to the length.
+        """
+        values = {"which": digest(id), "more": more}
+        if connection.dialect.update_returning:
+            return connection.execute(self._change_returning, values).one_or_none()
+        if not connection.execute(self._change, values).rowcount:
+            return None
+        return connection.execute(self._find, {"which": values["which"]}).one()

@@ -150,14 +150,14 @@ class Schema:
             connection.execute(sa.insert(self._versions), row)
 
     def _check(self, version: int, engine: sa.Engine) -> None:
-        known = len(self._steps)
+        newest = len(self._steps)
         there = f"{name_of(engine)} has version {version} of the {self._component} schema"
-        if version > known:
+        if version > newest:
             msg = (
-                f"{there}, this release knows {known}; use the newer release of chatclient "
+                f"{there}, this release knows {newest}; use the newer release of chatclient "
                 "everywhere"
             )
             raise ChatMemoryError(msg)
-        if version < known:
-            msg = f"{there}, this release needs {known}; allow it with create_schema=True, once"
+        if version < newest:
+            msg = f"{there}, this release needs {newest}; allow it with create_schema=True, once"
             raise UsageError(msg)

@@ -7,9 +7,9 @@ from urllib.parse import quote
 from chatclient._internal.json import dumps, dumps_exact
 from chatclient.chat.batch_api import BatchAnswers, BatchApi, BatchItem
 from chatclient.errors import ProviderError
-from chatclient.providers.http.batch import json_lines, json_of
 from chatclient.providers.http.client import HttpClient
 from chatclient.providers.http.errors import error_from_data
+from chatclient.providers.http.model import json_lines, json_of
 from chatclient.runtime.runtime import Runtime
 
 _PATH = "/v1/messages/batches"

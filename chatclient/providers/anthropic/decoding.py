@@ -121,8 +121,8 @@ def decode_block(block: Block) -> Part | None:
 
 def call_metadata(block: Block) -> Mapping[str, Any]:
     """Return the other fields of a tool call, which are sent back."""
-    more = {key: block[key] for key in CALL_KEYS if block.get(key) is not None}
-    return FrozenDict(more) if more else EMPTY
+    metadata = {key: block[key] for key in CALL_KEYS if block.get(key) is not None}
+    return FrozenDict(metadata) if metadata else EMPTY
 
 
 def decode_usage(usage: Mapping[str, Any]) -> Usage:

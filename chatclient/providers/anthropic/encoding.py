@@ -92,19 +92,19 @@ class EncodedConversation:
         ids = _CallIds(self.calls, self.renamed)
         encode = encode or encode_blocks
         for message in messages:
-            form = cached_json(ids.with_unique_ids(message), dialect, encode)
-            if not form:
+            encoded = cached_json(ids.with_unique_ids(message), dialect, encode)
+            if not encoded:
                 continue
             if isinstance(message, SystemMessage):
-                system.append(form)
+                system.append(encoded)
                 continue
             if (new_role := _role(message)) != role:
                 turns.append(_turn(role, _joined(results), _joined(content)))
                 role, results, content = new_role, [], []
-            (results if isinstance(message, ToolResponseMessage) else content).append(form)
+            (results if isinstance(message, ToolResponseMessage) else content).append(encoded)
         return EncodedConversation(
             *(_joined(system), _joined(turns), role, _joined(results), _joined(content)),
-            *(frozenset(ids.known), ids.renamed),
+            *(frozenset(ids.used), ids.renamed),
         )
 
     def messages(self) -> bytes:
@@ -119,10 +119,10 @@ class _CallIds:
     not allow become equal.
     """
 
-    __slots__ = ("known", "renamed")
+    __slots__ = ("renamed", "used")
 
-    def __init__(self, known: frozenset[str], renamed: Mapping[str, str]) -> None:
-        self.known = set(known)
+    def __init__(self, used: frozenset[str], renamed: Mapping[str, str]) -> None:
+        self.used = set(used)
         self.renamed = renamed
 
     def with_unique_ids(self, message: Message) -> Message:
@@ -142,9 +142,9 @@ class _CallIds:
         renamed: dict[str, str] = {}
         for id in dict.fromkeys(call.id for call in message.tool_calls):
             allowed = valid_call_id(id)
-            if allowed in self.known:
+            if allowed in self.used:
                 renamed[id] = self._unused_id(allowed)
-            self.known.add(allowed)
+            self.used.add(allowed)
         self.renamed = renamed
         if not renamed:
             return message
@@ -169,8 +169,8 @@ class _CallIds:
 
     def _unused_id(self, id: str) -> str:
         """Return *id* with the first suffix that makes it unique."""
-        new = next(name for at in count(2) if (name := f"{id}_{at}") not in self.known)
-        self.known.add(new)
+        new = next(name for at in count(2) if (name := f"{id}_{at}") not in self.used)
+        self.used.add(new)
         return new
 
 
@@ -248,7 +248,7 @@ def _user_blocks(part: str | Media | ProviderPart) -> list[Block]:
         case Media():
             return [_media(part)]
         case _:
-            return _own_block(part)
+            return _native_block(part)
 
 
 def _assistant_blocks(part: Part, dialect: Dialect) -> list[Block]:
@@ -260,12 +260,12 @@ def _assistant_blocks(part: Part, dialect: Dialect) -> list[Block]:
         case ToolCall():
             return [_tool_use(part)]
         case ProviderPart():
-            return _own_block(part)
+            return _native_block(part)
         case _:
             return []  # the API accepts no media of the assistant
 
 
-def _own_block(part: ProviderPart) -> list[Block]:
+def _native_block(part: ProviderPart) -> list[Block]:
     if part.provider != PROVIDER:
         return _text(part.text)
     if part.data.get("type") == "text" and not part.data.get("text", "").strip():
@@ -289,9 +289,9 @@ _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def _tool_use(call: ToolCall) -> Block:
-    more = {key: call.metadata[key] for key in CALL_KEYS if key in call.metadata}
+    extra = {key: call.metadata[key] for key in CALL_KEYS if key in call.metadata}
     name, input = valid_tool_name(call.name), arguments_object(call.arguments)
-    return {"type": "tool_use", "id": valid_call_id(call.id), "name": name, "input": input, **more}
+    return {"type": "tool_use", "id": valid_call_id(call.id), "name": name, "input": input, **extra}
 
 
 def valid_call_id(id: str) -> str:
@@ -324,8 +324,8 @@ def _media(media: Media) -> Block:
     if kind == "container_upload":
         return {"type": kind, "file_id": media.id}
     title = {"title": media.name} if kind == "document" and media.name else {}
-    more = {key: media.metadata[key] for key in _MEDIA_KEYS if key in media.metadata}
-    return {"type": kind, "source": _source(media), **title, **more}
+    extra = {key: media.metadata[key] for key in _MEDIA_KEYS if key in media.metadata}
+    return {"type": kind, "source": _source(media), **title, **extra}
 
 
 def _media_kind(media: Media) -> str:

@@ -17,6 +17,7 @@ from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.server_tool import ServerTool
 from chatclient.chat.server_tools import McpConnector
 from chatclient.providers.anthropic.batch import AnthropicBatchApi
 from chatclient.providers.anthropic.decoding import decode_response
@@ -31,12 +32,17 @@ from chatclient.providers.anthropic.encoding import (
 from chatclient.providers.anthropic.options import (
     check_enforceable,
     encode_options,
+    is_enforceable,
     with_cache_control,
 )
-from chatclient.providers.anthropic.paused_turns import PAUSED_TURNS, runs_tools, with_container
 from chatclient.providers.anthropic.reasoning import can_force_calls, thinking_in
-from chatclient.providers.anthropic.schemas import is_enforceable
-from chatclient.providers.anthropic.server_tools import MCP_BETA
+from chatclient.providers.anthropic.server_tools import (
+    MCP_BETA,
+    PAUSED_TURNS,
+    SERVER_TOOLS,
+    runs_tools,
+    with_container,
+)
 from chatclient.providers.anthropic.stream import StreamDecoder
 from chatclient.providers.http.auth import (
     Headers,
@@ -44,11 +50,10 @@ from chatclient.providers.http.auth import (
     key_source,
     lower_case_headers,
 )
-from chatclient.providers.http.batch import batched_model
 from chatclient.providers.http.client import HttpAnswer
 from chatclient.providers.http.continuation import max_continuations_of
 from chatclient.providers.http.errors import parse_json
-from chatclient.providers.http.model import HttpModel
+from chatclient.providers.http.model import HttpModel, batched_model
 from chatclient.providers.http.reader import EventReader, decode_body
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
 from chatclient.providers.http.url import first_url
@@ -56,7 +61,7 @@ from chatclient.providers.wire.cache_control import limit_breakpoints
 from chatclient.providers.wire.json_cache import EncodedOptions
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import RenamedArguments
-from chatclient.providers.wire.server_tools import server_tools_in
+from chatclient.providers.wire.server_tools import has_encoder, server_tools_in
 from chatclient.runtime.runtime import Runtime
 
 _BASE_URL = "https://api.anthropic.com"
@@ -145,14 +150,14 @@ class AnthropicChatModel(HttpModel, ChatModel):
         self._options = model_options(AnthropicChatOptions, model, options)
         required_by = "Anthropic" if self._dialect is ANTHROPIC else ""
         key = key_source(api_key, "ANTHROPIC_API_KEY", required_by=required_by)
-        more = lower_case_headers(http.get("headers"))
-        http["headers"] = {**self._default_headers, **more}
+        headers = lower_case_headers(http.get("headers"))
+        http["headers"] = {**self._default_headers, **headers}
         header, scheme = self._key_header
         self._http = HttpSettings(**http).connect(
             PROVIDER, base_url, key, key_header=header, scheme=scheme, idempotent=True
         )
         # The application's headers may already contain beta features.
-        self._betas = tuple(filter(None, [more.get(_BETA)]))
+        self._betas = tuple(filter(None, [headers.get(_BETA)]))
         self._head_cache: EncodedOptions[bytes] = EncodedOptions()
         self._last = _LastConversation((), self._dialect, EncodedConversation())
         self._renamed = RenamedArguments(ANTHROPIC_RULES)
@@ -170,6 +175,10 @@ class AnthropicChatModel(HttpModel, ChatModel):
         named = options if options.model else options.mutate(model=model)
         thinks = thinking_in(named).get("type", "disabled") != "disabled"
         return "tool" if can_force_calls(named) and not thinks else "instructions"
+
+    def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
+        """Return whether the API has *tool*."""
+        return has_encoder(tool, options, SERVER_TOOLS)
 
     def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi]:
         """Return Anthropic's batch API, and a copy of this model whose requests go to *send*."""
@@ -249,10 +258,10 @@ class AnthropicChatModel(HttpModel, ChatModel):
                 return self._encode(messages, dialect)
 
     def _encode(self, messages: tuple[Message, ...], dialect: Dialect) -> EncodedConversation:
-        known, form, conversation = self._last
+        sent, last_dialect, conversation = self._last
         # Usually, the last request's messages are a prefix. Tuples compare items by identity first.
-        size = len(known)
-        if form is not dialect or size > len(messages) or messages[:size] != known:
+        size = len(sent)
+        if last_dialect is not dialect or size > len(messages) or messages[:size] != sent:
             size, conversation = 0, EncodedConversation()
         conversation = conversation.plus(messages[size:], dialect)
         self._last = _LastConversation(messages, dialect, conversation)

@@ -1,10 +1,11 @@
-"""Encodes options for Anthropic's Messages API; no I/O."""
+"""Encodes options and output schemas for Anthropic's Messages API; no I/O."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
+from chatclient._internal.json_schema import has_open_object, is_recursive
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
 from chatclient.errors import UsageError
@@ -15,13 +16,75 @@ from chatclient.providers.anthropic.reasoning import (
     sampling,
     thinking_in,
 )
-from chatclient.providers.anthropic.schemas import enforceable, is_enforceable
 from chatclient.providers.anthropic.server_tools import SERVER_TOOLS, mcp_servers
 from chatclient.providers.wire.common_options import CommonOptions, field, lacking
 from chatclient.providers.wire.fields import merge_extra, option_fields
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
-from chatclient.providers.wire.server_tools import with_server_tools
+from chatclient.providers.wire.server_tools import deferred_tools, with_server_tools
+
+# "JSON Schema limitations" in
+# https://platform.claude.com/docs/en/build-with-claude/structured-outputs
+_KEYWORDS = frozenset(
+    {
+        *("type", "title", "description", "default", "enum", "const", "anyOf", "allOf"),
+        *("$defs", "properties", "required", "additionalProperties", "items"),
+    }
+)
+_FORMATS = frozenset(
+    {
+        *("date-time", "time", "date", "duration"),
+        *("email", "hostname", "uri", "ipv4", "ipv6", "uuid"),
+    }
+)
+
+
+def is_enforceable(schema: Mapping[str, Any]) -> bool:
+    """Return whether *schema* has neither objects with arbitrary keys nor recursion."""
+    return not has_open_object(schema) and not is_recursive(schema)
+
+
+def enforceable(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *schema* with unsupported keywords moved to descriptions.
+
+    Objects are closed unless they have `additionalProperties`.
+    """
+    result = {k: _nested(k, value) for k, value in schema.items() if _is_supported(k, value)}
+    if "oneOf" in schema:
+        result["anyOf"] = _nested("anyOf", schema["oneOf"])
+    if "$ref" in schema:
+        return {"$ref": schema["$ref"], **{k: result[k] for k in ("$defs",) if k in result}}
+    if schema.get("type") == "object" or "properties" in schema:
+        result.setdefault("additionalProperties", False)
+    moved = {k: v for k, v in schema.items() if k not in result and k[0] != "$" and k != "oneOf"}
+    if moved:
+        texts = [schema.get("description"), f"Constraints: {dumps(moved).decode()}"]
+        result["description"] = "\n\n".join(filter(None, texts))
+    return result
+
+
+def _is_supported(key: str, value: Any) -> bool:
+    match key:
+        case "format":
+            return value in _FORMATS
+        case "minItems":
+            return value in (0, 1)
+        case _:
+            return key in _KEYWORDS
+
+
+def _nested(key: str, value: Any) -> Any:
+    """Return the value of a keyword with the schemas in it converted."""
+    match key, value:
+        case ("properties" | "$defs", Mapping()):
+            return {name: _nested("items", schema) for name, schema in value.items()}
+        case ("anyOf" | "allOf", list() | tuple()):
+            return [_nested("items", schema) for schema in value]
+        case ("items", Mapping()):
+            return enforceable(value)
+        case _:
+            return value
+
 
 _MAX_TOKENS = 16_384  # required by the API; supported by all current models
 
@@ -85,7 +148,7 @@ COMMON_OPTIONS = CommonOptions(
 
 def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     """Return the request body without messages and system text."""
-    servers = mcp_servers(options)
+    servers, deferred = mcp_servers(options), deferred_tools(options, SERVER_TOOLS)
     options = with_server_tools(options, COMMON_OPTIONS.provider, SERVER_TOOLS)
     options = COMMON_OPTIONS.settle(options)
     body = {**option_fields(options, {"model": "model"}), **COMMON_OPTIONS.encode(options)}
@@ -99,7 +162,7 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     fields = {
         "thinking": thinking,
         "output_config": output,
-        "tools": _tools(options),
+        "tools": _tools(options, deferred),
         "mcp_servers": servers,
         "stream": streaming,
     }
@@ -111,8 +174,11 @@ def _server_tools(options: ChatOptions) -> Sequence[Mapping[str, Any]]:
     return getattr(options, "server_tools", None) or ()
 
 
-def _tools(options: ChatOptions) -> list[dict[str, Any]]:
+def _tools(options: ChatOptions, deferred: frozenset[str]) -> list[dict[str, Any]]:
     tools = [_tool(each) for each in sendable_definitions(options, ANTHROPIC_RULES)]
+    for tool in tools:
+        if tool["name"] in deferred:
+            tool["defer_loading"] = True
     tools += [dict(tool) for tool in _server_tools(options)]
     if tools and options.cache is not None:
         tools[-1]["cache_control"] = _cache_control(options)
@@ -120,12 +186,12 @@ def _tools(options: ChatOptions) -> list[dict[str, Any]]:
 
 
 def _tool(definition: ToolDefinition) -> dict[str, Any]:
-    own = definition.provider_options.get(PROVIDER, EMPTY)
-    schema, strict = definition.input_schema, own.get("strict", definition.strict)
+    provider_options = definition.provider_options.get(PROVIDER, EMPTY)
+    schema, strict = definition.input_schema, provider_options.get("strict", definition.strict)
     if strict and not is_enforceable(schema):
         strict = None
     tool = {
-        **{key: value for key, value in own.items() if key != "strict"},
+        **{key: value for key, value in provider_options.items() if key != "strict"},
         "name": definition.name,
         "description": definition.description,
         "input_schema": enforceable(schema) if strict else schema,

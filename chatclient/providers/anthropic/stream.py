@@ -46,11 +46,11 @@ class StreamDecoder:
 
     __slots__ = (
         "_blocks",
-        "_calls",
-        "_done",
+        "_has_calls",
         "_headers",
         "_id",
-        "_thinking",
+        "_ignores_events",
+        "_open_thinking",
         "_usage",
         "complete",
     )
@@ -60,14 +60,16 @@ class StreamDecoder:
         self._blocks: dict[int, _Block] = {}
         self._usage: dict[str, Any] = {}
         self._id: str | None = None
-        self._calls = False
-        self._thinking: _ThinkingBlock | None = None
-        self._done = False
+        self._has_calls = False
+        self._open_thinking: _ThinkingBlock | None = None
+        self._ignores_events = False
         self.complete = False
 
     def feed(self, data: bytes, _event: str = "") -> ChatResponse | str | None:
         """Return the chunk of an event, or None if the event has no content."""
-        if self._done or not data or is_end(data):  # gateways may send OpenAI's end marker
+        if (
+            self._ignores_events or not data or is_end(data)
+        ):  # gateways may send OpenAI's end marker
             return None
         try:
             event = loads(data)
@@ -100,28 +102,29 @@ class StreamDecoder:
                 ended = self._blocks.get(_index_of(event))
                 return None if ended is None else _chunk([ended.stop()])
             case "message_start":
-                return self._start_message(event["message"])
+                return self._read_message_start(event["message"])
             case "message_delta":
-                return self._end_message(event)
+                return self._read_message_delta(event)
             case "message_stop":
-                self._done = self.complete = True
+                self._ignores_events = self.complete = True
                 return _chunk(self._end_blocks())
             case "message" if self._id is None and not self._blocks and not self.complete:
                 # A server without support for streams.
                 response = decode_response(event, self._headers)
-                self._done = self.complete = True
+                self._ignores_events = self.complete = True
                 return response
         return None  # such as pings, and events of future versions
 
     def _start_block(self, index: int, content: Block) -> Iterable[Part | None]:
         """Yield the parts that the start of a block completes."""
-        if self._thinking is not None:
-            yield self._thinking.stop()  # the signature separates it from the next thinking block
+        if self._open_thinking is not None:
+            # The signature separates it from the next thinking block.
+            yield self._open_thinking.stop()
         if (previous := self._blocks.pop(index, None)) is not None:
             yield previous.end()  # some gateways give all blocks the same index
         block = self._blocks[index] = _block(index, content)
-        self._thinking = block if isinstance(block, _ThinkingBlock) else None
-        self._calls = self._calls or isinstance(block, _CallBlock)
+        self._open_thinking = block if isinstance(block, _ThinkingBlock) else None
+        self._has_calls = self._has_calls or isinstance(block, _CallBlock)
         yield block.start()
 
     def _end_blocks(self) -> list[Part | None]:
@@ -130,21 +133,21 @@ class StreamDecoder:
         self._blocks = {}
         return rest
 
-    def _start_message(self, message: Mapping[str, Any]) -> ChatResponse | None:
+    def _read_message_start(self, message: Mapping[str, Any]) -> ChatResponse | None:
         if self._id is not None and message.get("id") == self._id:
             return None  # some gateways repeat the event
         self._id = message.get("id")
         self._usage.update(other_fields(message.get("usage") or {}, ()))
         return decode_message({"content": (), **message}, self._headers, self._usage)
 
-    def _end_message(self, event: Mapping[str, Any]) -> ChatResponse:
+    def _read_message_delta(self, event: Mapping[str, Any]) -> ChatResponse:
         delta = event.get("delta") or {}
         self._usage.update(other_fields(event.get("usage") or {}, ()))  # running totals
         known = (*GENERATION_KEYS, "stop_reason")
         values = {**other_fields(event, _DELTA_KEYS), **other_fields(delta, known)}
         metadata = ChatResponseMetadata(usage=decode_usage(self._usage), values=values)
         rest = [part for part in self._end_blocks() if part]
-        generation = generation_of(rest, delta, calls=self._calls)
+        generation = generation_of(rest, delta, calls=self._has_calls)
         # Some gateways send no `message_stop`.
         self.complete = self.complete or generation.native_finish_reason is not None
         return ChatResponse((generation,), metadata)
@@ -154,10 +157,10 @@ _DELTA_KEYS = ("type", "delta", "usage")
 
 
 def _chunk(parts: Iterable[Part | None]) -> ChatResponse | str | None:
-    found = [part for part in parts if part]
-    if len(found) == 1 and isinstance(found[0], str):
-        return found[0]
-    return ChatResponse((Generation(AssistantMessage(found)),)) if found else None
+    content = [part for part in parts if part]
+    if len(content) == 1 and isinstance(content[0], str):
+        return content[0]
+    return ChatResponse((Generation(AssistantMessage(content)),)) if content else None
 
 
 def _index_of(event: Mapping[str, Any]) -> int:

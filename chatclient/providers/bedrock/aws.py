@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
 from chatclient.providers.bedrock.encoding import PROVIDER
-from chatclient.providers.http.auth import Headers, SecretHeaders, Signer
-from chatclient.providers.http.credentials import ExpiringCredentials
+from chatclient.providers.http.auth import ExpiringCredentials, Headers, SecretHeaders, Signer
 from chatclient.runtime.runtime import Runtime
 
 if TYPE_CHECKING:

@@ -44,9 +44,9 @@ class MessageSplitter:
         """
         self._rest += chunk
         events: list[ServerSentEvent] = []
-        at = 0
-        while len(self._rest) - at >= _PRELUDE:
-            size = int.from_bytes(self._rest[at : at + 4])
+        start = 0
+        while len(self._rest) - start >= _PRELUDE:
+            size = int.from_bytes(self._rest[start : start + 4])
             if is_text(self._rest) and not self.is_event_stream:
                 break  # the server has answered with something else
             if size > self.limit:
@@ -55,13 +55,13 @@ class MessageSplitter:
                     msg, limit="event_bytes", maximum=self.limit, provider=PROVIDER
                 )
             self.is_event_stream = True
-            if len(self._rest) - at < size:
+            if len(self._rest) - start < size:
                 break
             # At least the prelude, with whose checksum botocore refuses a wrong length.
-            end = at + max(size, _PRELUDE)
-            events.append(_decoded(bytes(self._rest[at:end])))
-            at = end
-        del self._rest[:at]
+            end = start + max(size, _PRELUDE)
+            events.append(_decoded(bytes(self._rest[start:end])))
+            start = end
+        del self._rest[:start]
         return events
 
     def finish(self) -> bytes:

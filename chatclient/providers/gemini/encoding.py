@@ -101,9 +101,9 @@ class EncodedConversation:
         """Encode *messages*; if this conversation is a prefix, only the new ones."""
         size = len(self.messages)
         is_prefix = dialect is self.dialect and messages[:size] == self.messages
-        known = self if is_prefix else EncodedConversation()
-        system, contents, answers_tools = [known.system], [known.contents], known.answers_tools
-        for message in messages[len(known.messages) :]:
+        prefix = self if is_prefix else EncodedConversation()
+        system, contents, answers_tools = [prefix.system], [prefix.contents], prefix.answers_tools
+        for message in messages[len(prefix.messages) :]:
             parts = cached_json(message, dialect, encode_message)
             if not parts:  # the API rejects contents without parts
                 continue

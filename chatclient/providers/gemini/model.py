@@ -15,6 +15,7 @@ from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.server_tool import ServerTool
 from chatclient.errors import UsageError
 from chatclient.providers.gemini.batch import GeminiBatchApi
 from chatclient.providers.gemini.decoding import PROVIDER, decode_response
@@ -24,21 +25,21 @@ from chatclient.providers.gemini.encoding import (
     dialect_of,
 )
 from chatclient.providers.gemini.options import encode_options
+from chatclient.providers.gemini.server_tools import SERVER_TOOLS
 from chatclient.providers.gemini.stream import StreamDecoder, StreamReader
 from chatclient.providers.http.auth import Headers, Key, key_source
-from chatclient.providers.http.batch import batched_model
 from chatclient.providers.http.client import HttpAnswer, HttpClient
 from chatclient.providers.http.continuation import max_continuations_of
 from chatclient.providers.http.errors import parse_json
 from chatclient.providers.http.limits import ResponseLimits
-from chatclient.providers.http.model import HttpModel
-from chatclient.providers.http.reader import Chunk, decode_body
+from chatclient.providers.http.model import HttpModel, batched_model
+from chatclient.providers.http.reader import Chunk, decode_body, with_listener
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
-from chatclient.providers.http.stream_listener import with_listener
 from chatclient.providers.http.url import first_url
 from chatclient.providers.wire.json_cache import EncodedOptions
 from chatclient.providers.wire.sendable_schemas import GEMINI_RULES
 from chatclient.providers.wire.sendable_tools import RenamedArguments
+from chatclient.providers.wire.server_tools import has_encoder
 from chatclient.runtime.runtime import Runtime
 
 _SCHEMA_WITH_TOOLS = re.compile(r"gemini-(?:[3-9]|\d\d)")
@@ -144,6 +145,10 @@ class GeminiChatModel(HttpModel, ChatModel):
         # Models before Gemini 3 do not support a schema together with tools.
         with_tools = _SCHEMA_WITH_TOOLS.search(options.model or self.name) is not None
         return "tool" if options.tool_callbacks and not with_tools else "schema"
+
+    def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
+        """Return whether the API has *tool*."""
+        return has_encoder(tool, options, SERVER_TOOLS)
 
     def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi]:
         """Return Gemini's batch API, and a copy of this model whose requests go to *send*."""

@@ -15,7 +15,7 @@ from chatclient.chat.server_tools import (
 from chatclient.providers.gemini.encoding import FROM_3, dialect_of
 from chatclient.providers.wire.server_tools import EncodeServerTool, ServerTools
 
-_Form = Callable[[Any], Mapping[str, Any] | str]
+_EncodeTool = Callable[[Any], Mapping[str, Any] | str]
 
 
 def _has_functions(options: ChatOptions) -> bool:
@@ -23,24 +23,24 @@ def _has_functions(options: ChatOptions) -> bool:
     return any(not isinstance(each, ServerTool) for each in options.tool_callbacks or ())
 
 
-def _beside_functions(form: _Form) -> EncodeServerTool:
+def _beside_functions(encode_tool: _EncodeTool) -> EncodeServerTool:
     """Return the encoder of a tool that models before Gemini 3 do not take beside functions."""
 
     def encode(tool: Any, options: ChatOptions) -> Mapping[str, Any] | str:
         if _has_functions(options) and dialect_of(options.model or "") is not FROM_3:
             return "before Gemini 3, it has no tools of its own beside functions"
-        return form(tool)
+        return encode_tool(tool)
 
     return encode
 
 
-def _of_web(field: str) -> _Form:
-    def form(tool: WebSearch | WebFetch) -> Mapping[str, Any] | str:
+def _of_web(field: str) -> _EncodeTool:
+    def encode_tool(tool: WebSearch | WebFetch) -> Mapping[str, Any] | str:
         if tool.allowed_domains or tool.blocked_domains or tool.max_uses is not None:
             return "it can be limited neither to domains nor in number"
         return {field: {}}
 
-    return form
+    return encode_tool
 
 
 def _files(tool: FileSearch) -> Mapping[str, Any]:
@@ -64,4 +64,4 @@ SERVER_TOOLS: ServerTools = {
     FileSearch: _beside_functions(_files),
     McpConnector: _beside_functions(_mcp),
 }
-"""The form of each server tool that the API has."""
+"""The encoder of each server tool that the API has."""

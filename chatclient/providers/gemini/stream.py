@@ -98,13 +98,15 @@ _PLAIN = {"content", "index"}
 class StreamDecoder:
     """Converts the values of a stream to chunks."""
 
-    __slots__ = ("_blocked", "_candidates", "_content", "_headers", "_started", "_usage")
+    __slots__ = ("_blocked", "_candidates", "_first_content", "_headers", "_started", "_usage")
 
     def __init__(self, headers: Headers = EMPTY) -> None:
         self._headers = headers
         self._candidates: dict[int, _Candidate] = {}
         self._started = False
-        self._content: Sequence[Part] = ()  # the first parts with content
+        self._first_content: Sequence[
+            Part
+        ] = ()  # parts of the first chunk with content; an answer may have none
         self._blocked = False
         self._usage: Mapping[str, Any] | None = None  # received but not emitted
 
@@ -120,13 +122,13 @@ class StreamDecoder:
         self._usage = chunk.get("usageMetadata") or self._usage
         only = candidates[0] if len(candidates) == 1 else None
         if only is not None and (text := self._plain_text(chunk, only)) is not None:
-            self._content = self._content or ([text] if text else ())
+            self._first_content = self._first_content or ([text] if text else ())
             return text
         raise_for_error(PROVIDER, chunk, self._headers)
         generations = [self._delta(candidate) for candidate in candidates] or blocked_answer(chunk)
         self._blocked = self._blocked or bool(generations and not candidates)
         parts = (part for generation in generations for part in generation.output.parts)
-        self._content = self._content or list(filter(is_content, parts))
+        self._first_content = self._first_content or list(filter(is_content, parts))
         self._started = True
         if self._usage is not None:
             chunk["usageMetadata"], self._usage = self._usage, None
@@ -137,7 +139,7 @@ class StreamDecoder:
         states = self._candidates.values()
         if not self._blocked and not (states and all(state.finished for state in states)):
             raise stream_ended_early(PROVIDER)
-        if states and all(is_malformed_call(state.native, self._content) for state in states):
+        if states and all(is_malformed_call(state.native, self._first_content) for state in states):
             raise empty_response(PROVIDER, [state.native for state in states])
         if self._usage is None:
             return None

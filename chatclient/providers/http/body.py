@@ -1,8 +1,11 @@
 """Reads response bodies, within size limits and deadlines."""
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Literal
+
+import anyio
 
 from chatclient.errors import InvalidResponseError, RequestTimeoutError, ResponseLimitError
 from chatclient.providers.http.auth import Headers
@@ -49,24 +52,30 @@ class BodyReader:
         msg = f"{self._provider} answered in the encoding {encoding!r}, which was not asked for"
         raise InvalidResponseError(msg, provider=self._provider)
 
-    async def read(self, response: Any, runtime: Runtime, limit: _Limit) -> bytes:
+    async def read(self, response: Any, headers: Headers, runtime: Runtime, limit: _Limit) -> bytes:
         """Return the complete body; see `stream`."""
-        async with aclosing(self.stream(response, runtime, limit)) as pieces:
+        async with aclosing(self.stream(response, headers, runtime, limit)) as pieces:
             return b"".join([piece async for piece in pieces])
 
     async def stream(
-        self, response: Any, runtime: Runtime, limit: _Limit
+        self, response: Any, headers: Headers, runtime: Runtime, limit: _Limit
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the decoded body as it arrives, up to the *limit* of that name."""
+        """Yield the decoded body of *response* as it arrives, up to the *limit* of that name.
+
+        *headers* are those of the response, from `check_encoding`.
+
+        An uncompressed body of our own transport is read directly; the methods of the response
+        would cost more than the rest of this method.
+        """
         size, maximum = 0, getattr(self._limits, limit)
-        decoded = self._own or "content-encoding" in response.headers
+        decoded = self._own or "content-encoding" in headers
         if runtime.blocking:
-            for piece in response.iter_bytes() if decoded else response.iter_raw():
+            for piece in response.iter_bytes() if decoded else response.stream:
                 size += len(piece)
                 self._check_limits(runtime, size, maximum, limit)
                 yield piece
         else:
-            async for piece in response.aiter_bytes() if decoded else response.aiter_raw():
+            async for piece in response.aiter_bytes() if decoded else response.stream:
                 size += len(piece)
                 self._check_limits(runtime, size, maximum, limit)
                 yield piece
@@ -78,3 +87,21 @@ class BodyReader:
         if runtime.deadline is not None and not runtime.remaining():
             msg = f"{self._provider} did not finish in time"
             raise RequestTimeoutError(msg, provider=self._provider)
+
+
+async def trailing_piece(
+    pieces: AsyncGenerator[bytes, None], end: float, runtime: Runtime
+) -> bytes | None:
+    """Return the next piece after a complete answer, or None if none arrives before *end*.
+
+    Some gateways keep the connection open after the answer, with or without sending keep-alive
+    comments. A blocking request can only wait for the next piece or its read time-out.
+    """
+    left = end - time.monotonic()
+    if left <= 0:
+        return None
+    if runtime.blocking:
+        return await anext(pieces, None)
+    with anyio.move_on_after(left):
+        return await anext(pieces, None)
+    return None

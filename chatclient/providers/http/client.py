@@ -7,16 +7,21 @@ under concurrency.
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    aclosing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-import anyio
-
 from chatclient._internal.checks import check_type
+from chatclient._internal.exceptions import WithoutLocals
 from chatclient._internal.frozen import EMPTY
-from chatclient._internal.tracebacks import WithoutLocals
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import (
     DeadlineExceededError,
@@ -26,18 +31,22 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.providers.http.auth import Headers, HeaderSource, SecretHeaders, Signer
-from chatclient.providers.http.body import BodyReader, received_headers
+from chatclient.providers.http.body import BodyReader, received_headers, trailing_piece
 from chatclient.providers.http.connections import Connections, Pools, Shard, library_of
 from chatclient.providers.http.errors import error_from_body
-from chatclient.providers.http.first_chunk import read_first_chunk
 from chatclient.providers.http.limits import LIMITS, CallCounter, ResponseLimits
-from chatclient.providers.http.reader import Chunk, Reader, is_complete, is_finished
-from chatclient.providers.http.redaction import redact_from, redacting
-from chatclient.providers.http.request import RequestBody, RequestBuilder
+from chatclient.providers.http.reader import (
+    Chunk,
+    Reader,
+    is_complete,
+    is_finished,
+    read_first_chunk,
+)
+from chatclient.providers.http.redaction import Redacting, redact_from
+from chatclient.providers.http.request import RequestBody, RequestBuilder, Timeouts, as_timeouts
 from chatclient.providers.http.retry import RetryPolicy, as_retry_policy, with_retries
 from chatclient.providers.http.shielded_stream import shielded_send
 from chatclient.providers.http.surrogates import SurrogateJoiner
-from chatclient.providers.http.timeouts import Timeouts, as_timeouts
 from chatclient.providers.http.transport_errors import TransportErrors, safe_cause
 from chatclient.providers.http.url import parse_base_url
 from chatclient.runtime.cancellation import running_loop
@@ -170,9 +179,11 @@ class HttpClient:
     ) -> T:
         async def attempt() -> T:
             opened = await self._open(runtime, request_body)
-            with redacting(opened.request):
+            with Redacting(opened.request):
                 try:
-                    content = await self._bodies.read(opened.response, runtime, "answer_bytes")
+                    content = await self._bodies.read(
+                        opened.response, opened.headers, runtime, "answer_bytes"
+                    )
                 except self._errors.error_types(opened.response) as error:
                     raise self._errors.convert(error) from safe_cause(error)
                 finally:
@@ -228,9 +239,7 @@ class HttpClient:
                         for chunk in calls.count(feed(piece)):
                             yield chunk
                     end = time.monotonic() + _TRAILING_SECONDS
-                    while (
-                        piece := await _trailing_piece(started.pieces, end, runtime)
-                    ) is not None:
+                    while (piece := await trailing_piece(started.pieces, end, runtime)) is not None:
                         for chunk in feed(piece):
                             yield chunk
                 except started.error_types:
@@ -248,15 +257,9 @@ class HttpClient:
         """Close the connections of blocking requests and of this event loop."""
         await self._pools.aclose()
 
-    @contextmanager
-    def _total_timeout(self, runtime: Runtime) -> Generator[None, None, None]:
-        """Convert the time-out of a provider that is due to `Timeouts.total`."""
-        try:
-            yield
-        except (RequestTimeoutError, StreamInterruptedError) as error:
-            if self.timeouts.total is None or not is_expired(runtime):
-                raise
-            raise deadline_error(error) from error
+    def _total_timeout(self, runtime: Runtime) -> AbstractContextManager[None]:
+        """Return a context that converts a time-out which is due to `Timeouts.total`."""
+        return _UNLIMITED if self.timeouts.total is None else _with_total_timeout(runtime)
 
     def _prepare(
         self, runtime: Runtime, path: str, body: bytes, headers: Headers
@@ -274,9 +277,9 @@ class HttpClient:
         async with AsyncExitStack() as stack:
             opened = await self._open(runtime, body)
             stack.push_async_callback(self._release, opened.response, opened.shard, runtime)
-            stack.enter_context(redacting(opened.request))
+            stack.enter_context(Redacting(opened.request))
             stack.enter_context(self._errors.as_interruption(opened.response))
-            pieces = self._bodies.stream(opened.response, runtime, "stream_bytes")
+            pieces = self._bodies.stream(opened.response, opened.headers, runtime, "stream_bytes")
             await stack.enter_async_context(aclosing(pieces))
             plain_reader = read(opened.headers)
             if (set_limits := getattr(plain_reader, "set_limits", None)) is not None:
@@ -320,7 +323,7 @@ class HttpClient:
         except BaseException as error:
             await self._release(response, shard, runtime)
             if isinstance(error, self._errors.error_types(client)):
-                with redacting(request):
+                with Redacting(request):
                     raise self._errors.convert(error) from safe_cause(error)
             raise
         await self._release(response, shard, runtime)
@@ -363,27 +366,22 @@ class HttpClient:
         content = b""
         # If the body cannot be read, the error is built from status and headers.
         with suppress(ProviderError, *self._errors.error_types(response)):
-            self._bodies.check_encoding(response, request)
-            content = await self._bodies.read(response, runtime, "error_bytes")
+            encoded = self._bodies.check_encoding(response, request)
+            content = await self._bodies.read(response, encoded, runtime, "error_bytes")
         headers = received_headers(response.headers)
         failure = error_from_body(self.provider, response.status_code, headers, content)
         redact_from(failure, request)
         return failure
 
 
-async def _trailing_piece(
-    pieces: AsyncGenerator[bytes, None], end: float, runtime: Runtime
-) -> bytes | None:
-    """Return the next piece after a complete answer, or None if none arrives before *end*.
+_UNLIMITED = nullcontext()
 
-    Some gateways keep the connection open after the answer, with or without sending keep-alive
-    comments. A blocking request can only wait for the next piece or its read time-out.
-    """
-    left = end - time.monotonic()
-    if left <= 0:
-        return None
-    if runtime.blocking:
-        return await anext(pieces, None)
-    with anyio.move_on_after(left):
-        return await anext(pieces, None)
-    return None
+
+@contextmanager
+def _with_total_timeout(runtime: Runtime) -> Generator[None, None, None]:
+    try:
+        yield
+    except (RequestTimeoutError, StreamInterruptedError) as error:
+        if not is_expired(runtime):
+            raise
+        raise deadline_error(error) from error

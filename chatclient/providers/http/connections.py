@@ -350,5 +350,5 @@ def _environment_proxy(url: Any) -> str | None:
         return None
     if urllib.request.proxy_bypass(url.netloc.decode()):
         return None
-    found = proxies.get(url.scheme) or proxies.get("all")
-    return f"http://{found}" if found and "://" not in found else found
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy

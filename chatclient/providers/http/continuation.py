@@ -42,11 +42,11 @@ class Continuation:
             following = self.next_prompt(prompt, answer)
             if following is None:
                 break
-            more = await ask(following)
+            continuation = await ask(following)
             joined = MessageAggregator()
             joined.add(answer)
-            joined.add(more)
-            answer = joined.response().with_usage(answer.usage + more.usage)
+            joined.add(continuation)
+            answer = joined.response().with_usage(answer.usage + continuation.usage)
         return answer
 
     async def stream(

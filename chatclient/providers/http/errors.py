@@ -27,10 +27,10 @@ from chatclient.providers.http.error_details import (
     error_in,
     message_in,
     request_id,
+    retry_after,
     status_in,
 )
 from chatclient.providers.http.limits import LIMITS
-from chatclient.providers.http.retry_after import retry_after
 from chatclient.providers.wire.fields import MALFORMED, text_field
 
 

@@ -1,9 +1,16 @@
-"""Base class of models that send HTTP requests."""
+"""Base class of models that send HTTP requests, directly or as items of a batch."""
 
-from typing import Protocol
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar, cast
 
 from chatclient._internal.closeable import Closeable
-from chatclient.providers.http.client import HttpClient
+from chatclient._internal.frozen import EMPTY
+from chatclient.chat.batch_api import BatchApi, SendItem
+from chatclient.providers.http.auth import Headers
+from chatclient.providers.http.client import HttpAnswer, HttpClient
+from chatclient.providers.http.errors import parse_json
+from chatclient.runtime.runtime import Runtime
 
 
 class _Named(Protocol):
@@ -34,3 +41,62 @@ class HttpModel(Closeable):
     async def aclose(self) -> None:
         """Close the connections of blocking calls and of this event loop."""
         await self._http.aclose()
+
+
+T = TypeVar("T")
+M = TypeVar("M", bound=HttpModel)
+
+
+class BatchHttpClient:
+    """Has the interface of an `HttpClient` that does not stream; requests become items of a batch.
+
+    Args:
+        http: The client whose requests are answered in batches.
+        send: Answers a request.
+    """
+
+    def __init__(self, http: HttpClient, send: SendItem) -> None:
+        self._http = http
+        self._send = send
+        self.provider = http.provider
+        self.base_url = http.base_url
+
+    async def post(
+        self,
+        runtime: Runtime,
+        path: str,
+        body: bytes,
+        decode: Callable[[HttpAnswer], T],
+        headers: Headers = EMPTY,
+    ) -> T:
+        """Return the decoded response of an item with *body*."""
+        return decode(HttpAnswer(EMPTY, await self._send(path, body, headers, runtime)))
+
+
+def batched_model(model: M, api: BatchApi, send: SendItem) -> tuple[M, BatchApi]:
+    """Return a copy of *model* whose requests go to *send*, and *api*."""
+    other = copy.copy(model)
+    other._http = cast("HttpClient", BatchHttpClient(model._http, send))  # noqa: SLF001
+    return other, api
+
+
+def json_of(http: HttpClient) -> Callable[[HttpAnswer], Mapping[str, Any]]:
+    """Return a function that decodes an answer that is a JSON object."""
+
+    def decode(answer: HttpAnswer) -> Mapping[str, Any]:
+        data: Mapping[str, Any] = parse_json(http.provider, answer.body)
+        return data
+
+    return decode
+
+
+def json_lines(http: HttpClient) -> Callable[[HttpAnswer], list[Mapping[str, Any]]]:
+    """Return a function that decodes an answer in the JSON Lines format."""
+
+    def decode(answer: HttpAnswer) -> list[Mapping[str, Any]]:
+        lines: Iterable[bytes] = filter(None, answer.body.splitlines())
+        # Exact numbers, as in answers that are not part of a batch.
+        values: Iterator[Any] = (parse_json(http.provider, line, exact=True) for line in lines)
+        return list(values)
+
+    return decode

@@ -1,15 +1,54 @@
-"""Stream readers: pieces of bytes in, chunks out; no I/O."""
+"""Stream readers: pieces of bytes in, chunks out; no I/O.
 
-from collections.abc import Callable, Iterable, Iterator
+A listener gets the raw events of a stream. A request can be retried until its first content chunk.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Protocol
+from itertools import chain
+from typing import Any, Protocol, TypeVar, cast
 
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import InvalidResponseError, ResponseLimitError
 from chatclient.providers.http.limits import LIMITS, ResponseLimits
-from chatclient.providers.http.sse import ServerSentEvent, ServerSentEventDecoder
-from chatclient.providers.http.stream_listener import with_listener
+from chatclient.providers.http.sse import ServerSentEvent, ServerSentEventDecoder, is_end
+from chatclient.runtime.observation import WireListener, wire_listener
+
+_R = TypeVar("_R")
+
+
+def with_listener(reader: _R) -> _R:
+    """Return *reader*; if an observer listens, wrapped so that it receives each event.
+
+    Args:
+        reader: Splits a stream into events or lines, with `feed` for bytes and `finish` for the
+            rest.
+    """
+    notify = wire_listener("received")
+    return reader if notify is None else cast("_R", _ListeningReader(reader, notify))
+
+
+class _ListeningReader:
+    """Passes what another reader returns to a listener."""
+
+    def __init__(self, reader: Any, notify: WireListener) -> None:
+        self._reader = reader
+        self._notify = notify
+
+    def feed(self, chunk: bytes) -> Any:
+        return self._report(self._reader.feed(chunk))
+
+    def finish(self) -> Any:
+        return self._report(self._reader.finish())
+
+    def _report(self, events: Any) -> Any:
+        for event in [events] if isinstance(events, bytes) else events:
+            data = event if isinstance(event, bytes) else event[0]
+            if data.strip() and not is_end(data):
+                self._notify(data)
+        return events
+
 
 Chunk = ChatResponse | str
 """An item of a stream; a string is a piece of the answer's text."""
@@ -194,3 +233,46 @@ class EventReader:
             with suppress(InvalidResponseError):  # truncated, or no JSON at all
                 return (self._decode(rest),)
         return self._decoder.finish(rest)
+
+
+async def read_until_content(chunks: AsyncGenerator[Chunk, None]) -> list[Chunk]:
+    """Return *chunks* up to and including the first with content; others may precede it."""
+    first: list[Chunk] = []
+    async for chunk in chunks:
+        first.append(chunk)
+        if _has_content(chunk):
+            break
+    return first
+
+
+async def read_first_chunk(
+    reader: Reader, pieces: AsyncGenerator[bytes, None]
+) -> tuple[Iterator[Chunk], bool]:
+    """Return the first chunks of an answer, and whether they are the complete answer.
+
+    Consumes *pieces* up to the one that contains the first content. The returned iterator decodes
+    the rest of that piece lazily.
+    """
+    first: list[Chunk] = []
+    async for piece in pieces:
+        chunks = iter(reader.feed(piece))
+        if _take_until_content(chunks, first):
+            return chain(first, chunks), False
+    chunks = iter(reader.finish())
+    _take_until_content(chunks, first)
+    return chain(first, chunks), True
+
+
+def _take_until_content(chunks: Iterator[Chunk], first: list[Chunk]) -> bool:
+    """Move *chunks* to *first* up to the first with content; return whether there was one."""
+    for chunk in chunks:
+        first.append(chunk)
+        if _has_content(chunk):
+            return True
+    return False
+
+
+def _has_content(chunk: Chunk) -> bool:
+    if isinstance(chunk, ChatResponse):
+        return any(generation.output.parts for generation in chunk.generations)
+    return chunk != ""  # an invalid chunk is passed on and rejected by the caller

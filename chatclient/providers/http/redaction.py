@@ -2,13 +2,13 @@
 
 import base64
 import binascii
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from os.path import commonprefix
 from typing import Any
 from urllib.parse import parse_qsl
 
-from chatclient._internal.tracebacks import chain_of
+from chatclient._internal.exceptions import chain_of
 from chatclient.errors import ProviderError
 
 # Every other header may contain a key; gateways define their own.
@@ -41,15 +41,24 @@ def redact_from(error: ProviderError, request: Any) -> None:
                 setattr(linked, name, masked)
 
 
-@contextmanager
-def redacting(request: Any) -> Generator[None, None, None]:
-    """Mask the secrets of *request* (None if not built yet) in errors raised in this context."""
-    try:
-        yield
-    except ProviderError as error:
-        if request is not None:
-            redact_from(error, request)
-        raise
+class Redacting:
+    """A context whose provider errors do not contain the secrets of *request*.
+
+    *request* is None if it is not built yet.
+    """
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Mask the secrets in *error*."""
+        if self._request is not None and isinstance(error, ProviderError):
+            redact_from(error, self._request)
 
 
 def _secrets_of(request: Any) -> Iterator[str]:

@@ -6,8 +6,8 @@ from typing import Any, TypedDict
 from chatclient.providers.http.auth import Headers, KeySource, Signer, auth_headers
 from chatclient.providers.http.client import HttpClient
 from chatclient.providers.http.limits import LIMITS, ResponseLimits
+from chatclient.providers.http.request import Timeouts
 from chatclient.providers.http.retry import RetryPolicy
-from chatclient.providers.http.timeouts import Timeouts
 
 
 class HttpOptions(TypedDict, total=False):

@@ -37,6 +37,38 @@ def fetch_model_file(file: ModelFile) -> Path:
     return find_installed(file) or _download(file)
 
 
+def find_model_file(file: ModelFile) -> Path | None:
+    """Return the path of *file* if it is on this machine, without asking the hub.
+
+    Blocks: a file is verified when it is found for the first time.
+
+    Raises:
+        ModelFileError: The file is on this machine, but cannot be read.
+    """
+    if (installed := find_installed(file)) is not None:
+        return installed
+    try:
+        hub = import_module("huggingface_hub")
+    except ImportError:
+        return None
+    return _cached(hub, file)
+
+
+def _cached(hub: Any, file: ModelFile) -> Path | None:
+    """Return the path of *file* in the cache of the hub; a corrupt one is removed."""
+    cached = hub.try_to_load_from_cache(**_where(file))
+    if not isinstance(cached, str):
+        return None
+    if is_verified(Path(cached), file):
+        return Path(cached)
+    _remove(Path(cached))
+    return None
+
+
+def _where(file: ModelFile) -> dict[str, str]:
+    return {"repo_id": file.repository, "filename": file.filename, "revision": file.revision}
+
+
 def _download(file: ModelFile) -> Path:
     try:
         import_module("huggingface_hub.file_download")  # and the modules `constants` and `errors`
@@ -56,16 +88,12 @@ def _download(file: ModelFile) -> Path:
 
 
 def _fetch(hub: Any, file: ModelFile) -> Path:
-    where = {"repo_id": file.repository, "filename": file.filename, "revision": file.revision}
-    cached = hub.try_to_load_from_cache(**where)
-    if isinstance(cached, str):
-        # Without asking the hub: the hash identifies the file.
-        if is_verified(Path(cached), file):
-            return Path(cached)
-        _remove(Path(cached))
+    # Without asking the hub: the hash identifies the file.
+    if (cached := _cached(hub, file)) is not None:
+        return cached
     _check_space(file, Path(hub.constants.HF_HUB_CACHE))
     path = Path(
-        hub.hf_hub_download(**where, library_name="chatclient", library_version=__version__)
+        hub.hf_hub_download(**_where(file), library_name="chatclient", library_version=__version__)
     )
     if is_verified(path, file):
         return path

@@ -32,9 +32,14 @@ class LlamaMissingError(LlamaServerError):
     """llama.cpp is not installed."""
 
 
+def llama_installed() -> bool:
+    """Return whether llama.cpp is installed."""
+    return importlib.util.find_spec("xllamacpp") is not None
+
+
 def require_llama() -> None:
     """Raise `LlamaMissingError` unless llama.cpp is installed."""
-    if importlib.util.find_spec("xllamacpp") is None:
+    if not llama_installed():
         msg = "The local model needs xllamacpp. Run: pip install 'chatclient[local]'"
         raise LlamaMissingError(msg, provider="local")
 

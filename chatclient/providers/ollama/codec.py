@@ -114,11 +114,11 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     parameters.update(getattr(options, "model_options", None) or {})
     if parameters:
         body["options"] = parameters
-    form = options.output_schema
-    if form is None:
-        form = getattr(options, "response_format", None)
-    if form is not None:
-        body["format"] = form
+    output_format = options.output_schema
+    if output_format is None:
+        output_format = getattr(options, "response_format", None)
+    if output_format is not None:
+        body["format"] = output_format
     if options.tool_callbacks and options.tool_choice != "none":
         body["tools"] = [_tool(each) for each in sendable_definitions(options, OLLAMA_RULES)]
     return merge_extra(body, options.extra)

@@ -15,9 +15,8 @@ from chatclient.providers.http.auth import Headers, Key, key_source
 from chatclient.providers.http.client import HttpAnswer, HttpClient
 from chatclient.providers.http.limits import ResponseLimits
 from chatclient.providers.http.model import HttpModel
-from chatclient.providers.http.reader import Chunk, join_stream
+from chatclient.providers.http.reader import Chunk, join_stream, with_listener
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
-from chatclient.providers.http.stream_listener import with_listener
 from chatclient.providers.http.url import first_url
 from chatclient.providers.ollama.codec import (
     PROVIDER,

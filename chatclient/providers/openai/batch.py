@@ -8,9 +8,9 @@ from urllib.parse import quote
 from chatclient._internal.json import dumps, dumps_exact
 from chatclient.chat.batch_api import BatchAnswers, BatchApi, BatchItem
 from chatclient.errors import ChatClientError, ProviderError
-from chatclient.providers.http.batch import json_lines, json_of
 from chatclient.providers.http.client import HttpClient
 from chatclient.providers.http.errors import error_from_data
+from chatclient.providers.http.model import json_lines, json_of
 from chatclient.runtime.runtime import Runtime
 
 _ENDED = {"completed", "expired", "cancelled"}  # an expired batch has partial results
@@ -36,10 +36,10 @@ class OpenAIBatchApi(BatchApi):
             % (dumps(item.key), dumps(endpoint), item.body)
             for item in items
         )
-        content_type, form = _form(lines)
+        content_type, upload = _upload_form(lines)
         headers = {"content-type": content_type}
         decode = json_of(self._http)
-        file = await self._http.post(runtime, "/files", form, decode, headers)
+        file = await self._http.post(runtime, "/files", upload, decode, headers)
         body = {
             "input_file_id": file["id"],
             "endpoint": endpoint,
@@ -87,7 +87,7 @@ def _path(batch_id: str) -> str:
     return f"/batches/{quote(batch_id, safe='')}"
 
 
-def _form(lines: bytes) -> tuple[str, bytes]:
+def _upload_form(lines: bytes) -> tuple[str, bytes]:
     """Return content type and body of a form that uploads *lines* as a file."""
     boundary = os.urandom(16).hex()
     parts = (
@@ -96,7 +96,7 @@ def _form(lines: bytes) -> tuple[str, bytes]:
     )
     body = b"".join(
         b"--%b\r\nContent-Disposition: form-data; %b\r\n%b\r\n%b\r\n"
-        % (boundary.encode(), name.encode(), more, content)
-        for name, more, content in parts
+        % (boundary.encode(), name.encode(), header, content)
+        for name, header, content in parts
     )
     return f"multipart/form-data; boundary={boundary}", body + b"--%b--\r\n" % boundary.encode()

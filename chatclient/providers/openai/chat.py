@@ -15,10 +15,9 @@ from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.providers.http.auth import Headers, Key, key_source
-from chatclient.providers.http.batch import batched_model
 from chatclient.providers.http.client import HttpAnswer, HttpClient
 from chatclient.providers.http.errors import parse_json
-from chatclient.providers.http.model import HttpModel
+from chatclient.providers.http.model import HttpModel, batched_model
 from chatclient.providers.http.reader import EventReader, decode_body
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
 from chatclient.providers.http.url import first_url

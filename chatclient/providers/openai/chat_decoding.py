@@ -21,8 +21,7 @@ from chatclient.providers.http.error_details import failed_base_response
 from chatclient.providers.http.errors import empty_response, error_from_data, invalid_response
 from chatclient.providers.openai.dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai.metadata import metadata_of
-from chatclient.providers.openai.reasoning import FIELDS, decode_reasoning_item
-from chatclient.providers.openai.think_tags import ThinkTags
+from chatclient.providers.openai.reasoning import FIELDS, ThinkTags, decode_reasoning_item
 from chatclient.providers.wire.fields import (
     MALFORMED,
     dump_arguments,
@@ -47,9 +46,9 @@ def decode_response(data: Any, dialect: Dialect, headers: Headers = EMPTY) -> Ch
         raise invalid_response(dialect.provider, data, error) from error
 
 
-def raise_for_errors(data: Any, dialect: Dialect, headers: Headers, event: str = "") -> None:
+def raise_for_errors(data: Any, dialect: Dialect, headers: Headers, event_name: str = "") -> None:
     """Raise the error that a response, or an event of a stream, reports despite status 200."""
-    if not isinstance(data, Mapping):
+    if not isinstance(data, dict):
         return
     choices = data.get("choices")
     groq = data.get("x_groq")  # the reason why a stream was aborted
@@ -58,7 +57,7 @@ def raise_for_errors(data: Any, dialect: Dialect, headers: Headers, event: str =
         raise error_from_data(dialect.provider, 0, {**data, "error": error}, headers)
     is_message = choices is None and ("message" in data or "detail" in data)
     is_failure = data.get("success") is False or failed_base_response(data)
-    if event == "error" or data.get("object") == "error" or is_message or is_failure:
+    if event_name == "error" or data.get("object") == "error" or is_message or is_failure:
         raise error_from_data(dialect.provider, 0, data, headers)
 
 
@@ -76,8 +75,16 @@ def _generation(choice: Mapping[str, Any], at: int, dialect: Dialect) -> Generat
         finish_reason(native, calls=calls, refused=refused),
         native,
         int_field(choice.get("index")) or at,
-        other_fields(choice, CHOICE_FIELDS),
+        _choice_metadata(choice),
     )
+
+
+def _choice_metadata(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the other fields of a complete choice; log probabilities as in a stream."""
+    fields = other_fields(choice, CHOICE_FIELDS)
+    if not (logprobs := fields.get("logprobs")):
+        return fields
+    return FrozenDict({**fields, "logprobs": {k: v for k, v in logprobs.items() if v}})
 
 
 _FINISH_REASONS: dict[str, FinishReason] = {
@@ -112,10 +119,12 @@ def finish_reason(native: str | None, *, calls: bool, refused: bool) -> FinishRe
 CHOICE_FIELDS = frozenset({"message", "delta", "finish_reason", "index", "text"})
 
 # Kept unchanged: results of the provider's own tools, and fields to send back.
-_KEPT = ("annotations", "executed_tools", "extra_content", *FIELDS)
+_KEPT_FIELDS = ("annotations", "executed_tools", "extra_content", *FIELDS)
 
-_COMMON = frozenset({"role", "content", "refusal", "reasoning", "reasoning_content", "tool_calls"})
-_MESSAGE_FIELDS = _COMMON | {"function_call", "audio", "images", *_KEPT}
+_COMMON_FIELDS = frozenset(
+    {"role", "content", "refusal", "reasoning", "reasoning_content", "tool_calls"}
+)
+_MESSAGE_FIELDS = _COMMON_FIELDS | {"function_call", "audio", "images", *_KEPT_FIELDS}
 
 
 def decode_message(message: Mapping[str, Any], provider: str) -> AssistantMessage:
@@ -140,7 +149,7 @@ def decode_parts(
         parts.extend(_listed_content(content, provider))
     if refusal := text_field(message.get("refusal")):
         parts.append(_refusal(refusal, provider))
-    if not message.keys() <= _COMMON:
+    if not message.keys() <= _COMMON_FIELDS:
         parts.extend(_rare_parts(message, provider, call_part))
     if calls := message.get("tool_calls"):
         parts.extend(call_part(call) for call in calls)
@@ -149,11 +158,11 @@ def decode_parts(
 
 def message_metadata(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields of a message, or a stream's delta, that are not decoded to parts."""
-    more = other_fields(message, _MESSAGE_FIELDS)
+    metadata = other_fields(message, _MESSAGE_FIELDS)
     for name in ("reasoning_content", "reasoning"):
         if message.get(name):
-            return FrozenDict({**more, REASONING_FIELD: name})
-    return more
+            return FrozenDict({**metadata, REASONING_FIELD: name})
+    return metadata
 
 
 def _listed_content(content: Any, provider: str) -> Iterator[Any]:
@@ -196,7 +205,7 @@ def _rare_parts(
         yield _image(image["image_url"]["url"])
     if audio := message.get("audio"):
         yield from _audio(audio, provider, with_transcript=not message.get("content"))
-    for key in _KEPT:
+    for key in _KEPT_FIELDS:
         if value := message.get(key):
             yield ProviderPart(provider, FrozenDict({key: value}))
     call = message.get("function_call")  # deprecated form of `tool_calls`

@@ -1,6 +1,7 @@
-"""Encodes messages for Chat Completions; no I/O."""
+"""Encodes messages and their media for Chat Completions; no I/O."""
 
 import hashlib
+import mimetypes
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -19,16 +20,15 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.errors import UsageError
 from chatclient.providers.openai.dialect import REASONING_FIELD, Dialect
-from chatclient.providers.openai.media import media_part
-from chatclient.providers.openai.reasoning import FIELDS, reasoning_item
-from chatclient.providers.openai.think_tags import tagged_text
+from chatclient.providers.openai.reasoning import FIELDS, reasoning_item, tagged_text
 from chatclient.providers.wire.fields import (
     arguments_json,
     unsupported_message,
     valid_tool_name,
 )
-from chatclient.providers.wire.media import encode_tool_media
+from chatclient.providers.wire.media import base64_of, encode_tool_media, is_inline
 
 _ACKNOWLEDGEMENT = AssistantMessage("I have the results.")
 
@@ -134,16 +134,16 @@ def _assistant(message: AssistantMessage, dialect: Dialect) -> dict[str, Any]:
     text, fields = _text_and_fields(message, dialect)
     tagged = tagged_text(message.parts, dialect.provider)
     content: Any = tagged + text or None
+    # Reasoning is sent back in one of four ways, or not: OpenAI itself takes none here.
     if tagged:
-        pass  # its reasoning is in the text
+        pass  # 1. in tags, as part of the text
     elif dialect.reasoning_field == "content":
-        content = _content_with_thinking(message, dialect) or content
-    # Without a field for it, the reasoning is from OpenAI's Responses API and is not sent.
+        content = _content_with_thinking(message, dialect) or content  # 2. as Mistral's parts
     elif dialect.reasoning_field and (message.reasoning or dialect.needs_reasoning):
-        if items := _content_reasoning(message, dialect):
-            content = [*items, _text(text)] if text else items
+        if items := _reasoning_items(message, dialect):
+            content = [*items, _text(text)] if text else items  # 3. as Databricks' parts
         elif fields.keys().isdisjoint(FIELDS):
-            fields.update(_reasoning_field(message, dialect))
+            fields.update(_reasoning_field(message, dialect))  # 4. in a field of the message
     if calls := message.tool_calls:
         fields["tool_calls"] = [_tool_call(call, dialect) for call in calls]
     elif content is None and not fields.keys() & {"refusal", "audio"}:
@@ -186,10 +186,10 @@ def _merge_fragments(old: Any, new: Any) -> Any:
     return new
 
 
-def _content_reasoning(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
+def _reasoning_items(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
     """Return the reasoning that was received as content parts, to send it as such."""
-    own = [reasoning_item(r) for r in message.reasoning if r.provider == dialect.provider]
-    return [dict(data) for data in own if data is not None]
+    items = [reasoning_item(r) for r in message.reasoning if r.provider == dialect.provider]
+    return [dict(item) for item in items if item is not None]
 
 
 def _reasoning_field(message: AssistantMessage, dialect: Dialect) -> dict[str, str]:
@@ -199,8 +199,8 @@ def _reasoning_field(message: AssistantMessage, dialect: Dialect) -> dict[str, s
         name = message.metadata.get(REASONING_FIELD)
     if name is None:
         return {}
-    own = [r.text for r in message.reasoning if r.provider in ("", dialect.provider)]
-    return {name: "".join(own)} if own or dialect.needs_reasoning else {}
+    texts = [r.text for r in message.reasoning if r.provider in ("", dialect.provider)]
+    return {name: "".join(texts)} if texts or dialect.needs_reasoning else {}
 
 
 def _content_with_thinking(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
@@ -211,8 +211,9 @@ def _content_with_thinking(message: AssistantMessage, dialect: Dialect) -> list[
             thinking = {"type": "thinking", "thinking": [_text(part.text)]}
             content.append(dict(part.data) if part.data else thinking)
         elif isinstance(part, ProviderPart):
-            own = part.provider == dialect.provider and "type" in part.data
-            content.extend([dict(part.data)] if own else [_text(part.text)] if part.text else [])
+            is_native = part.provider == dialect.provider and "type" in part.data
+            text_parts = [_text(part.text)] if part.text else []
+            content.extend([dict(part.data)] if is_native else text_parts)
         elif isinstance(part, str) and part:
             content.append(_text(part))
     return [] if all(part["type"] == "text" for part in content) else content
@@ -278,3 +279,51 @@ def _media_content(response: ToolResponse, dialect: Dialect) -> list[dict[str, A
     introduction = f"Content returned by tool {response.name} (call {response.id}):"
     media, errors = encode_tool_media(response.media, partial(media_part, dialect=dialect))
     return [_text(introduction), *media, *map(_text, errors)]
+
+
+def media_part(media: Media, dialect: Dialect) -> dict[str, Any]:
+    """Return *media* as a content part, or raise `UsageError` if the server does not accept it."""
+    kind = media.mime_type.partition("/")[0]
+    if kind == "image":
+        detail = {key: media.metadata[key] for key in ("detail",) if key in media.metadata}
+        return {"type": "image_url", "image_url": {"url": _url(media, dialect), **detail}}
+    if kind == "audio" and (content := base64_of(media)) is not None:
+        audio = {"data": content, "format": _audio_format(media.mime_type)}
+        return {"type": "input_audio", "input_audio": audio}
+    if kind == "video" and (name := dialect.video_field) is not None:
+        return {"type": name, name: {"url": _url(media, dialect)}}
+    if dialect.document_field == "document_url":
+        return {"type": "document_url", "document_url": _url(media, dialect)}
+    if media.id is not None:
+        return {"type": "file", "file": {"file_id": media.id}}
+    if not dialect.documents_by_url and not is_inline(media):
+        raise UsageError(f"{_rejection(media, dialect)} by its URL in {_alternative(kind)}")
+    return {"type": "file", "file": {"filename": file_name(media), "file_data": media.url()}}
+
+
+def _url(media: Media, dialect: Dialect) -> str:
+    if url := media.url():
+        return url
+    kind = media.mime_type.partition("/")[0]
+    raise UsageError(f"{_rejection(media, dialect)} by its id in {_alternative(kind)}")
+
+
+def _rejection(media: Media, dialect: Dialect) -> str:
+    return f"{dialect.provider} takes no {media.mime_type}"
+
+
+def _alternative(kind: str) -> str:
+    # The Responses API accepts neither audio nor video.
+    other = "" if kind in ("audio", "video") else ", or ask through the Responses API"
+    return f"Chat Completions; send the bytes{other}"
+
+
+def file_name(media: Media) -> str:
+    """Return the file name; the provider reads the type from its extension."""
+    return media.name or f"file{mimetypes.guess_extension(media.mime_type) or ''}"
+
+
+def _audio_format(mime_type: str) -> str:
+    """Return the API's name of an audio type."""
+    subtype = mime_type.partition("/")[2]
+    return {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}.get(subtype, subtype)

@@ -161,9 +161,9 @@ def _audio(audio: Mapping[str, Any]) -> Media:
     return Media(f"audio/{subtype}", base64.b64decode(audio["data"]))
 
 
-def _media(url: str, default: str, **more: Any) -> Media:
+def _media(url: str, default: str, **details: Any) -> Media:
     """Return the media of a URL or `data:` URL; *default* is its type if the URL has none."""
     head, is_data, content = url.partition(";base64,")
     if is_data:
-        return Media(head.removeprefix("data:") or default, base64.b64decode(content), **more)
-    return Media(mimetypes.guess_type(url.partition("?")[0])[0] or default, url, **more)
+        return Media(head.removeprefix("data:") or default, base64.b64decode(content), **details)
+    return Media(mimetypes.guess_type(url.partition("?")[0])[0] or default, url, **details)

@@ -1,14 +1,16 @@
-"""Encodes options for Chat Completions; no I/O."""
+"""Encodes options for Chat Completions, and schemas for OpenAI's strict mode; no I/O."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from chatclient._internal.frozen import EMPTY
+from chatclient._internal.json_schema import strict_form
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
 from chatclient.providers.openai.dialect import Dialect
-from chatclient.providers.openai.schemas import enforceable, json_schema_format, with_own_strict
 from chatclient.providers.wire.common_options import (
     COMMON_OPTIONS,
     CommonOptions,
@@ -101,10 +103,10 @@ def _tools(options: ChatOptions, dialect: Dialect) -> dict[str, Any]:
 
 
 def _tool(definition: ToolDefinition, provider: str, *, strict: bool | None) -> dict[str, Any]:
-    own = definition.provider_options.get(provider, EMPTY)
-    definition = with_own_strict(definition, own)
+    provider_options = definition.provider_options.get(provider, EMPTY)
+    definition = with_own_strict(definition, provider_options)
     function: dict[str, Any] = {
-        **own,
+        **provider_options,
         "name": definition.name,
         "description": definition.description,
         "parameters": definition.input_schema,
@@ -112,9 +114,9 @@ def _tool(definition: ToolDefinition, provider: str, *, strict: bool | None) -> 
     if definition.strict is not None:
         function["strict"] = definition.strict
     elif strict is not None:
-        form = enforceable(definition.input_schema) if strict else None
-        function["strict"] = form is not None
-        function["parameters"] = form or definition.input_schema
+        strict_schema = enforceable(definition.input_schema) if strict else None
+        function["strict"] = strict_schema is not None
+        function["parameters"] = strict_schema or definition.input_schema
     return {"type": "function", "function": function}
 
 
@@ -123,3 +125,63 @@ def _response_format(options: ChatOptions) -> Mapping[str, Any] | None:
     if schema is None:
         return getattr(options, "response_format", None)
     return {"type": "json_schema", "json_schema": json_schema_format(schema)}
+
+
+def json_schema_format(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *schema* as the `json_schema` response format of both OpenAI APIs."""
+    # The API rejects names such as `list[Film]`.
+    name = re.sub(r"[^a-zA-Z0-9_-]+", "_", str(schema.get("title") or "")).strip("_")[:64]
+    strict_schema = enforceable(schema)
+    return {
+        "name": name or "answer",
+        "schema": strict_schema or schema,
+        "strict": strict_schema is not None,
+    }
+
+
+def enforceable(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return *schema* in the form that strict mode requires, or None.
+
+    Open objects and optional properties have no equivalent in strict mode. Unsupported keywords,
+    such as lengths, are removed.
+    """
+    return strict_form(schema) if _is_closed(schema) else None
+
+
+def with_own_strict(
+    definition: ToolDefinition, provider_options: Mapping[str, Any]
+) -> ToolDefinition:
+    """Return *definition* as strict as *provider_options*, its options for the provider, say.
+
+    A schema that has no strict form stays as it is, and is not enforced.
+    """
+    if "strict" not in provider_options or provider_options["strict"] == definition.strict:
+        return definition
+    strict_schema = strict_form(definition.input_schema) if provider_options["strict"] else None
+    return replace(
+        definition,
+        strict=strict_schema is not None,
+        input_schema=definition.input_schema if strict_schema is None else strict_schema,
+    )
+
+
+def _is_closed(schema: Any) -> bool:
+    """Return whether all objects of a schema are closed, and all their properties required."""
+    if isinstance(schema, list | tuple):
+        return all(_is_closed(item) for item in schema)
+    if not isinstance(schema, Mapping):
+        return True
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) or schema.get("type") == "object":
+        named = properties if isinstance(properties, Mapping) else {}
+        if schema.get("additionalProperties") is not False:
+            return False
+        if set(named) != set(schema.get("required") or ()):
+            return False
+        return all(_is_closed(value) for value in (*named.values(), *_definitions(schema)))
+    return all(_is_closed(value) for value in schema.values())
+
+
+def _definitions(schema: Mapping[str, Any]) -> Iterator[Any]:
+    for key in ("$defs", "definitions"):
+        yield from (schema.get(key) or {}).values()

@@ -24,8 +24,12 @@ from chatclient.providers.openai.chat_decoding import (
 from chatclient.providers.openai.chat_names import CallNames
 from chatclient.providers.openai.dialect import Dialect
 from chatclient.providers.openai.metadata import metadata_of
-from chatclient.providers.openai.reasoning import FIELDS, ContentReasoning, FieldReasoning
-from chatclient.providers.openai.think_tags import ThinkTags
+from chatclient.providers.openai.reasoning import (
+    FIELDS,
+    ContentReasoning,
+    FieldReasoning,
+    ThinkTags,
+)
 from chatclient.providers.wire.fields import MALFORMED, int_field, other_fields
 
 
@@ -94,20 +98,35 @@ class _Streamed:
 
 @dataclass(slots=True)
 class _Choice:
-    """State of one answer of a stream."""
+    """State of one answer of a stream.
+
+    Attributes:
+        has_calls: Whether a tool was called.
+        has_refusal: Whether the model refused.
+        is_finished: Whether the finish reason was received.
+        reasoning_details: The reasoning in fields of its own, by field; emitted at the end.
+        content_reasoning: Joins the reasoning in content parts.
+        logprobs: The log probabilities so far; part of the metadata of the last chunk.
+        audio_id: The part with the id of the audio, which chunks repeat.
+        call_names: Holds names of calls back until they are complete.
+        streamed: What was streamed.
+        tags: Splits reasoning in tags from the text, if there may be some.
+    """
 
     has_calls: bool = False
     has_refusal: bool = False
     is_finished: bool = False
-    details: dict[str, FieldReasoning] = field(default_factory=dict)
-    reasoning: ContentReasoning = field(default_factory=ContentReasoning)
+    reasoning_details: dict[str, FieldReasoning] = field(default_factory=dict)
+    content_reasoning: ContentReasoning = field(default_factory=ContentReasoning)
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
     audio_id: ProviderPart | None = None
-    names: CallNames = field(default_factory=CallNames)
+    call_names: CallNames = field(default_factory=CallNames)
     streamed: _Streamed = field(default_factory=_Streamed)
     tags: ThinkTags | None = None
 
-    def take_details(self, delta: Mapping[str, Any], *, is_full_message: bool) -> Mapping[str, Any]:
+    def take_reasoning_details(
+        self, delta: Mapping[str, Any], *, is_full_message: bool
+    ) -> Mapping[str, Any]:
         """Collect the reasoning details of *delta*, to emit them at the end; return the rest."""
         if delta.keys().isdisjoint(FIELDS):
             return delta
@@ -116,7 +135,7 @@ class _Choice:
             if is_full_message and name in self.streamed.fields:
                 continue
             for piece in pieces:
-                self.details.setdefault(name, FieldReasoning()).add(piece)
+                self.reasoning_details.setdefault(name, FieldReasoning()).add(piece)
                 self.streamed.fields.add(name)
         return {key: value for key, value in delta.items() if key not in FIELDS}
 
@@ -200,8 +219,10 @@ class StreamDecoder:
         if unfinished := self._unfinished():  # a server without finish reasons
             yield ChatResponse(tuple(self._closing(index, {}, "") for index in unfinished))
         for index, choice in self._choices.items():
-            if choice.names:  # a call after the finish reason
-                yield ChatResponse((Generation(AssistantMessage(choice.names.end()), index=index),))
+            if choice.call_names:  # a call after the finish reason
+                yield ChatResponse(
+                    (Generation(AssistantMessage(choice.call_names.end()), index=index),)
+                )
 
     def _unfinished(self) -> list[int]:
         """Return the indexes of answers without a finish reason."""
@@ -237,30 +258,30 @@ class StreamDecoder:
             tags = ThinkTags(self._dialect.provider) if self._dialect.think_tags else None
             state = self._choices[index] = _Choice(tags=tags)
         provider = self._dialect.provider
-        delta = state.take_details(delta, is_full_message=is_full_message)
+        delta = state.take_reasoning_details(delta, is_full_message=is_full_message)
         if logprobs := choice.get("logprobs"):
             state.add_logprobs(logprobs, is_full_message=is_full_message)
         parts = decode_parts(delta, provider, call_chunk)
         if is_full_message:
-            parts = state.streamed.not_yet_streamed(parts, state.names)
+            parts = state.streamed.not_yet_streamed(parts, state.call_names)
         state.streamed.add(parts, is_full_message=is_full_message)
-        parts = state.reasoning.join(parts, provider)
+        parts = state.content_reasoning.join(parts, provider)
         if state.tags is not None:
             parts = state.tags.split(parts)
         if "audio" in delta:
             parts = state.without_repeated_audio_id(parts)
-        parts = state.names.join(parts)
+        parts = state.call_names.join(parts)
         state.has_calls = state.has_calls or state.streamed.has_calls
         state.has_refusal = state.has_refusal or bool(delta.get("refusal"))
         native = choice.get("finish_reason")
-        metadata, of_message = other_fields(choice, CHOICE_FIELDS), message_metadata(delta)
+        metadata, message_fields = other_fields(choice, CHOICE_FIELDS), message_metadata(delta)
         if native:  # some servers have an empty reason in every chunk
             closing = self._closing(index, metadata, native)
-            message = AssistantMessage((*parts, *closing.output.parts), metadata=of_message)
+            message = AssistantMessage((*parts, *closing.output.parts), metadata=message_fields)
             return Generation(message, closing.finish_reason, native, index, closing.metadata)
-        if not parts and not metadata and not of_message:
+        if not parts and not metadata and not message_fields:
             return None
-        message = AssistantMessage(parts, metadata=of_message)
+        message = AssistantMessage(parts, metadata=message_fields)
         return Generation(message, index=index, metadata=metadata)
 
     def _closing(self, index: int, metadata: Mapping[str, Any], native: str) -> Generation:
@@ -269,10 +290,10 @@ class StreamDecoder:
         state.is_finished = True
         provider = self._dialect.provider
         parts: list[Any] = state.tags.end() if state.tags is not None else []
-        parts += [*state.names.end(), *state.reasoning.end(provider)]
-        for name, reasoning in state.details.items():
+        parts += [*state.call_names.end(), *state.content_reasoning.end(provider)]
+        for name, reasoning in state.reasoning_details.items():
             parts.append(ProviderPart(provider, FrozenDict({name: reasoning.end()})))
-        state.details = {}
+        state.reasoning_details = {}
         if state.logprobs:
             metadata = FrozenDict({**metadata, "logprobs": state.logprobs})
         reason = finish_reason(native, calls=state.has_calls, refused=state.has_refusal)

@@ -6,8 +6,7 @@ from typing import Any
 from chatclient._internal.frozen import FrozenDict
 from chatclient.chat.response import NO_USAGE, ChatResponseMetadata, RateLimit, Usage
 from chatclient.providers.http.auth import Headers
-from chatclient.providers.http.error_details import request_id
-from chatclient.providers.http.retry_after import parse_duration
+from chatclient.providers.http.error_details import parse_duration, request_id
 from chatclient.providers.wire.fields import int_field, other_fields, parse_count
 
 # `obfuscation` and `p` are padding against traffic analysis.

@@ -16,12 +16,12 @@ from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.server_tool import ServerTool
 from chatclient.errors import InvalidRequestError
 from chatclient.providers.http.auth import Headers, Key
-from chatclient.providers.http.batch import batched_model
 from chatclient.providers.http.client import HttpAnswer
 from chatclient.providers.http.errors import parse_json
-from chatclient.providers.http.model import HttpModel
+from chatclient.providers.http.model import HttpModel, batched_model
 from chatclient.providers.http.reader import EventReader, decode_body
 from chatclient.providers.http.settings import HttpOptions
 from chatclient.providers.openai.batch import OpenAIBatchApi
@@ -30,7 +30,7 @@ from chatclient.providers.openai.responses_decoding import decode_response
 from chatclient.providers.openai.responses_encoding import (
     CONVERSATION,
     PROVIDER,
-    Form,
+    EncodingSettings,
     SystemRole,
     encode_message,
 )
@@ -38,13 +38,15 @@ from chatclient.providers.openai.responses_options import (
     COMPATIBLE_OPTIONS,
     OPENAI_OPTIONS,
     encode_options,
-    form_for,
+    encoding_settings,
     without_reasoning,
 )
 from chatclient.providers.openai.responses_stream import StreamDecoder
+from chatclient.providers.openai.server_tools import SERVER_TOOLS
 from chatclient.providers.wire.json_cache import EncodedOptions, WireCache
 from chatclient.providers.wire.sendable_schemas import COMPATIBLE_RULES, OPENAI_RULES
 from chatclient.providers.wire.sendable_tools import RenamedArguments
+from chatclient.providers.wire.server_tools import has_encoder
 from chatclient.runtime.runtime import Runtime
 
 log = get_logger(__name__)
@@ -149,7 +151,7 @@ class OpenAIResponsesChatModel(HttpModel, ChatModel):
         self._common = OPENAI_OPTIONS if is_openai(base_url) else COMPATIBLE_OPTIONS
         self._http = connect(base_url, api_key, http, idempotent=True)
         self._origin = PROVIDER if is_openai(base_url) else urlsplit(self._http.base_url).netloc
-        self._head_cache: EncodedOptions[tuple[bytes, Form]] = EncodedOptions()
+        self._head_cache: EncodedOptions[tuple[bytes, EncodingSettings]] = EncodedOptions()
         self._message_cache = WireCache()
         self._rules = OPENAI_RULES if is_openai(base_url) else COMPATIBLE_RULES
         self._renamed = RenamedArguments(self._rules)
@@ -163,6 +165,10 @@ class OpenAIResponsesChatModel(HttpModel, ChatModel):
     def provider(self) -> str:
         """The provider's name: `openai`, or `openai-compatible`."""
         return self._http.provider
+
+    def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
+        """Return whether the API has *tool*."""
+        return has_encoder(tool, options, SERVER_TOOLS)
 
     def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi]:
         """Return OpenAI's batch API, and a copy of this model whose requests go to *send*."""
@@ -228,16 +234,16 @@ class OpenAIResponsesChatModel(HttpModel, ChatModel):
         return decode_response(parse_json(provider, body), provider, headers, self._origin)
 
     def _body(self, prompt: Prompt, *, streaming: bool, reasoning: bool = True) -> bytes:
-        head, form = self._head_cache.get(prompt.options, self._head, streaming=streaming)
-        form = form if reasoning else without_reasoning(form)
+        head, settings = self._head_cache.get(prompt.options, self._head, streaming=streaming)
+        settings = settings if reasoning else without_reasoning(settings)
         messages = self._renamed.sent(_new_messages(prompt), prompt.options)
-        items = self._message_cache.join(messages, form, encode_message)
+        items = self._message_cache.join(messages, settings, encode_message)
         return b'%b,"input":[%b]}' % (head[:-1], items)
 
-    def _head(self, options: ChatOptions, *, streaming: bool) -> tuple[bytes, Form]:
-        """Return the request body without input, and the form of the input."""
+    def _head(self, options: ChatOptions, *, streaming: bool) -> tuple[bytes, EncodingSettings]:
+        """Return the request body without input, and how the input is encoded."""
         body = encode_options(options, streaming=streaming, common=self._common, rules=self._rules)
-        return dumps(body), form_for(options, self._origin)
+        return dumps(body), encoding_settings(options, self._origin)
 
 
 def _new_messages(prompt: Prompt) -> tuple[Message, ...]:

@@ -216,14 +216,14 @@ def _call_chunk(item: Item, number: int, received: str) -> ToolCallChunk:
     arguments = item.get(field)
     if arguments or field == "arguments":  # the input of a custom tool is text, maybe empty
         arguments = dump_arguments(arguments)
-    known = ("call_id", "name", field, *(["type"] if field == "arguments" else []))
-    more = other_fields(item, known)
+    own_fields = ("call_id", "name", field, *(["type"] if field == "arguments" else []))
+    extra = other_fields(item, own_fields)
     return ToolCallChunk(
         number,
         text_field(item.get("call_id") or item.get("id")),
         text_field(item.get("name")),
         remainder(arguments or "", received),
-        FrozenDict({PROVIDER: more}) if more else EMPTY,
+        FrozenDict({PROVIDER: extra}) if extra else EMPTY,
     )
 
 

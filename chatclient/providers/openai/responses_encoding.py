@@ -30,8 +30,7 @@ from chatclient.chat.messages import (
     UserMessage,
 )
 from chatclient.errors import UsageError
-from chatclient.providers.openai.chat_encoding import shorten_id
-from chatclient.providers.openai.media import file_name
+from chatclient.providers.openai.chat_encoding import file_name, shorten_id
 from chatclient.providers.wire.fields import (
     arguments_json,
     other_fields,
@@ -53,7 +52,7 @@ Item = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class EncodingSettings:
     """Settings on which the encoding of messages depends.
 
     Attributes:
@@ -71,21 +70,23 @@ class Form:
     origin: str = PROVIDER
 
 
-def encode_message(message: Message, form: Form) -> list[dict[str, Any]]:
+def encode_message(message: Message, settings: EncodingSettings) -> list[dict[str, Any]]:
     """Return *message* as input items."""
     match message:
         case SystemMessage():
-            return [{"role": form.system_role, "content": message.text}]
+            return [{"role": settings.system_role, "content": message.text}]
         case UserMessage():
             return _user(message)
         case AssistantMessage():
-            return _assistant(message, form)
+            return _assistant(message, settings)
         case ToolResponseMessage():
-            return [_tool_output(response, form) for response in message.responses]
+            return [_tool_output(response, settings) for response in message.responses]
         case _:
             raise unsupported_message(message)
 
 
+# Items that are accepted without an id.
+_OPTIONAL_ID = ("message", "tool_search_call", "tool_search_output")
 _MAX_ID_LENGTH = 64  # of a call; ids of other servers may be longer
 
 # Types of parts from Chat Completions, which has the same provider name.
@@ -148,8 +149,8 @@ def _file(media: Media) -> dict[str, Any]:
     return {"filename": file_name(media), "file_data": media.url()}
 
 
-def _tool_output(response: ToolResponse, form: Form) -> dict[str, Any]:
-    custom = response.name in form.custom_tools
+def _tool_output(response: ToolResponse, settings: EncodingSettings) -> dict[str, Any]:
+    custom = response.name in settings.custom_tools
     output: Any = response.data
     if response.media:
         media, errors = encode_tool_media(response.media, _content_part)
@@ -159,10 +160,10 @@ def _tool_output(response: ToolResponse, form: Form) -> dict[str, Any]:
     return {"type": kind, "call_id": shorten_id(response.id, _MAX_ID_LENGTH), "output": output}
 
 
-def _assistant(message: AssistantMessage, form: Form) -> list[dict[str, Any]]:
+def _assistant(message: AssistantMessage, settings: EncodingSettings) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     content: list[str | ProviderPart] = []  # of an unfinished message
-    for part in _without_unreadable_reasoning(message, form):
+    for part in _without_unreadable_reasoning(message, settings):
         if isinstance(part, str) or (
             isinstance(part, ProviderPart) and not _is_responses_item(part)
         ):
@@ -171,7 +172,7 @@ def _assistant(message: AssistantMessage, form: Form) -> list[dict[str, Any]]:
         if isinstance(part, ProviderPart) and part.data["type"] == "message":
             items += _message(part.data, content)
         else:
-            items += [*_plain_message(content), *_other_item(part, form)]
+            items += [*_plain_message(content), *_other_item(part, settings)]
         content = []
     items += _plain_message(content)
     while items and items[-1]["type"] == "reasoning":
@@ -179,7 +180,9 @@ def _assistant(message: AssistantMessage, form: Form) -> list[dict[str, Any]]:
     return items
 
 
-def _without_unreadable_reasoning(message: AssistantMessage, form: Form) -> Sequence[Part]:
+def _without_unreadable_reasoning(
+    message: AssistantMessage, settings: EncodingSettings
+) -> Sequence[Part]:
     """Return the parts without reasoning that the server cannot read.
 
     The server looks for the reasoning of items that have an id. Therefore the ids of items after
@@ -192,7 +195,7 @@ def _without_unreadable_reasoning(message: AssistantMessage, form: Form) -> Sequ
     for part in message.parts:
         if isinstance(part, Reasoning):
             if part.data is not None and part.data.get("type") == "reasoning":
-                is_omitted = not _is_readable(part, part.data, form)
+                is_omitted = not _is_readable(part, part.data, settings)
             if not is_omitted:
                 parts.append(part)
         elif not is_omitted:
@@ -202,10 +205,10 @@ def _without_unreadable_reasoning(message: AssistantMessage, form: Form) -> Sequ
     return parts
 
 
-def _is_readable(part: Reasoning, item: Item, form: Form) -> bool:
+def _is_readable(part: Reasoning, item: Item, settings: EncodingSettings) -> bool:
     """Return whether the server can read the reasoning in *item*, or has stored it."""
-    available = form.stored or item.get("encrypted_content") or item.get("content")
-    return part.provider == form.origin and form.takes_reasoning and bool(available)
+    available = settings.stored or item.get("encrypted_content") or item.get("content")
+    return part.provider == settings.origin and settings.takes_reasoning and bool(available)
 
 
 def _is_server_call(part: Part) -> bool:
@@ -224,7 +227,7 @@ def _without_id(part: Part) -> Part:
         case ToolCall(metadata=metadata) if PROVIDER in metadata:
             more = other_fields(metadata[PROVIDER], ("id",))
             return replace(part, metadata=FrozenDict({**metadata, PROVIDER: more}))
-        case ProviderPart(data=data) if data.get("type") == "message":
+        case ProviderPart(data=data) if data.get("type") in _OPTIONAL_ID:
             return replace(part, data=other_fields(data, ("id",)))
         case _:
             return part
@@ -237,41 +240,49 @@ def _plain_message(content: list[str | ProviderPart], **more: Any) -> list[dict[
     return [{"type": "message", "role": "assistant", "content": text, **more}]
 
 
-def _message(end: Item, parts: list[str | ProviderPart]) -> list[dict[str, Any]]:
-    """Return the message with the text of *parts*, and the other fields in *end*.
+def _message(final: Item, parts: list[str | ProviderPart]) -> list[dict[str, Any]]:
+    """Return the message with the text of *parts*, and the other fields in *final*.
 
-    The decoder replaces each text in the content of *end* by its `length` in characters, so that
-    the text is stored once; here the texts are cut from that of *parts*.
+    A message item is decoded to its texts, and a last part with *final*, the JSON of the item. The
+    decoder replaces each text in *final* by its `length` in characters, so that the text is stored
+    once; here the texts are cut from that of *parts*.
     """
     text = "".join(part for part in parts if isinstance(part, str))
     content: list[dict[str, Any]] = []
-    at = 0
-    for slot in end["content"]:
+    start = 0
+    for slot in final["content"]:
         filled = dict(slot)
         if (length := filled.pop("length", None)) is not None:
-            filled = {"annotations": [], "logprobs": [], **filled, "text": text[at : at + length]}
-            at += length
+            filled = {
+                "annotations": [],
+                "logprobs": [],
+                **filled,
+                "text": text[start : start + length],
+            }
+            start += length
         content.append(filled)
-    item = {"status": "completed", "role": "assistant", **end, "content": content}
-    if at == len(text) and "id" in end:
+    item = {"status": "completed", "role": "assistant", **final, "content": content}
+    if start == len(text) and "id" in final:
         return [item]
     # The application has changed the text (annotations are invalid then), or the server's messages
     # have no id (only the plain form is valid then).
-    phase = {"phase": end["phase"]} if "phase" in end else {}
+    phase = {"phase": final["phase"]} if "phase" in final else {}
     plain = _plain_message(parts, **phase)
-    if plain and "id" in end:
+    if plain and "id" in final:
         changed = {"type": "output_text", "annotations": [], "logprobs": []}
         plain = [{**item, "content": [{**changed, "text": plain[0]["content"]}]}]
     return plain
 
 
-def _other_item(part: Part, form: Form) -> list[dict[str, Any]]:
+def _other_item(part: Part, settings: EncodingSettings) -> list[dict[str, Any]]:
     match part:
         case ToolCall():
-            return [_tool_call(part, form)]
+            return [_tool_call(part, settings)]
         case ProviderPart(data=data):
             return [dict(data)]
-        case Reasoning(provider=origin, data=data) if origin == form.origin and data is not None:
+        case Reasoning(provider=origin, data=data) if (
+            origin == settings.origin and data is not None
+        ):
             return [{key: value for key, value in data.items() if value is not None}]
         case Media(metadata=metadata) if PROVIDER in metadata:
             return [{**metadata[PROVIDER], "result": part.base64()}]
@@ -280,11 +291,11 @@ def _other_item(part: Part, form: Form) -> list[dict[str, Any]]:
     return []
 
 
-def _tool_call(call: ToolCall, form: Form) -> dict[str, Any]:
-    more = dict(call.metadata.get(PROVIDER, EMPTY))
-    if more.pop("type", None) == "custom_tool_call" and call.name in form.custom_tools:
+def _tool_call(call: ToolCall, settings: EncodingSettings) -> dict[str, Any]:
+    extra = dict(call.metadata.get(PROVIDER, EMPTY))
+    if extra.pop("type", None) == "custom_tool_call" and call.name in settings.custom_tools:
         fields = {"type": "custom_tool_call", "input": call.arguments}
     else:
         fields = {"type": "function_call", "arguments": arguments_json(call.arguments)}
     id, name = shorten_id(call.id, _MAX_ID_LENGTH), valid_tool_name(call.name)
-    return {**fields, "call_id": id, "name": name, **more}
+    return {**fields, "call_id": id, "name": name, **extra}

@@ -8,9 +8,13 @@ from typing import Any
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
+from chatclient.providers.openai.chat_options import (
+    enforceable,
+    json_schema_format,
+    with_own_strict,
+)
 from chatclient.providers.openai.efforts import SAMPLING, effort, openai_effort
-from chatclient.providers.openai.responses_encoding import PROVIDER, Form
-from chatclient.providers.openai.schemas import enforceable, json_schema_format, with_own_strict
+from chatclient.providers.openai.responses_encoding import PROVIDER, EncodingSettings
 from chatclient.providers.openai.server_tools import SERVER_TOOLS
 from chatclient.providers.wire.common_options import (
     COMMON_OPTIONS,
@@ -23,7 +27,7 @@ from chatclient.providers.wire.common_options import (
 from chatclient.providers.wire.fields import merge_extra, option_fields
 from chatclient.providers.wire.sendable_schemas import OPENAI_RULES, SchemaRules
 from chatclient.providers.wire.sendable_tools import sendable_definitions
-from chatclient.providers.wire.server_tools import with_server_tools
+from chatclient.providers.wire.server_tools import deferred_tools, with_server_tools
 
 _NAMES = {
     name: name
@@ -78,26 +82,32 @@ COMPATIBLE_OPTIONS = CommonOptions("openai-compatible", _COMPATIBLE, _OWN)
 """How the Responses of compatible servers take the common options."""
 
 
-# Caches compare forms by identity, so equal values must give the same object.
-_form = lru_cache(maxsize=64)(Form)
+# Caches compare settings by identity, so equal values must give the same object.
+_settings = lru_cache(maxsize=64)(EncodingSettings)
 
 
-def form_for(options: ChatOptions, origin: str = PROVIDER) -> Form:
-    """Return the form of messages for *options* and the server *origin*."""
-    given = options.set_values()
-    custom = [tool for tool in given.get("server_tools", ()) if tool.get("type") == "custom"]
-    return _form(
-        given.get("system_role", "system"),
-        _is_stored(given),
+def encoding_settings(options: ChatOptions, origin: str = PROVIDER) -> EncodingSettings:
+    """Return how messages are encoded for *options* and the server *origin*."""
+    values = options.set_values()
+    custom = [tool for tool in values.get("server_tools", ()) if tool.get("type") == "custom"]
+    return _settings(
+        values.get("system_role", "system"),
+        _is_stored(values),
         frozenset(tool["name"] for tool in custom),
-        _REASONLESS_MODEL.search(given.get("model", "")) is None,
+        _REASONLESS_MODEL.search(values.get("model", "")) is None,
         origin,
     )
 
 
-def without_reasoning(form: Form) -> Form:
-    """Return *form* without reasoning."""
-    return _form(form.system_role, form.stored, form.custom_tools, False, form.origin)  # noqa: FBT003
+def without_reasoning(settings: EncodingSettings) -> EncodingSettings:
+    """Return *settings* for a model that takes no reasoning."""
+    return _settings(
+        settings.system_role,
+        settings.stored,
+        settings.custom_tools,
+        False,  # noqa: FBT003 - equal arguments are cached
+        settings.origin,
+    )
 
 
 def encode_options(
@@ -108,6 +118,7 @@ def encode_options(
     rules: SchemaRules = OPENAI_RULES,
 ) -> dict[str, Any]:
     """Return the request body without input."""
+    deferred = deferred_tools(options, SERVER_TOOLS)
     options = common.settle(with_server_tools(options, common.provider, SERVER_TOOLS))
     given = options.set_values()
     stored = _is_stored(given)
@@ -119,7 +130,8 @@ def encode_options(
         body["reasoning"] = {**body.get("reasoning", {}), **reasoning}
     if text := _text(options):
         body["text"] = text
-    body |= _tools(given, form_for(options), sendable_definitions(options, rules))
+    tools = _tools(given, encoding_settings(options), sendable_definitions(options, rules))
+    body |= _with_deferred(tools, deferred)
     body["stream"] = streaming  # some gateways stream by default
     return merge_extra(body, options.extra)
 
@@ -151,28 +163,37 @@ def _text(options: ChatOptions) -> dict[str, Any]:
 
 
 def _tools(
-    given: Mapping[str, Any], form: Form, definitions: Iterable[ToolDefinition]
+    given: Mapping[str, Any], settings: EncodingSettings, definitions: Iterable[ToolDefinition]
 ) -> dict[str, Any]:
     builtin: Iterable[Mapping[str, Any]] = given.get("server_tools", ())
     strict: bool = given.get("strict_tools", False)
-    functions = [_function(d, strict) for d in definitions if d.name not in form.custom_tools]
+    functions = [_function(d, strict) for d in definitions if d.name not in settings.custom_tools]
     if not functions and not builtin:
         return {}
     return {"tools": [*functions, *builtin]}
 
 
+def _with_deferred(body: dict[str, Any], deferred: frozenset[str]) -> dict[str, Any]:
+    """Return *body* with the functions marked that a tool search has to find first."""
+    for tool in body.get("tools", ()) if deferred else ():
+        if tool["type"] == "function" and tool["name"] in deferred:
+            tool["defer_loading"] = True
+    return body
+
+
 def _function(definition: ToolDefinition, strict: bool) -> dict[str, Any]:  # noqa: FBT001
-    own = definition.provider_options.get(PROVIDER, EMPTY)
-    definition = with_own_strict(definition, own)
-    form = enforceable(definition.input_schema) if strict and definition.strict is None else None
+    provider_options = definition.provider_options.get(PROVIDER, EMPTY)
+    definition = with_own_strict(definition, provider_options)
+    enforce = strict and definition.strict is None
+    strict_schema = enforceable(definition.input_schema) if enforce else None
     return {
-        **own,
+        **provider_options,
         "type": "function",
         "name": definition.name,
         "description": definition.description,
-        "parameters": form or definition.input_schema,
+        "parameters": strict_schema or definition.input_schema,
         # The default is true, with which the provider changes the schema.
-        "strict": definition.strict or form is not None,
+        "strict": definition.strict or strict_schema is not None,
     }
 
 

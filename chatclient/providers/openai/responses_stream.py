@@ -42,7 +42,7 @@ class _OpenItem:
         call_id: The id of the call, if it is one.
         named: Whether a chunk with the tool's name was emitted, so that arguments may follow.
         source: The type of the events with its reasoning; events of other types are ignored.
-        part: The number of the part of its reasoning that was received last.
+        part_index: The index of the part of its reasoning that was received last.
         received: Its text, reasoning or arguments so far.
         pending: The parts that have not been emitted.
         done: Whether it is complete.
@@ -56,7 +56,7 @@ class _OpenItem:
     call_id: str
     named: bool = False
     source: str = ""
-    part: object = None
+    part_index: object = None
     received: list[str] = field(default_factory=list)
     pending: list[Part] = field(default_factory=list)
     done: bool = False
@@ -111,8 +111,8 @@ class StreamDecoder:
             kind = event.get("type")
             if kind == "error" or (kind is None and event.get("error")):
                 raise failure_error(event, self._provider, self._headers)
-            read = self._readers.get(kind or "")
-            return None if read is None else read(self, event)
+            read_event = self._readers.get(kind or "")
+            return None if read_event is None else read_event(self, event)
         except MALFORMED as error:
             raise invalid_response(self._provider, data, error) from error
 
@@ -155,10 +155,10 @@ class StreamDecoder:
         item.source = item.source or event["type"]
         if not text or item.source != event["type"]:
             return None  # servers may send both the summary and the reasoning; the first is used
-        part = event.get("summary_index", event.get("content_index"))
-        if part != item.part and item.received:
+        part_index = event.get("summary_index", event.get("content_index"))
+        if part_index != item.part_index and item.received:
             text = PART_SEPARATOR + text
-        item.part = part
+        item.part_index = part_index
         item.received.append(text)
         return self._chunk_of(item, Reasoning(text, provider=self._origin))
 
@@ -208,9 +208,9 @@ class StreamDecoder:
         data = {**response, "status": response.get("status") or status}
         if is_failed(data):
             raise failure_error(data, self._provider, self._headers)
-        for at, complete in enumerate(output_items(data)):
-            item = self._known(at, complete) or self._open_item({"output_index": at}, complete)
-            self._complete(item, complete)
+        for index, final in enumerate(output_items(data)):
+            item = self._streamed_item(index, final)
+            self._complete(item or self._open_item({"output_index": index}, final), final)
         for item in self._open:
             item.done = True
         self.complete = True
@@ -267,13 +267,13 @@ class StreamDecoder:
             return self._open_item(event, data)
         return item
 
-    def _known(self, at: int, data: Item) -> _OpenItem | None:
-        """Return the item at index *at* of the complete response if it was streamed, else None."""
+    def _streamed_item(self, index: int, data: Item) -> _OpenItem | None:
+        """Return the item at *index* of the complete response if it was streamed, else None."""
         if item := self._by_id.get(data.get("id") or ""):
             return item
-        item = self._by_index.get(at)
-        if item is None and not data.get("id") and at < len(self._items):
-            item = self._items[at]
+        item = self._by_index.get(index)
+        if item is None and not data.get("id") and index < len(self._items):
+            item = self._items[index]
         return item if item is not None and item.type in (None, data.get("type")) else None
 
     def _complete(self, item: _OpenItem, data: Item) -> None:
@@ -283,8 +283,9 @@ class StreamDecoder:
         received = "".join(item.received)
         parts = decode_item(data, item.number, self._origin, received)
         if isinstance(call := parts[0], ToolCallChunk):
-            name, withheld = ("", "") if item.named else (call.name, received)
-            arguments = withheld + call.arguments
+            # Arguments are not emitted before the name.
+            name, pending = ("", "") if item.named else (call.name, received)
+            arguments = pending + call.arguments
             parts = [ToolCallChunk(call.index, call.id, name, arguments, call.metadata)]
         item.pending += parts
         item.done = True

@@ -1,5 +1,6 @@
 """How OpenAI's Responses API takes server tools; no I/O."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,9 +10,13 @@ from chatclient.chat.server_tools import (
     FileSearch,
     ImageGeneration,
     McpConnector,
+    ToolSearch,
     WebSearch,
 )
 from chatclient.providers.wire.server_tools import ServerTools
+
+# developers.openai.com/api/docs/guides/tools-tool-search: from GPT-5.4, without GPT-5.4 nano.
+_WITH_TOOL_SEARCH = re.compile(r"gpt-(?:5\.(?:4(?!-nano)|[5-9]|\d\d)|[6-9])")
 
 
 def _search(tool: WebSearch, _options: ChatOptions) -> Mapping[str, Any] | str:
@@ -45,6 +50,14 @@ def _mcp(tool: McpConnector, _options: ChatOptions) -> Mapping[str, Any]:
     }
 
 
+def _tool_search(tool: ToolSearch, options: ChatOptions) -> Mapping[str, Any] | str:
+    if not _WITH_TOOL_SEARCH.match(options.model or ""):
+        return "it cannot search tools; GPT can from version 5.4"
+    if tool.variant is not None:
+        return "it has one kind of tool search"
+    return {"type": "tool_search"}
+
+
 SERVER_TOOLS: ServerTools = {
     WebSearch: _search,
     CodeExecution: lambda _tool, _options: {
@@ -54,5 +67,6 @@ SERVER_TOOLS: ServerTools = {
     FileSearch: _files,
     ImageGeneration: _image,
     McpConnector: _mcp,
+    ToolSearch: _tool_search,
 }
-"""The form of each server tool that the API has."""
+"""The encoder of each server tool that the API has."""

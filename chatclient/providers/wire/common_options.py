@@ -132,9 +132,9 @@ def is_off(reasoning: str | int | None) -> bool:
 
 def nearest_effort(wanted: str, offered: tuple[str, ...]) -> str:
     """Return the least effort *offered* that is not less than *wanted*, or else the greatest."""
-    known = [effort for effort in _EFFORTS if effort in offered]
+    ordered = [effort for effort in _EFFORTS if effort in offered]
     rank = _EFFORTS.index(wanted)
-    return next((effort for effort in known if _EFFORTS.index(effort) >= rank), known[-1])
+    return next((effort for effort in ordered if _EFFORTS.index(effort) >= rank), ordered[-1])
 
 
 def encode_effort(value: str | int, path: str, offered: tuple[str, ...]) -> Mapping[str, str] | str:

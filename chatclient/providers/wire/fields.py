@@ -31,13 +31,13 @@ def merge_extra(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, 
     """
     result = {**body, **extra}
     for name in body.keys() & extra.keys():
-        own, added = body[name], extra[name]
-        if isinstance(own, Mapping) and isinstance(added, Mapping):
-            merged = {**own, **added}
-            if own.get("type", merged.get("type")) == merged.get("type"):
+        value, added = body[name], extra[name]
+        if isinstance(value, Mapping) and isinstance(added, Mapping):
+            merged = {**value, **added}
+            if value.get("type", merged.get("type")) == merged.get("type"):
                 result[name] = merged
         elif name == "tools":
-            result[name] = [*own, *added]
+            result[name] = [*value, *added]
     return result
 
 
@@ -61,10 +61,10 @@ def arguments_object(text: str) -> dict[str, Any]:
     Services reject every later request of a conversation that contains anything else. Invalid JSON
     is repaired if possible; otherwise the text becomes the value of a field.
     """
-    found = parse_object(text) if text.strip() else {}
-    if found is None:
-        found = parse_object(repair_json(text) or "")
-    return {"malformed_arguments": text} if found is None else found
+    arguments = parse_object(text) if text.strip() else {}
+    if arguments is None:
+        arguments = parse_object(repair_json(text) or "")
+    return {"malformed_arguments": text} if arguments is None else arguments
 
 
 def arguments_json(text: str) -> str:

@@ -8,19 +8,19 @@ from chatclient._internal.json import dumps
 from chatclient.chat.messages import Message
 from chatclient.chat.options import ChatOptions
 
-_F = TypeVar("_F", bound=Hashable)
+_S = TypeVar("_S", bound=Hashable)
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
 
 
 def cached_json(
-    message: Message, form: _F, encode: Callable[[Message, _F], Iterable[Mapping[str, Any]]]
+    message: Message, settings: _S, encode: Callable[[Message, _S], Iterable[Mapping[str, Any]]]
 ) -> bytes:
-    """Return *message* as JSON elements separated by commas, cached in the message by *form*."""
-    cached = message.wire(form)
+    """Return *message* as JSON elements with commas between, cached in it by *settings*."""
+    cached = message.wire(settings)
     if cached is not None:
         return cached
-    return message.cache_wire(form, dumps(list(encode(message, form)))[1:-1])
+    return message.cache_wire(settings, dumps(list(encode(message, settings)))[1:-1])
 
 
 class _Encode(Protocol[_T_co]):
@@ -52,7 +52,7 @@ class _Conversation(NamedTuple):
     messages: tuple[Message, ...] = ()
     wire: bytes = b""
     ends: Sequence[int] = ()
-    form: Hashable = None
+    settings: Hashable = None
 
 
 class WireCache:
@@ -70,23 +70,27 @@ class WireCache:
     def join(
         self,
         messages: tuple[Message, ...],
-        form: _F,
-        encode: Callable[[Message, _F], Iterable[Mapping[str, Any]]],
+        settings: _S,
+        encode: Callable[[Message, _S], Iterable[Mapping[str, Any]]],
     ) -> bytes:
-        """Return *messages*, encoded in *form*, as JSON elements separated by commas."""
+        """Return *messages*, encoded with *settings*, as JSON elements separated by commas.
+
+        *settings* are all that the encoding depends on besides the message, such as a dialect; they
+        are compared by identity.
+        """
         last = self._last
-        shared = _common_prefix(last.messages, messages) if form is last.form else 0
+        shared = _common_prefix(last.messages, messages) if settings is last.settings else 0
         ends = [*last.ends[:shared]]
         end = ends[-1] if ends else 0
         elements = [last.wire[:end]]
         for message in messages[shared:]:
-            element = cached_json(message, form, encode)
+            element = cached_json(message, settings, encode)
             if element:
                 elements.append(element)
                 end += len(element) + (end > 0)
             ends.append(end)
         wire = b",".join(elements if elements[0] else elements[1:])
-        self._last = _Conversation(messages, wire, ends, form)
+        self._last = _Conversation(messages, wire, ends, settings)
         return wire
 
 

@@ -58,7 +58,7 @@ def one_object(schema: Schema) -> tuple[dict[str, Any], list[Alternatives]]:
 
 def resolved(reference: str, root: Schema) -> Any:
     """Return the target of *reference*, such as `#/$defs/Film`, in *root*."""
-    found: Any = root
+    target: Any = root
     path = unquote(reference.removeprefix("#"))
     if not reference.startswith("#") or (path and not path.startswith("/")):
         msg = f"it refers to {reference!r}, which is not part of it"
@@ -66,11 +66,11 @@ def resolved(reference: str, root: Schema) -> Any:
     for step in path.split("/")[1:]:
         key = step.replace("~1", "/").replace("~0", "~")
         try:
-            found = found[int(key)] if isinstance(found, list) else found[key]
+            target = target[int(key)] if isinstance(target, list) else target[key]
         except (KeyError, IndexError, TypeError, ValueError):
             msg = f"it refers to {reference!r}, which it does not define"
             raise UnsendableSchemaError(msg) from None
-    return found
+    return target
 
 
 class _Merger:
@@ -91,12 +91,12 @@ class _Merger:
             return {}
         result = {k: v for k, v in schema.items() if k not in (*_MERGED, *_DEFINITIONS)}
         if isinstance(reference := schema.get("$ref"), str):
-            result = _both(result, self._target(reference))
+            result = _intersection(result, self._target(reference))
         for part in schema.get("allOf") or ():
             if not _may_be_object(part, self._root):
                 msg = "a part of its 'allOf' is not an object"
                 raise UnsendableSchemaError(msg)
-            result = _both(result, self.merged(part))
+            result = _intersection(result, self.merged(part))
         for keyword, branches in _unions(schema):
             objects = [branch for branch in branches if _may_be_object(branch, self._root)]
             if not objects:
@@ -104,7 +104,7 @@ class _Merger:
                 raise UnsendableSchemaError(msg)
             plain = [self.merged(branch) for branch in objects]
             self.unions.append(Alternatives("anyOf" if keyword == "anyOf" else "oneOf", plain))
-            result = _both(result, _either(plain))
+            result = _intersection(result, _union(plain))
         return result
 
     def _target(self, reference: str) -> dict[str, Any]:
@@ -151,11 +151,13 @@ def _may_be_object(schema: Any, root: Schema, seen: frozenset[str] = frozenset()
     return kind == "object" or (isinstance(kind, list) and "object" in kind)
 
 
-def _both(one: dict[str, Any], other: Schema) -> dict[str, Any]:
+def _intersection(one: dict[str, Any], other: Schema) -> dict[str, Any]:
     """Return the schema of objects that match *one* and *other*."""
     result = {**other, **one}
     these, those = _properties(one), _properties(other)
-    shared = {name: _refined(these[name], those[name]) for name in these if name in those}
+    shared = {
+        name: _intersection_of_values(these[name], those[name]) for name in these if name in those
+    }
     result["properties"] = {**these, **those, **shared}
     result["required"] = list(dict.fromkeys((*_required(one), *_required(other))))
     if not result["required"]:
@@ -167,12 +169,12 @@ def _both(one: dict[str, Any], other: Schema) -> dict[str, Any]:
     return result
 
 
-def _either(branches: Sequence[Schema]) -> dict[str, Any]:
+def _union(branches: Sequence[Schema]) -> dict[str, Any]:
     """Return a schema without unions that accepts all objects that match one of *branches*."""
     names = dict.fromkeys(name for branch in branches for name in _properties(branch))
     result: dict[str, Any] = {
         "properties": {
-            name: _one_of([b["properties"][name] for b in branches if name in _properties(b)])
+            name: _any_value_of([b["properties"][name] for b in branches if name in _properties(b)])
             for name in names
         },
         "required": [n for n in _required(branches[0]) if all(n in _required(b) for b in branches)],
@@ -182,7 +184,7 @@ def _either(branches: Sequence[Schema]) -> dict[str, Any]:
     return result
 
 
-def _one_of(schemas: Sequence[Any]) -> Any:
+def _any_value_of(schemas: Sequence[Any]) -> Any:
     """Return a schema that accepts the values of all *schemas*; constants become one `enum`."""
     unique = distinct(schemas)
     if len(unique) == 1:
@@ -200,8 +202,8 @@ def distinct(values: Iterable[Any]) -> list[Any]:
     return list({dumps(value): value for value in values}.values())
 
 
-def _refined(schema: Any, other: Any) -> Any:
-    """Return one schema for a property that two schemas define."""
+def _intersection_of_values(schema: Any, other: Any) -> Any:
+    """Return one schema for the values of a property that two schemas define."""
     if not isinstance(schema, Mapping) or not isinstance(other, Mapping):
         return schema if isinstance(schema, Mapping) else other
     if "$ref" in schema or "$ref" in other:

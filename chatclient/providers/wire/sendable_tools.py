@@ -50,12 +50,12 @@ class RenamedArguments:
         names = self._names(options)
         if not names:
             return messages
-        known = self._known
-        size = len(known.messages)
-        if known.names != names or messages[:size] != known.messages:
-            known, size = _Known(), 0
+        last = self._known
+        size = len(last.messages)
+        if last.names != names or messages[:size] != last.messages:
+            last, size = _Known(), 0
         # Messages of earlier requests stay the same objects, because they cache their JSON.
-        sent = (*known.sent, *(_sent(message, names) for message in messages[size:]))
+        sent = (*last.sent, *(_sent(message, names) for message in messages[size:]))
         self._known = _Known(messages, sent, names)
         return sent
 
@@ -91,12 +91,12 @@ def _reversed(names: Names) -> Names:
 
 def _renamed(arguments: str, names: Mapping[str, str]) -> str:
     """Return *arguments* with renamed fields; unchanged if none of *names* occurs."""
-    found = parse_object(arguments)
-    if found is None and arguments.lstrip().startswith("{"):
-        found = parse_object(repair_json(arguments) or "")
-    if found is None or names.keys().isdisjoint(found):
+    values = parse_object(arguments)
+    if values is None and arguments.lstrip().startswith("{"):
+        values = parse_object(repair_json(arguments) or "")
+    if values is None or names.keys().isdisjoint(values):
         return arguments
-    return dumps({names.get(name, name): value for name, value in found.items()}).decode()
+    return dumps({names.get(name, name): value for name, value in values.items()}).decode()
 
 
 def _with_parts(message: AssistantMessage, parts: Iterable[Any]) -> AssistantMessage:
@@ -151,15 +151,17 @@ class _StreamedCalls:
 
     def rest(self) -> tuple[Generation, ...]:
         """Return the renamed arguments."""
-        found = ((at, list(self._rest_of(at))) for at in self._aggregators)
-        return tuple(Generation(AssistantMessage(parts), index=at) for at, parts in found if parts)
+        held_back = ((at, list(self._rest_of(at))) for at in self._aggregators)
+        return tuple(
+            Generation(AssistantMessage(parts), index=at) for at, parts in held_back if parts
+        )
 
     def _generation(self, generation: Generation) -> Generation:
         output = generation.output
         if not any(isinstance(part, ToolCallChunk) for part in output.parts):
             return _received(generation, self._names)
         aggregator = self._aggregators.setdefault(generation.index, MessageAggregator())
-        taken = aggregator.take(ChatResponse((Generation(output),)))
+        taken = aggregator.add_and_normalize(ChatResponse((Generation(output),)))
         parts = [self._part(part, generation.index) for part in taken]
         return replace(generation, output=_with_parts(output, parts))
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.server_tool import ServerTool
+from chatclient.chat.server_tools import ToolSearch
 from chatclient.errors import UnsupportedToolError
 
 EncodeServerTool = Callable[[Any, ChatOptions], Mapping[str, Any] | str]
@@ -15,6 +16,20 @@ ServerTools = Mapping[type[ServerTool], EncodeServerTool]
 
 
 _NONE: ServerTools = {}
+
+
+def has_encoder(tool: ServerTool, options: ChatOptions, encoders: ServerTools) -> bool:
+    """Return whether the provider has *tool* in a request with *options*."""
+    encode = encoders.get(type(tool))
+    return encode is not None and not isinstance(encode(tool, options), str)
+
+
+def deferred_tools(options: ChatOptions, encoders: ServerTools) -> frozenset[str]:
+    """Return the names of the tools that the model sees once the provider has found them."""
+    searches = (
+        s for s in server_tools_in(options, ToolSearch) if has_encoder(s, options, encoders)
+    )
+    return frozenset(name for search in searches for name in search.deferred)
 
 
 def with_server_tools(

@@ -75,7 +75,7 @@ def _test(key: str, value: Any, depth: int) -> Predicate:
         case "$not":
             negated = predicate(filters_in(key, [value])[0], depth)
             return lambda metadata: not negated(metadata)
-    checks = [_check(name, wanted) for name, wanted in comparisons(key, value)]
+    checks = [_check(name, operand) for name, operand in comparisons(key, value)]
     return lambda metadata: all(check(stored(metadata.get(key, _MISSING))) for check in checks)
 
 
@@ -99,14 +99,14 @@ def comparisons(key: Any, value: Any) -> list[tuple[str, Any]]:
     """
     _check_key(key)
     found = list(value.items()) if isinstance(value, Mapping) else [("eq", value)]
-    for name, wanted in found:
+    for name, operand in found:
         if name not in _COMPARISONS:
             msg = f"no comparison is called {name!r}; there are {', '.join(sorted(_COMPARISONS))}"
             raise UsageError(msg)
-        if name in ("in", "not_in") and not isinstance(wanted, list | tuple | set | frozenset):
-            msg = f"{name!r} in a filter takes a list, not a {type(wanted).__name__}"
+        if name in ("in", "not_in") and not isinstance(operand, list | tuple | set | frozenset):
+            msg = f"{name!r} in a filter takes a list, not a {type(operand).__name__}"
             raise UsageError(msg)
-        for each in wanted if name in ("in", "not_in") else [wanted]:
+        for each in operand if name in ("in", "not_in") else [operand]:
             _check_value(each)
     return found
 
@@ -115,7 +115,7 @@ def equalities(where: Filter) -> Iterator[tuple[str, Any]]:
     """Yield the keys and values of the `eq` comparisons at the top level of a filter."""
     for key, value in where.items():
         if not key.startswith("$"):
-            yield from ((key, wanted) for name, wanted in comparisons(key, value) if name == "eq")
+            yield from ((key, operand) for name, operand in comparisons(key, value) if name == "eq")
 
 
 def _check_key(key: Any) -> None:
@@ -158,24 +158,24 @@ def _plain(text: str) -> bool:
 _COMPARISONS = {"eq", "ne", "in", "not_in", "contains", "exists", *_ORDERINGS}
 
 
-def _check(name: str, wanted: Any) -> Callable[[Any], bool]:
+def _check(name: str, operand: Any) -> Callable[[Any], bool]:
     match name:
         case "eq":
-            return lambda found: same(found, wanted)
+            return lambda value: same(value, operand)
         case "ne":
-            return lambda found: not same(found, wanted)
+            return lambda value: not same(value, operand)
         case "in":
-            return lambda found: any(same(found, each) for each in wanted)
+            return lambda value: any(same(value, each) for each in operand)
         case "not_in":
-            return lambda found: not any(same(found, each) for each in wanted)
+            return lambda value: not any(same(value, each) for each in operand)
         case "contains":
-            return lambda found: (
-                isinstance(found, list | tuple) and any(same(each, wanted) for each in found)
+            return lambda value: (
+                isinstance(value, list | tuple) and any(same(each, operand) for each in value)
             )
         case "exists":
-            return lambda found: (found is not _MISSING and found is not None) is bool(wanted)
+            return lambda value: (value is not _MISSING and value is not None) is bool(operand)
     compare = _ORDERINGS[name]
-    return lambda found: _comparable(found, wanted) and compare(found, wanted)
+    return lambda value: _comparable(value, operand) and compare(value, operand)
 
 
 def stored(value: Any) -> Any:
@@ -194,10 +194,10 @@ def kind_of(value: Any) -> str:
     return "number" if isinstance(value, int | float) else type(value).__name__
 
 
-def same(found: Any, wanted: Any) -> bool:
+def same(value: Any, operand: Any) -> bool:
     """Return whether both values are equal and of the same type."""
-    return kind_of(found) == kind_of(wanted) and bool(found == wanted)
+    return kind_of(value) == kind_of(operand) and bool(value == operand)
 
 
-def _comparable(found: Any, wanted: Any) -> bool:
-    return kind_of(found) == kind_of(wanted) and kind_of(wanted) in ("number", "str")
+def _comparable(value: Any, operand: Any) -> bool:
+    return kind_of(value) == kind_of(operand) and kind_of(operand) in ("number", "str")

@@ -107,10 +107,10 @@ class InMemoryVectorStore(VectorStore):
             return []
         query = unit_rows([vector], rows.shape[1])[0]
         scores = (rows if indexes is None else rows[indexes]) @ query
-        found = best(scores, search.top_k, search.threshold)
+        nearest = best(scores, search.top_k, search.threshold)
         return [
-            documents[at if indexes is None else int(indexes[at])].scored(float(scores[at]))
-            for at in found
+            documents[row if indexes is None else int(indexes[row])].scored(float(scores[row]))
+            for row in nearest
         ]
 
 
@@ -197,13 +197,13 @@ class _KeyIndex:
 
     def indexes_of(self, value: Any, documents: Sequence[Document], count: int) -> list[int]:
         """Return the indexes of documents with *value* among the first *count* documents."""
-        for at in range(self._count, count):
-            found = stored(documents[at].metadata.get(self._key))
+        for index in range(self._count, count):
+            found = stored(documents[index].metadata.get(self._key))
             if isinstance(found, str | int | float | None):
                 indexes = self._indexes.setdefault((kind_of(found), found), [])
-                if indexes[-1:] != [at]:  # present if Ctrl-C interrupted the previous call here
-                    indexes.append(at)
-            self._count = at + 1
+                if indexes[-1:] != [index]:  # present if Ctrl-C interrupted the previous call here
+                    indexes.append(index)
+            self._count = index + 1
         return self._indexes.get((kind_of(value), value), [])
 
 

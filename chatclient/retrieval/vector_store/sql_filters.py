@@ -49,8 +49,8 @@ def _condition(key: str, value: Any, column: str) -> tuple[str, list[Any]]:
         return f"NOT ({text})", parameters
     conditions: list[str] = []
     all_parameters: list[Any] = []
-    for name, wanted in comparisons(key, value):
-        condition, more = _comparison(name, wanted, column, _path(key))
+    for name, operand in comparisons(key, value):
+        condition, more = _comparison(name, operand, column, _path(key))
         conditions.append(f"({condition})")
         all_parameters += more
     return _joined(conditions, "AND") or "1", all_parameters
@@ -60,42 +60,42 @@ def _path(key: str) -> str:
     return f'$."{key}"'
 
 
-def _comparison(name: str, wanted: Any, column: str, path: str) -> tuple[str, list[Any]]:
+def _comparison(name: str, operand: Any, column: str, path: str) -> tuple[str, list[Any]]:
     """Return one comparison; for missing values it is 0, never NULL."""
     value = f"json_extract({column}, ?)"
     match name:
         case "eq":
-            return _equal(wanted, column, path)
+            return _equal(operand, column, path)
         case "ne":
-            text, parameters = _equal(wanted, column, path)
+            text, parameters = _equal(operand, column, path)
             return f"NOT ({text})", parameters
         case "in" | "not_in":
-            text, parameters = _one_of(list(wanted), column, path)
+            text, parameters = _one_of(list(operand), column, path)
             return (text if name == "in" else f"NOT ({text})"), parameters
         case "contains":
-            text, parameters = _equal_to("each.value", "each.type", wanted)
+            text, parameters = _equal_to("each.value", "each.type", operand)
             listed = f"json_each({column}, ?) AS each"
             array = f"coalesce(json_type({column}, ?) = 'array', 0)"
             some = f"EXISTS (SELECT 1 FROM {listed} WHERE {text})"  # noqa: S608 - parameters
             return f"{array} AND {some}", [path, path, *parameters]
         case "exists":
             exists = f"coalesce(json_type({column}, ?) != 'null', 0)"
-            return (exists if wanted else f"NOT {exists}"), [path]
-    kinds = "('integer', 'real')" if kind_of(wanted) == "number" else "('text')"
-    if kind_of(wanted) not in ("number", "str"):
+            return (exists if operand else f"NOT {exists}"), [path]
+    kinds = "('integer', 'real')" if kind_of(operand) == "number" else "('text')"
+    if kind_of(operand) not in ("number", "str"):
         return "0", []
     ordered = f"{value} {_ORDERINGS[name]} ?"
-    return f"coalesce(json_type({column}, ?) IN {kinds} AND {ordered}, 0)", [path, path, wanted]
+    return f"coalesce(json_type({column}, ?) IN {kinds} AND {ordered}, 0)", [path, path, operand]
 
 
-def _one_of(wanted: list[Any], column: str, path: str) -> tuple[str, list[Any]]:
-    """Return the condition that a value is in *wanted*, with few parameters."""
-    constants = [each for each in (None, True, False) if any(same(w, each) for w in wanted)]
+def _one_of(operands: list[Any], column: str, path: str) -> tuple[str, list[Any]]:
+    """Return the condition that a value is in *operands*, with few parameters."""
+    constants = [each for each in (None, True, False) if any(same(w, each) for w in operands)]
     found = [_equal(each, column, path) for each in constants]
     listed = "(SELECT value FROM json_each(?))"
     value = f"json_extract({column}, ?)"
     for kind, types in (("str", "('text')"), ("number", "('integer', 'real')")):
-        values = [each for each in wanted if kind_of(each) == kind and _finite(each)]
+        values = [each for each in operands if kind_of(each) == kind and _finite(each)]
         if values:
             condition = f"json_type({column}, ?) IN {types} AND {value} IN {listed}"
             found.append((f"coalesce({condition}, 0)", [path, path, json.dumps(values)]))
@@ -108,16 +108,20 @@ def _finite(value: str | float) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _equal(wanted: Any, column: str, path: str) -> tuple[str, list[Any]]:
-    text, parameters = _equal_to(f"json_extract({column}, ?)", f"json_type({column}, ?)", wanted)
+def _equal(operand: Any, column: str, path: str) -> tuple[str, list[Any]]:
+    text, parameters = _equal_to(f"json_extract({column}, ?)", f"json_type({column}, ?)", operand)
     # The path is the parameter of both `json_type` and `json_extract`.
-    return text, [path] if wanted is None or isinstance(wanted, bool) else [path, path, *parameters]
+    return text, [path] if operand is None or isinstance(operand, bool) else [
+        path,
+        path,
+        *parameters,
+    ]
 
 
-def _equal_to(value: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
-    if wanted is None or isinstance(wanted, bool):
-        name = {None: "null", True: "true", False: "false"}[wanted]
+def _equal_to(value: str, kind: str, operand: Any) -> tuple[str, list[Any]]:
+    if operand is None or isinstance(operand, bool):
+        name = {None: "null", True: "true", False: "false"}[operand]
         return f"coalesce({kind} = '{name}', 0)", []
-    if isinstance(wanted, int | float):
-        return f"coalesce({kind} IN ('integer', 'real') AND {value} = ?, 0)", [wanted]
-    return f"coalesce({kind} = 'text' AND {value} = ?, 0)", [wanted]
+    if isinstance(operand, int | float):
+        return f"coalesce({kind} IN ('integer', 'real') AND {value} = ?, 0)", [operand]
+    return f"coalesce({kind} = 'text' AND {value} = ?, 0)", [operand]

@@ -189,8 +189,8 @@ class SqliteVectorStore(VectorStore):
             if len(indexes) < len(numbers):  # otherwise, avoid a copy of all vectors
                 numbers, rows = [numbers[index] for index in indexes], rows[indexes]
             scores = rows @ unit_rows([vector], rows.shape[1])[0]
-            found = best(scores, search.top_k, search.threshold)
-            return [self._document(numbers[at], float(scores[at])) for at in found]
+            nearest = best(scores, search.top_k, search.threshold)
+            return [self._document(numbers[row], float(scores[row])) for row in nearest]
 
     def _refresh_cache(self) -> _Cache:
         """Return the cache with all documents; rebuilt if another connection changed the file."""

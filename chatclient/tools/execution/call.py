@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import anyio
 
-from chatclient._internal.exception_groups import leaf_errors, raise_single, single_error
+from chatclient._internal.exceptions import leaf_errors, raise_single, single_error
 from chatclient._internal.frozen import merged
 from chatclient._internal.json import loads
 from chatclient.chat.events import ToolCallFinished, ToolRunStarted
@@ -34,7 +34,7 @@ from chatclient.errors import (
     ToolUsageError,
 )
 from chatclient.observability.operations import WAITS, ToolRun
-from chatclient.runtime.deadlines import caller_deadline
+from chatclient.runtime.deadlines import CallerDeadline
 from chatclient.runtime.interruption import check_interruption, is_interrupted
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_awaitable
@@ -198,7 +198,7 @@ class ToolCallRunner:
             if runtime.deadline is None:
                 result = await self.chain(invocation)
             else:
-                with caller_deadline(runtime.deadline):
+                with CallerDeadline(runtime.deadline):
                     result = await self.chain(invocation)
         except Exception as raised:  # noqa: BLE001 - the failure policy decides
             if (suspended := _suspension(context, raised)) is not None:
@@ -365,7 +365,7 @@ async def invoke_tool(invocation: ToolInvocation) -> ToolResult:
             msg = "the deadline passed before the tool began"
             raise TimeoutError(msg)
         else:
-            with caller_deadline(time.monotonic() + timeout):
+            with CallerDeadline(time.monotonic() + timeout):
                 running = _started(callback, context.arguments, context)
                 result = await context.runtime.within(timeout, running)
     except asyncio.CancelledError as error:

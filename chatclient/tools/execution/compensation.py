@@ -25,7 +25,7 @@ from chatclient.chat.messages import (
 from chatclient.chat.parts import call_key
 from chatclient.chat.tool import DONE, FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
 from chatclient.observability.operations import ToolUndo
-from chatclient.runtime.deadlines import caller_deadline
+from chatclient.runtime.deadlines import CallerDeadline
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.idempotency import IdempotencyKeys
 from chatclient.tools.execution.result import ToolExecutionResult
@@ -188,7 +188,7 @@ class Compensation:
             values = self._context(call, ordinal, context, runtime)
             try:
                 # The deadline of the turn has usually passed.
-                with caller_deadline(None), runtime.observe(ToolUndo(call, cause)) as step:
+                with CallerDeadline(None), runtime.observe(ToolUndo(call, cause)) as step:
                     await _compensate(tool.metadata.compensation, tool, run, values)
                     step.result = undone = _undone(execution, cause)
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001

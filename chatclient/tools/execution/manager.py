@@ -328,13 +328,14 @@ def check_manager(manager: object) -> None:
     hint = "it stands around tool calls: ToolCallingManager(interceptors=[...])"
     check_type("a tool calling manager", manager, ToolCallingManager, hint if around else None)
     kind: type[Any] = type(manager)
-    own = [
+    overridden = [
         name for name in _STANDALONE if getattr(kind, name) is not getattr(ToolCallingManager, name)
     ]
-    if own and kind.execute is ToolCallingManager.execute:
+    if overridden and kind.execute is ToolCallingManager.execute:
         msg = (
-            f"{kind.__name__} overrides {own[0]}(), which only loops of your own call; what stands"
-            " around tools is an interceptor, and what says which there are a ToolCallbackProvider"
+            f"{kind.__name__} overrides {overridden[0]}(), which only loops of your own call; what"
+            " stands around tools is an interceptor, and what says which there are a"
+            " ToolCallbackProvider"
         )
         raise UsageError(msg)
 

@@ -76,11 +76,11 @@ def with_unused_keys(
 
     A cache may return the same message again, whose calls are new calls all the same.
     """
-    known = [call_key(call) for call in message.tool_calls if has_key(call)]
-    if not known:  # the common case
+    keys = [call_key(call) for call in message.tool_calls if has_key(call)]
+    if not keys:  # the common case
         return message
     taken = used()
-    if all(key not in taken for key in known):
+    if all(key not in taken for key in keys):
         return message
     parts = (with_new_key(part) if isinstance(part, ToolCall) else part for part in message.parts)
     return type(message)(list(parts), metadata=message.metadata)

@@ -271,8 +271,12 @@ def direct_responses(
 
 def _return_direct(execution: ToolExecution, toolset: Toolset) -> ReturnDirect:
     """Return whether a result is final, from its own metadata or else from its tool."""
-    own: ReturnDirect | None = execution.metadata.get(RETURN_DIRECT)
-    return toolset.metadata_of(execution.tool_call.name).return_direct if own is None else own
+    return_direct: ReturnDirect | None = execution.metadata.get(RETURN_DIRECT)
+    return (
+        toolset.metadata_of(execution.tool_call.name).return_direct
+        if return_direct is None
+        else return_direct
+    )
 
 
 def _stages(calls: Sequence[tuple[int, ToolCall]], toolset: Toolset) -> list[list[list[int]]]:

@@ -42,10 +42,10 @@ async def resolve_tool(
     Raises:
         ToolUsageError: It returned something else.
     """
-    found = None if resolver is None else await runtime.call(resolver.resolve, name)
-    if found is None or isinstance(found, ToolCallback):
-        return found
-    msg = f"{resolver!r} returned {found!r} for {name!r}; it must return a ToolCallback or None"
+    callback = None if resolver is None else await runtime.call(resolver.resolve, name)
+    if callback is None or isinstance(callback, ToolCallback):
+        return callback
+    msg = f"{resolver!r} returned {callback!r} for {name!r}; it must return a ToolCallback or None"
     raise ToolUsageError(msg)
 
 
@@ -87,17 +87,17 @@ class Toolset:
 
     async def with_resolved(self, names: Iterable[str], runtime: Runtime) -> "Toolset":
         """Return these tools and those of *names* that only the resolver finds."""
-        found: dict[str, ToolCallback] = {}
+        resolved: dict[str, ToolCallback] = {}
         for name in () if self.resolver is None else names:
-            if name in found or self.get(name) is not None:
+            if name in resolved or self.get(name) is not None:
                 continue
             try:
                 callback = await resolve_tool(self.resolver, name, runtime)
             except Exception:  # noqa: BLE001, S112 - running the tool raises it again
                 continue
             if callback is not None:
-                found[name] = callback
-        return replace(self, found={**self.found, **found}) if found else self
+                resolved[name] = callback
+        return replace(self, found={**self.found, **resolved}) if resolved else self
 
     def named_in(self, message: AssistantMessage) -> AssistantMessage:
         """Return *message* with calls of decorated names as calls of the offered tools.

@@ -160,6 +160,8 @@ class ToolTurn:
     def recall(self, messages: Sequence[Message]) -> None:
         """Count the calls that the last turn of *messages* contains already."""
         turn = last_turn(messages)
+        if len(turn) < 2:  # noqa: PLR2004 - only the question
+            return
         for message in turn:
             if isinstance(message, AssistantMessage):
                 self.keys.count(message.tool_calls)

@@ -81,11 +81,11 @@ def _repaired_object(value: dict[str, Any], schema: Schema, defs: Schema) -> dic
     required = as_list(schema.get("required"))
     result: dict[str, Any] = {}
     for key, item in value.items():
-        wanted = property_schema(schema, key)
+        expected = property_schema(schema, key)
         optional = key in properties and key not in required
-        if item is None and optional and not admits(wanted, defs, "null"):
+        if item is None and optional and not admits(expected, defs, "null"):
             continue
-        result[replace_surrogates(key)] = _repaired(item, wanted, defs)
+        result[replace_surrogates(key)] = _repaired(item, expected, defs)
     return result
 
 
@@ -116,15 +116,15 @@ def _meant_value(value: str, schema: Any, defs: Schema) -> Any:
         admitted.extend(as_list(branch.get("enum")) or [branch.get("const")])
     if value in admitted:
         return value
-    wanted = value.strip().casefold()
+    folded = value.strip().casefold()
     like = {
         each
         for each in admitted
-        if isinstance(each, _ADMITTED) and str(each).strip().casefold() == wanted
+        if isinstance(each, _ADMITTED) and str(each).strip().casefold() == folded
     }
     for branch in () if like else branches(schema, defs):
         names = as_mapping(branch.get(ENUM_NAMES))
-        like |= {each for name, each in names.items() if name.casefold() == wanted}
+        like |= {each for name, each in names.items() if name.casefold() == folded}
     if len(like) == 1:
         return like.pop()
     return _as_number(value, schema, defs)

@@ -219,15 +219,15 @@ def _place(location: Iterable[int | str], given: Any) -> str:
     return path.removeprefix(".")
 
 
-def _steps(location: tuple[int | str, ...], given: Any) -> Iterator[str]:
-    for at, step in enumerate(location):
-        is_last = at == len(location) - 1
-        match given:
-            case dict() if step in given or is_last:
-                given = given.get(step)
+def _steps(location: tuple[int | str, ...], value: Any) -> Iterator[str]:
+    for depth, step in enumerate(location):
+        is_last = depth == len(location) - 1
+        match value:
+            case dict() if step in value or is_last:
+                value = value.get(step)
                 yield f".{step}"
-            case list() if isinstance(step, int) and step < len(given):
-                given = given[step]
+            case list() if isinstance(step, int) and step < len(value):
+                value = value[step]
                 yield f"[{step}]"
             case list() if isinstance(step, int) and is_last:  # what a tuple lacks
                 yield f"[{step}]"

@@ -153,12 +153,12 @@ class FunctionToolCallback:
 
 def _strict(name: str, signature: ToolSignature) -> Mapping[str, Any]:
     """Return the schema in the form that strict providers require."""
-    form = strict_form(signature.input_schema)
-    if form is None:
+    schema = strict_form(signature.input_schema)
+    if schema is None:
         msg = f"tool {name!r} has arguments that no provider can enforce; leave strict out"
         raise ToolDefinitionError(msg)
-    frozen_form: Mapping[str, Any] = deep_frozen(form)
-    return frozen_form
+    frozen_schema: Mapping[str, Any] = deep_frozen(schema)
+    return frozen_schema
 
 
 def _own_name(function: Callable[..., Any]) -> str:
@@ -189,10 +189,10 @@ def _signature(
     if by_owner is None:
         by_owner = _signatures[plain] = WeakKeyDictionary()
     owner = owner_of(function) or plain
-    known = by_owner.get(owner)
-    if known is None or known[0] != name:
-        known = by_owner[owner] = (name, signature_of(function, name=name))
-    return known[1]
+    cached = by_owner.get(owner)
+    if cached is None or cached[0] != name:
+        cached = by_owner[owner] = (name, signature_of(function, name=name))
+    return cached[1]
 
 
 async def call_function(

@@ -7,13 +7,12 @@ it meets: a docstring is prose, so nothing in here raises.
 import inspect
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from chatclient._internal.frozen import EMPTY, frozen
 
 
-@dataclass(frozen=True, slots=True)
-class Docstring:
+class Docstring(NamedTuple):
     """The parts of a docstring that a model should see.
 
     Attributes:
@@ -73,26 +72,26 @@ class _Reader:
         self.parameters: dict[str, list[str]] = {}
 
     def read(self) -> None:
-        at = 0
-        while at < len(self.lines):
-            at = self._numpy(at) or self._google(at) or self._rest(at) or self._text(at)
+        line = 0
+        while line < len(self.lines):
+            line = self._numpy(line) or self._google(line) or self._rest(line) or self._text(line)
 
     def _text(self, at: int) -> int:
         self.summary.append(self.lines[at])
         return at + 1
 
-    def _numpy(self, at: int) -> int:
+    def _numpy(self, start: int) -> int:
         """Read an underlined section; return the line after it, or 0 if there is none here."""
-        if not self._is_underlined(at):
+        if not self._is_underlined(start):
             return 0
-        end = at + 2
+        end = start + 2
         while end < len(self.lines) and not self._is_underlined(end):
             end += 1
-        title = _title(self.lines[at])
+        title = _title(self.lines[start])
         if title in _PARAMETER_TITLES:
-            self._items(self.lines[at + 2 : end], _NUMPY_ITEM)
+            self._items(self.lines[start + 2 : end], _NUMPY_ITEM)
         elif title in _DESCRIPTION_TITLES:
-            self.summary.extend((f"{self.lines[at].strip()}:", *self.lines[at + 2 : end]))
+            self.summary.extend((f"{self.lines[start].strip()}:", *self.lines[start + 2 : end]))
         return end
 
     def _is_underlined(self, at: int) -> bool:
@@ -102,17 +101,17 @@ class _Reader:
             and _UNDERLINE.match(self.lines[at + 1]) is not None
         )
 
-    def _google(self, at: int) -> int:
+    def _google(self, start: int) -> int:
         """Read a `Title:` with an indented block; return the line after it, or 0."""
-        title = self.lines[at].rstrip()
-        known = title.endswith(":") and _title(title[:-1])
-        if not known or known not in _TITLES:
+        title = self.lines[start].rstrip()
+        section = title.endswith(":") and _title(title[:-1])
+        if not section or section not in _TITLES:
             return 0
-        end = self._block_end(at + 1, _indent(title))
-        if at == 0 and end == 1:  # nothing but this section: cleandoc took its indentation away
+        end = self._block_end(start + 1, _indent(title))
+        if start == 0 and end == 1:  # nothing but this section: cleandoc took its indentation away
             end = len(self.lines)
-        if known in _PARAMETER_TITLES:
-            self._items(self.lines[at + 1 : end], _GOOGLE_ITEM)
+        if section in _PARAMETER_TITLES:
+            self._items(self.lines[start + 1 : end], _GOOGLE_ITEM)
         return end
 
     def _rest(self, at: int) -> int:
@@ -128,15 +127,15 @@ class _Reader:
             self.parameters[name] = [text, *self.lines[at + 1 : end]]
         return end
 
-    def _block_end(self, at: int, indent: int, *, blank_ends: bool = False) -> int:
-        while at < len(self.lines):
-            line = self.lines[at]
+    def _block_end(self, index: int, indent: int, *, blank_ends: bool = False) -> int:
+        while index < len(self.lines):
+            line = self.lines[index]
             if line.strip() and _indent(line) <= indent:
                 break
             if blank_ends and not line.strip():
                 break
-            at += 1
-        return at
+            index += 1
+        return index
 
     def _items(self, lines: list[str], pattern: re.Pattern[str]) -> None:
         """Read the parameters of a section; deeper indented lines continue the previous one."""

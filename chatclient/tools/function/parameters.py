@@ -1,4 +1,4 @@
-"""The parameters of a callable, as its tool sees them."""
+"""Describes the parameters of a callable that is to become a tool, and their annotations."""
 
 import functools
 import inspect
@@ -23,49 +23,46 @@ from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic_core import CoreSchema, SchemaError
 from pydantic_core.core_schema import with_default_schema
 
-from chatclient._internal.annotations import declared_signature
-from chatclient._internal.frozen import EMPTY
-from chatclient._internal.type_variables import (
+from chatclient._internal.annotations import (
     TypeArguments,
     UnknownTypeError,
     alias_value,
+    declared_signature,
     defining_class,
     resolve_variables,
     type_arguments,
 )
+from chatclient._internal.frozen import EMPTY
 from chatclient.chat.tool import ToolContext
 from chatclient.errors import ToolDefinitionError
 from chatclient.tools.function.schema_tidying import REQUIRED
 
 MISSING: Any = inspect.Parameter.empty
-"""Stands for a default or an annotation that is not there."""
+"""The value of a missing default or annotation."""
 
 PYDANTIC_ERRORS = (
-    PydanticUserError,
-    PydanticUndefinedAnnotation,
-    SchemaError,
-    TypeError,
-    ValueError,
+    *(PydanticUserError, PydanticUndefinedAnnotation, SchemaError),
+    *(TypeError, ValueError),
 )
 """The errors of pydantic for a type that it cannot validate or describe."""
 
 Role: TypeAlias = Literal["argument", "context", "memory_id"]
-"""Who gives a parameter its value: the model, or the library."""
+"""The source of a parameter's value: an argument of the model, or a value of the application."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolParam:
     """Describes a parameter for the model, in `Annotated[int, ToolParam("how many")]`.
 
-    Says the same of a field of a model, dataclass or `TypedDict`, at any depth.
+    It can also describe a field of a model, dataclass or `TypedDict`, at any depth.
 
     Attributes:
-        description: What the parameter means; wins over `Field`, a bare text and the docstring.
-        required: Whether the model must give it; wins over what default and type say. A parameter
-            that is not required gets its default if the model leaves it out, or None if its type
-            allows that; it needs one of the two. (A key of a `TypedDict` has to be `NotRequired`.)
-            If the model leaves out a field with a default although it was told that the field is
-            required, the field has its default.
+        description: The meaning of the parameter. Takes precedence over `Field`, a text in the
+            annotation, and the docstring.
+        required: Whether the model must pass a value. Takes precedence over default and type. An
+            optional parameter needs a default, or a type that allows None, for calls without it.
+            (A key of a `TypedDict` has to be `NotRequired`.) A required field with a default gets
+            the default if the model leaves it out nevertheless.
     """
 
     description: str | None = None
@@ -82,21 +79,21 @@ class ToolParam:
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        said = {"description": self.description or None, REQUIRED: self.required}
+        fields = {"description": self.description or None, REQUIRED: self.required}
         schema = handler(core_schema)
-        return {**schema, **{key: value for key, value in said.items() if value is not None}}
+        return {**schema, **{key: value for key, value in fields.items() if value is not None}}
 
 
 class ToolMemoryId:
-    """Marks a parameter that gets the conversation's id: `Annotated[str, ToolMemoryId]`.
+    """Marks a parameter that receives the conversation id: `Annotated[str, ToolMemoryId]`.
 
-    The id is a text, and is converted to the type of the parameter, such as int or UUID.
-    The model neither sees the parameter nor chooses its value. Outside of a conversation it gets
-    its default; without one it gets None where the type admits it, and else the call fails.
+    The model does not see the parameter. The id, a text, is converted to the parameter's type, such
+    as int or UUID. In a request without a conversation, the value is the default, else None if the
+    type allows it, else the call fails.
 
-    It stands beside the type of a parameter. Anywhere else, as in `list[Annotated[str,
-    ToolMemoryId]]` or a field of a model, the model would have to write the id; a tool with such a
-    type is refused when it is defined.
+    The mark belongs to the type of a whole parameter. A tool with a mark elsewhere, as in
+    `list[Annotated[str, ToolMemoryId]]` or a field of a model, is rejected when it is defined,
+    because the model would have to write the id.
     """
 
     @classmethod
@@ -112,10 +109,10 @@ class Parameter:
     """One parameter of a tool's function.
 
     Attributes:
-        name: Its name in the function.
+        name: The name.
         kind: How it is passed, as in `inspect.Parameter`.
-        annotation: Its type, resolved; `MISSING` without an annotation.
-        default: Its default in the function, or `MISSING`.
+        annotation: The resolved type, or `MISSING`.
+        default: The default, or `MISSING`.
     """
 
     name: str
@@ -125,50 +122,50 @@ class Parameter:
 
     @property
     def role(self) -> Role:
-        """Who gives it its value."""
+        """The source of its value."""
         return _role(self.annotation)
 
     @property
     def admits_none(self) -> bool:
-        """Whether None is among the values that its type names."""
+        """Whether its type allows None."""
         return _admits_none(self.annotation)
 
     @property
     def may_be_left_out(self) -> bool:
-        """Whether it has a default or may be omitted."""
+        """Whether it has a default, or None as the value of a call without it."""
         return self.default is not MISSING or self.admits_none
 
     @property
     def description(self) -> str | None:
-        """The description of its outermost `ToolParam` that has one."""
-        said = [each.description for each in self._notes if each.description]
-        return said[-1] if said else None
+        """The description of the outermost `ToolParam` that has one."""
+        descriptions = [mark.description for mark in self._marks if mark.description]
+        return descriptions[-1] if descriptions else None
 
     @property
     def text(self) -> str | None:
-        """What its type is annotated with as a bare text: `Annotated[int, "how many"]`."""
+        """The text in its annotation: `Annotated[int, "how many"]`."""
         return text_beside(self.annotation)
 
     @property
     def required(self) -> bool | None:
         """Whether `ToolParam` requires it; None if unspecified."""
-        said = [each.required for each in self._notes if each.required is not None]
-        return said[-1] if said else None
+        values = [mark.required for mark in self._marks if mark.required is not None]
+        return values[-1] if values else None
 
     @property
-    def _notes(self) -> list[ToolParam]:
+    def _marks(self) -> list[ToolParam]:
         return [each for each in metadata_of(self.annotation) if isinstance(each, ToolParam)]
 
 
 @dataclass(slots=True, eq=False)
-class Callee:
-    """A callable, as its signature and its docstring describe it.
+class CallableDescription:
+    """The signature and the docstring of a callable.
 
     Attributes:
-        place: Its location, for messages.
-        doc: Its docstring.
-        parameters: What it takes, in order.
-        returns: Its return annotation, or `MISSING` when there is none or it cannot be resolved.
+        place: Name, file and line, for messages.
+        doc: The docstring.
+        parameters: The parameters, in order.
+        returns: The return annotation, or `MISSING` if there is none or it cannot be resolved.
     """
 
     place: str
@@ -177,11 +174,13 @@ class Callee:
     returns: Any
 
 
-def callee_of(function: Callable[..., Any]) -> Callee:
-    """Describe *function*, any callable with a signature.
+def describe_callable(function: Callable[..., Any]) -> CallableDescription:
+    """Return the description of *function*, any callable with a signature.
+
+    Parameters that `functools.partial` binds by name are left out.
 
     Raises:
-        ToolDefinitionError: It cannot be described; the error contains the place and the reason.
+        ToolDefinitionError: The signature or an annotation cannot be read.
     """
     called = _called(function)
     place = _place(called)
@@ -191,26 +190,26 @@ def callee_of(function: Callable[..., Any]) -> Callee:
         msg = f"{place} does not say what it takes ({error}); wrap it in a def"
         raise ToolDefinitionError(msg) from error
     names: Mapping[str, Any] = getattr(inspect.unwrap(called), "__globals__", EMPTY)
-    settled = settled_by_partial(function)
-    types_given = _types_given(function, called)
+    bound = bound_by_partial(function)
+    variable_types = _variable_types(function, called)
 
     def parameter_of(declared: inspect.Parameter) -> Parameter:
-        kind = _resolved_parameter(declared, names, types_given, place)
+        kind = _resolved_parameter(declared, names, variable_types, place)
         return Parameter(declared.name, declared.kind, kind, declared.default)
 
     parameters = tuple(
-        parameter_of(each) for each in signature.parameters.values() if each.name not in settled
+        parameter_of(each) for each in signature.parameters.values() if each.name not in bound
     )
     _refuse_unbound(called, parameters, place)
-    returns = MISSING if isinstance(function, type) else _returns(signature, names, types_given)
-    return Callee(place, _doc(function, called), parameters, returns)
+    returns = MISSING if isinstance(function, type) else _returns(signature, names, variable_types)
+    return CallableDescription(place, _doc(function, called), parameters, returns)
 
 
 def owner_of(function: Callable[..., Any]) -> Any:
-    """Return the class that a callable is a method of, with its type arguments if it has them.
+    """Return the class that a callable belongs to, with its type arguments if it has them.
 
-    That is the class of the object that a method is bound to, or of an object that is called, or
-    the class itself that is; None for any other function.
+    That is the class of a bound method's object, the class of a callable object, or *function*
+    itself if it is a class; None for any other function.
     """
     while isinstance(function, functools.partial):
         function = function.func
@@ -228,8 +227,8 @@ def owner_of(function: Callable[..., Any]) -> Any:
     return getattr(target, "__dict__", EMPTY).get("__orig_class__", type(target))
 
 
-def settled_by_partial(function: Callable[..., Any] | None) -> Mapping[str, Any]:
-    """Return what `functools.partial` gives *function* by name: no business of the model's."""
+def bound_by_partial(function: Callable[..., Any] | None) -> Mapping[str, Any]:
+    """Return the arguments that a `functools.partial` binds by name, unseen by the model."""
     return function.keywords if isinstance(function, functools.partial) else EMPTY
 
 
@@ -241,23 +240,23 @@ def returns_nothing(returns: Any) -> bool:
 
 
 def returns_function(returns: Any) -> bool:
-    """Whether a return annotation promises something to be called, which no model can do."""
+    """Whether a return annotation is a callable, or contains one; a model cannot call it."""
     if _is_awaitable(returns) or _is_union(returns):
         return any(map(returns_function, get_args(returns)))
     return Callable in (returns, get_origin(returns)) or returns is types.FunctionType
 
 
 def metadata_of(annotation: Any) -> tuple[Any, ...]:
-    """Return what `Annotated` adds to a type, the innermost first."""
+    """Return the metadata of `Annotated`, the innermost first."""
     return unannotated(annotation)[1]
 
 
 def text_beside(annotation: Any) -> str | None:
-    """Return the bare text that a type is annotated with, the outermost if there are several."""
+    """Return the text among the metadata of a type, the outermost if there are several."""
     if get_origin(annotation) in (NotRequired, Required):
         annotation = get_args(annotation)[0]
-    said = [each for each in metadata_of(annotation) if isinstance(each, str) and each]
-    return said[-1] if said else None
+    texts = [each for each in metadata_of(annotation) if isinstance(each, str) and each]
+    return texts[-1] if texts else None
 
 
 def _is_awaitable(annotation: Any) -> bool:
@@ -276,8 +275,8 @@ def _called(function: Callable[..., Any]) -> Callable[..., Any]:
     return type(function).__call__
 
 
-def _types_given(function: Callable[..., Any], called: Callable[..., Any]) -> TypeArguments:
-    """Return the values of the type variables in the annotations of a callable."""
+def _variable_types(function: Callable[..., Any], called: Callable[..., Any]) -> TypeArguments:
+    """Return the types of the type variables in the annotations of a callable."""
     owner = owner_of(function)
     if owner is None:
         return EMPTY
@@ -319,12 +318,15 @@ def _resolved(annotation: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _resolved_parameter(
-    parameter: inspect.Parameter, names: Mapping[str, Any], given: TypeArguments, place: str
+    parameter: inspect.Parameter,
+    names: Mapping[str, Any],
+    variable_types: TypeArguments,
+    place: str,
 ) -> Any:
     if parameter.annotation is MISSING:
         return MISSING
     try:
-        return resolve_variables(_resolved(parameter.annotation, names), given)
+        return resolve_variables(_resolved(parameter.annotation, names), variable_types)
     except UnknownTypeError as error:
         msg = (
             f"parameter {parameter.name!r} of {place} has the type variable {error.variable}, and"
@@ -341,10 +343,12 @@ def _resolved_parameter(
         raise ToolDefinitionError(msg) from error
 
 
-def _returns(signature: inspect.Signature, names: Mapping[str, Any], given: TypeArguments) -> Any:
-    """Return what is promised; a promise only type checkers can read changes nothing here."""
+def _returns(
+    signature: inspect.Signature, names: Mapping[str, Any], variable_types: TypeArguments
+) -> Any:
+    """Return the return annotation; `MISSING` if only type checkers can resolve it."""
     try:
-        return resolve_variables(_resolved(signature.return_annotation, names), given)
+        return resolve_variables(_resolved(signature.return_annotation, names), variable_types)
     except _UNRESOLVABLE:
         return MISSING
 

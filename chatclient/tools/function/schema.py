@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from chatclient._internal.frozen import deep_frozen
 from chatclient._internal.json_schema import JsonSchema, complete_object_schema, strict_form
 from chatclient.chat.tool import ToolContext
+from chatclient.chat.tool_definition import check_tool_name, describe_name, sanitise_tool_name
 from chatclient.errors import ToolDefinitionError
 from chatclient.tools.function.argument_repair import repair_value
 from chatclient.tools.function.argument_types import (
@@ -25,18 +26,17 @@ from chatclient.tools.function.argument_types import (
 from chatclient.tools.function.binding import MOST_LINES, ArgumentReader, Validate, unfit
 from chatclient.tools.function.docstring import parse_docstring
 from chatclient.tools.function.exact_numbers import public_schema
-from chatclient.tools.function.naming import check_tool_name, describe_name, sanitise_tool_name
 from chatclient.tools.function.parameters import (
     MISSING,
     PYDANTIC_ERRORS,
-    Callee,
+    CallableDescription,
     Parameter,
     ToolMemoryId,
     ToolParam,
-    callee_of,
+    bound_by_partial,
+    describe_callable,
     returns_function,
     returns_nothing,
-    settled_by_partial,
 )
 from chatclient.tools.function.schema_check import misfits
 from chatclient.tools.function.schema_generator import schema_of
@@ -76,7 +76,7 @@ def signature_of(function: Callable[..., Any], *, name: str | None = None) -> To
     Raises:
         ToolDefinitionError: The function cannot be a tool; the error contains place and reason.
     """
-    callee = callee_of(function)
+    callee = describe_callable(function)
     _refuse(callee)
     said = parse_docstring(callee.doc)
     arguments = tuple(each for each in callee.parameters if each.role == "argument")
@@ -116,7 +116,7 @@ def signature_of_model(
     Raises:
         ToolDefinitionError: The type has no schema, or the function does not take one value.
     """
-    callee = callee_of(function) if function is not None else _ANYTHING
+    callee = describe_callable(function) if function is not None else _ANYTHING
     target, injected = _one_value(callee)
     said = parse_docstring(callee.doc)
     parameter = Parameter(target.name, target.kind, input_type)
@@ -155,12 +155,12 @@ def signature_of_schema(
         WrongTypeError: The schema is no mapping.
     """
     complete = dict(complete_object_schema(schema))
-    callee = callee_of(function) if function is not None else _ANYTHING
+    callee = describe_callable(function) if function is not None else _ANYTHING
     injected = Injected.of(callee.parameters, callee.place)
-    settled = set(settled_by_partial(function))
-    hidden = {*injected.names, *(settled - set(complete["properties"]))}
+    bound = set(bound_by_partial(function))
+    hidden = {*injected.names, *(bound - set(complete["properties"]))}
     takes = _keywords(callee) if function is not None else None
-    validate = _by_name(complete, takes, {*settled, *hidden}, callee.place)
+    validate = _by_name(complete, takes, {*bound, *hidden}, callee.place)
     tool_name = name or _name(function)
     required = [each for each in complete.get("required", ()) if each not in hidden]
     checked = {**complete, "required": required}
@@ -184,7 +184,7 @@ def signature_of_schema(
 
 # --- parts ----------------------------------------------------------------------------------
 
-_ANYTHING = Callee("the tool", None, (Parameter("input"),), MISSING)
+_ANYTHING = CallableDescription("the tool", None, (Parameter("input"),), MISSING)
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
@@ -194,7 +194,7 @@ def _name(function: Callable[..., Any] | None) -> str:
     return "the tool" if function is None else getattr(function, "__name__", "the tool")
 
 
-def _keywords(callee: Callee) -> set[str] | None:
+def _keywords(callee: CallableDescription) -> set[str] | None:
     """Return the names that a callable takes from the model; None when it takes any."""
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in callee.parameters):
         return None
@@ -228,13 +228,13 @@ def _by_name(schema: JsonSchema, takes: set[str] | None, others: set[str], place
     return typed_dict(fields, extra="forbid" if forbids else "allow").validator.validate_json
 
 
-def _by_position(callee: Callee) -> tuple[Parameter, ...]:
+def _by_position(callee: CallableDescription) -> tuple[Parameter, ...]:
     return tuple(
         each for each in callee.parameters if each.kind is inspect.Parameter.POSITIONAL_ONLY
     )
 
 
-def _refuse(callee: Callee) -> None:
+def _refuse(callee: CallableDescription) -> None:
     for each in callee.parameters:
         if each.kind in _VARIADIC:
             msg = (
@@ -247,7 +247,7 @@ def _refuse(callee: Callee) -> None:
         raise ToolDefinitionError(msg)
 
 
-def _one_value(callee: Callee) -> tuple[Parameter, Injected]:
+def _one_value(callee: CallableDescription) -> tuple[Parameter, Injected]:
     """Return the parameter for the input, and those that the library fills in."""
     takes = [
         each for each in callee.parameters if each.role == "argument" and each.kind not in _VARIADIC
@@ -283,12 +283,12 @@ def _input_parameter(
     return schema, validator_of(wrapper), parameter.name
 
 
-def check_compensation(name: str, known: Sequence[str], compensation: Any) -> None:
+def check_compensation(name: str, parameters: Sequence[str], compensation: Any) -> None:
     """Check that *compensation* can undo calls of the tool *name*.
 
     Args:
         name: The name of the tool.
-        known: The names of its parameters.
+        parameters: The names of its parameters.
         compensation: The compensation in its metadata.
 
     Raises:
@@ -305,9 +305,9 @@ def check_compensation(name: str, known: Sequence[str], compensation: Any) -> No
     if alone:
         return
     schema = signature_of(compensation, name=compensation_name(name)).input_schema
-    if missing := [each for each in schema.get("required", ()) if each not in known]:
+    if missing := [each for each in schema.get("required", ()) if each not in parameters]:
         msg = (
             f"the compensation of tool {name!r} needs {missing}, which the tool does not get; it "
-            f"takes some of {list(known)}, or one ToolExecution"
+            f"takes some of {list(parameters)}, or one ToolExecution"
         )
         raise ToolDefinitionError(msg)

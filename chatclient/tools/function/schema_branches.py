@@ -80,9 +80,9 @@ def _is_meant(value: dict[str, Any], schema: Schema) -> bool:
     return (
         schema.get("additionalProperties") is not False or value.keys() <= properties.keys()
     ) and all(
-        wanted["const"] == value.get(key, wanted["const"])
-        for key, wanted in properties.items()
-        if isinstance(wanted, Mapping) and "const" in wanted
+        property["const"] == value.get(key, property["const"])
+        for key, property in properties.items()
+        if isinstance(property, Mapping) and "const" in property
     )
 
 

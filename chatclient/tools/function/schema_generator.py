@@ -1,9 +1,13 @@
 """JSON Schema of Python types, for models and their providers.
 
-pydantic's own schemas describe what it accepts a little too generously, and carry titles that cost
-tokens and say nothing. `schema_of` promises instead: whatever satisfies the schema, formats
-included, is accepted. The promise ends where JSON Schema does: validators written in Python, bounds
-of dates and durations, files that must exist, and numbers or years beyond what Python represents.
+pydantic accepts less than its own schemas allow, and adds titles, which cost tokens without telling
+the model anything. The schemas of `schema_of` are exact: pydantic accepts every value that matches
+one, including its formats. Exceptions are rules that JSON Schema cannot express: validators written
+in Python, bounds of dates and durations, files that must exist, and numbers or years out of
+Python's range.
+
+A schema may contain marks for later steps: `READS_TEXT`, which `tidied` removes, and `DECIMAL` and
+`ENUM_NAMES`, which repair arguments and which `public_schema` removes before the schema is sent.
 """
 
 import inspect
@@ -24,10 +28,10 @@ from chatclient.tools.function.schema_tidying import BASE64URL, READS_TEXT, tidi
 
 
 def schema_of(adapter: TypeAdapter[Any]) -> JsonSchema:
-    """Return the schema of what *adapter* accepts, its definitions in `$defs` at the root.
+    """Return the schema of the values that *adapter* accepts, with `$defs` at its root.
 
     Raises:
-        pydantic.errors.PydanticInvalidForJsonSchema: Some of it cannot come from JSON.
+        pydantic.errors.PydanticInvalidForJsonSchema: A value of the type cannot be written as JSON.
     """
     return tidied(adapter.json_schema(schema_generator=_Generator))
 
@@ -35,7 +39,8 @@ def schema_of(adapter: TypeAdapter[Any]) -> JsonSchema:
 _SCALARS = (str, int, float, type(None))  # and so bool
 _UNHASHABLE = frozenset({"dict", "list", "set", "typed-dict"})
 _BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
-_KEYS: Mapping[str, JsonSchema] = {
+# The property names from which pydantic reads the keys of a mapping, by the type of the keys.
+_PROPERTY_NAMES: Mapping[str, JsonSchema] = {
     "any": {},
     "integer": {"pattern": r"^(0|-?[1-9]\d*)$"},
     "number": {"pattern": r"^-?(0|[1-9]\d*)(\.\d+)?$"},
@@ -104,11 +109,11 @@ class _Generator(GenerateJsonSchema):
         return result
 
     def function_before_schema(self, schema: Any) -> JsonSchema:
-        # What the application's code gets is left as it is in the JSON.
-        return _unmarked(super().function_before_schema(schema))
+        # The application's validator gets the JSON number, and not a `Decimal`.
+        return _without_decimal_mark(super().function_before_schema(schema))
 
     def function_wrap_schema(self, schema: Any) -> JsonSchema:
-        return _unmarked(super().function_wrap_schema(schema))
+        return _without_decimal_mark(super().function_wrap_schema(schema))
 
     def union_schema(self, schema: Any) -> JsonSchema:
         """Return the union, with one branch for a `Decimal` and a float with equal schemas."""
@@ -116,7 +121,11 @@ class _Generator(GenerateJsonSchema):
         branches = result.get("anyOf")
         if branches is None:
             return result
-        kept = [each for each in branches if DECIMAL not in each or _unmarked(each) not in branches]
+        kept = [
+            each
+            for each in branches
+            if DECIMAL not in each or _without_decimal_mark(each) not in branches
+        ]
         return {**result, "anyOf": kept} if len(kept) != 1 else kept[0]
 
     def complex_schema(self, schema: Any) -> JsonSchema:
@@ -149,7 +158,7 @@ class _Generator(GenerateJsonSchema):
                 raise PydanticInvalidForJsonSchema(msg)
         if not all(isinstance(member.value, str) for member in members):
             meaning = ", ".join(f"{member.value!r} = {member.name}" for member in members)
-            result["description"] = _sentences(result.get("description"), meaning)
+            result["description"] = _joined_texts(result.get("description"), meaning)
         if schema.get("sub_type") in ("int", "float"):
             result[READS_TEXT] = True
         result[ENUM_NAMES] = {member.name: member.value for member in members}
@@ -171,33 +180,38 @@ class _Generator(GenerateJsonSchema):
         return _of_hashable(super().frozenset_schema(schema), schema.get("items_schema", {}))
 
     def dict_schema(self, schema: Any) -> JsonSchema:
-        return self._with_names(super().dict_schema(schema), schema)
+        return self._with_property_names(super().dict_schema(schema), schema)
 
     def ordered_dict_schema(self, schema: Any) -> JsonSchema:
-        return self._with_names(super().ordered_dict_schema(schema), schema)
+        return self._with_property_names(super().ordered_dict_schema(schema), schema)
 
     def counter_schema(self, schema: Any) -> JsonSchema:
-        return self._with_names(super().counter_schema(schema), schema)
+        return self._with_property_names(super().counter_schema(schema), schema)
 
-    def _with_names(self, result: JsonSchema, schema: Any) -> JsonSchema:
-        """Restrict the property names to valid keys of a mapping."""
+    def _with_property_names(self, result: JsonSchema, schema: Any) -> JsonSchema:
+        """Return *result*, the schema of a mapping, with property names that are valid keys."""
         result.pop("propertyNames", None)
         for values in result.pop("patternProperties", {}).values():
             result["additionalProperties"] = values
-        names = self._names(self.generate_inner(schema.get("keys_schema", {"type": "any"})))
+        names = self._property_names(
+            self.generate_inner(schema.get("keys_schema", {"type": "any"}))
+        )
         if names is None:
             msg = "the keys of a JSON object are strings; a mapping needs keys made from those"
             raise PydanticInvalidForJsonSchema(msg)
         result.setdefault("additionalProperties", True)
         return {**result, "propertyNames": names} if names else result
 
-    def _names(self, schema: JsonSchema) -> JsonSchema | None:
-        """Return the schema of the names that a key of *schema* is read from, None for none."""
+    def _property_names(self, schema: JsonSchema) -> JsonSchema | None:
+        """Return the schema of the property names that are read as keys of *schema*.
+
+        None if there are no such names.
+        """
         if "$ref" in schema:
             schema = self.get_schema_from_definitions(JsonRef(schema["$ref"])) or {}
         branches = schema.get("anyOf") or schema.get("oneOf")
         if branches:
-            names = [name for name in map(self._names, branches) if name is not None]
+            names = [name for name in map(self._property_names, branches) if name is not None]
             if {} in names:
                 return {}
             return {"anyOf": names} if len(names) > 1 else next(iter(names), None)
@@ -207,14 +221,14 @@ class _Generator(GenerateJsonSchema):
             return {"enum": texts} if texts else None
         if schema.get("type") == "string":
             return {key: value for key, value in schema.items() if key in _STRING_KEYWORDS}
-        return _KEYS.get(schema.get("type", "any"))
+        return _PROPERTY_NAMES.get(schema.get("type", "any"))
 
     # Classes.
 
     def _named_required_fields_schema(
         self, named_required_fields: Sequence[tuple[str, bool, Any]]
     ) -> JsonSchema:
-        """Put fields with an `AliasPath` where they are read; pydantic shows their names."""
+        """Put fields with an `AliasPath` at that path; pydantic puts them at the top level."""
         if self._config.populate_by_name or getattr(self._config, "validate_by_name", False):
             return super()._named_required_fields_schema(named_required_fields)
         paths = [path_of(each[2].get("validation_alias")) for each in named_required_fields]
@@ -254,7 +268,7 @@ class _Generator(GenerateJsonSchema):
         return _documented(super().typed_dict_schema(schema), schema["cls"])
 
 
-def _unmarked(schema: JsonSchema) -> JsonSchema:
+def _without_decimal_mark(schema: JsonSchema) -> JsonSchema:
     return {key: value for key, value in schema.items() if key != DECIMAL}
 
 
@@ -265,7 +279,7 @@ def _digits(most: int) -> str:
     return f"^-?({'|'.join(splits)})$"
 
 
-def _sentences(*texts: str | None) -> str:
+def _joined_texts(*texts: str | None) -> str:
     return "; ".join(text for text in texts if text)
 
 
@@ -284,21 +298,21 @@ def _of_hashable(result: JsonSchema, items: Mapping[str, Any]) -> JsonSchema:
 
 
 def _documented(result: JsonSchema, cls: type[Any]) -> JsonSchema:
-    """Return *result* with the description of the class and its fields.
+    """Return *result* with descriptions of the class and its fields.
 
-    They come from the docstring of the class, and from texts beside the types of the fields.
+    Sources are the docstring of the class, and texts in the annotations of the fields.
     """
     properties = result.get("properties", {})
     for name, annotation in _hints(cls).items():
         if name in properties and (text := text_beside(annotation)):
             properties[name] = {"description": text, **properties[name]}
     doc = cls.__doc__
-    if not doc or doc.startswith(f"{cls.__name__}("):  # which is what @dataclass writes
+    if not doc or doc.startswith(f"{cls.__name__}("):  # generated by `@dataclass`
         return result
-    said = parse_docstring(doc)
+    docstring = parse_docstring(doc)
     if result.get("description", doc) in (doc, inspect.cleandoc(doc)):
-        result["description"] = said.summary
-    for name, text in said.parameters.items():
+        result["description"] = docstring.summary
+    for name, text in docstring.parameters.items():
         if name in properties:
             properties[name] = {"description": text, **properties[name]}
     return result
@@ -307,5 +321,9 @@ def _documented(result: JsonSchema, cls: type[Any]) -> JsonSchema:
 def _hints(cls: type[Any]) -> Mapping[str, Any]:
     try:
         return get_type_hints(cls, include_extras=True)
-    except (AttributeError, NameError, TypeError):  # pydantic knows more names than Python
+    except (
+        AttributeError,
+        NameError,
+        TypeError,
+    ):  # pydantic resolves more names than `get_type_hints`
         return {}

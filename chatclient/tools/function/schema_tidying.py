@@ -107,9 +107,9 @@ def _tidy_properties(schema: JsonSchema) -> None:
     required = schema.get("required", ())
     if not required:
         schema.pop("required", None)
-    for name, wanted in schema["properties"].items():
-        if name not in required and wanted.get("default") is None:
-            schema["properties"][name] = _without_null(wanted)
+    for name, property in schema["properties"].items():
+        if name not in required and property.get("default") is None:
+            schema["properties"][name] = _without_null(property)
 
 
 def _without_null(schema: JsonSchema) -> JsonSchema:

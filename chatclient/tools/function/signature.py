@@ -11,7 +11,12 @@ from chatclient._internal.frozen import FrozenDict
 from chatclient.chat.tool import ToolContext
 from chatclient.errors import ToolDefinitionError, ToolUsageError
 from chatclient.tools.function.binding import ArgumentReader
-from chatclient.tools.function.parameters import MISSING, PYDANTIC_ERRORS, Parameter, callee_of
+from chatclient.tools.function.parameters import (
+    MISSING,
+    PYDANTIC_ERRORS,
+    Parameter,
+    describe_callable,
+)
 from chatclient.tools.tool_execution import ToolExecution
 
 T = TypeVar("T")
@@ -111,7 +116,7 @@ class ToolSignature:
             raise ToolUsageError(msg) from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class ConversationParameter:
     """A parameter for the conversation's id.
 
@@ -198,5 +203,5 @@ def compensation_name(tool: str) -> str:
 
 def wants_execution(compensation: Callable[..., Any]) -> bool:
     """Return whether a `ToolExecution` is the only parameter of *compensation*."""
-    parameters = callee_of(compensation).parameters
+    parameters = describe_callable(compensation).parameters
     return [each.annotation for each in parameters] == [ToolExecution]

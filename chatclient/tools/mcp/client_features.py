@@ -43,14 +43,14 @@ _ENDS = {"stop": "endTurn", "length": "maxTokens"}
 
 def callbacks_of(server: McpServer) -> dict[str, Any]:
     """Return the callbacks for the SDK's client, which rejects requests without a callback."""
-    found: dict[str, Any] = {}
+    callbacks: dict[str, Any] = {}
     if server.on_elicitation is not None:
-        found["elicitation_callback"] = partial(_elicit, server.on_elicitation, server.name)
+        callbacks["elicitation_callback"] = partial(_elicit, server.on_elicitation, server.name)
     if server.sampling is not None:
-        found["sampling_callback"] = partial(_sample, server.sampling, server.name)
+        callbacks["sampling_callback"] = partial(_sample, server.sampling, server.name)
     if server.roots:
-        found["list_roots_callback"] = partial(_list_roots, server.roots)
-    return found
+        callbacks["list_roots_callback"] = partial(_list_roots, server.roots)
+    return callbacks
 
 
 async def _elicit(
@@ -102,12 +102,12 @@ def _check(values: dict[str, Any], schema: dict[str, Any]) -> None:
     Raises:
         UsageError: They do not, or the schema cannot be checked.
     """
-    found = misfits(validator_of(schema), values)
-    if found is None:
+    problems = misfits(validator_of(schema), values)
+    if problems is None:
         msg = "the form cannot be checked, so nothing is filled in"
         raise UsageError(msg)
-    if found:
-        where, rule = found[0].json_path, found[0].validator
+    if problems:
+        where, rule = problems[0].json_path, problems[0].validator
         msg = f"the values do not fit the form: {where} is against its {rule!r}"
         raise UsageError(msg)
 
@@ -131,8 +131,8 @@ async def _sample(
 
 async def _sampled(model: ChatModel, prompt: Prompt) -> CreateMessageResult:
     """Return the response of *model*, with at most its default number of tokens."""
-    limit, wanted = model.options.max_tokens, prompt.options.max_tokens
-    if limit is not None and wanted is not None and wanted > limit:
+    limit, requested = model.options.max_tokens, prompt.options.max_tokens
+    if limit is not None and requested is not None and requested > limit:
         prompt = Prompt.of(prompt.messages, prompt.options.mutate(max_tokens=limit))
     response = await ask_model(model, prompt, ON_LOOP)
     return CreateMessageResult(

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from chatclient._internal.tracebacks import WithoutLocals
+from chatclient._internal.exceptions import WithoutLocals
 from chatclient.errors import UsageError
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.observation import detach_from_step

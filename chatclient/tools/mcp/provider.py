@@ -1,25 +1,67 @@
-"""A provider of the tools of MCP servers."""
+"""A provider of the tools of MCP servers, and the names that models see."""
 
 import asyncio
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from chatclient._internal.checks import check_choice, check_type
 from chatclient._internal.closeable import Closeable
 from chatclient._internal.logging import get_logger
-from chatclient.chat.tool import ToolCallback, ToolRequest
+from chatclient.chat.tool import RESERVED_TOOL_NAMES, ToolCallback, ToolRequest
+from chatclient.chat.tool_definition import sanitise_tool_name
 from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
-from chatclient.tools.mcp.accepted_tools import AcceptedTools
+from chatclient.tools.mcp.callback import AcceptedTools
 from chatclient.tools.mcp.server import MAKE_ONE, McpServer, ToolContextToMeta
-from chatclient.tools.mcp.tool_names import ToolNamePrefix, names_for
 
 if TYPE_CHECKING:  # the SDK loads with the first connection
     from chatclient.tools.mcp.connection import Connection
     from chatclient.tools.mcp.connection_pool import ConnectionPool
+
+
+ToolNamePrefix = Literal["on_clash", "always", "never"]
+"""When a tool's name gets its server's name as a prefix."""
+
+_DIGEST = 8  # hexadecimal digits
+
+
+def names_for(
+    tools: Sequence[tuple[str, str]], prefix: ToolNamePrefix, taken: Collection[str] = ()
+) -> list[str]:
+    """Return a valid name for each of *tools*, which depends only on the arguments.
+
+    Args:
+        tools: For each tool the name of its server, and its own name.
+        prefix: When the server's name is prepended; always to the names of the library's own tools.
+        taken: Names of other tools, which count as clashes, too.
+    """
+    names = [sanitise_tool_name(tool) for _, tool in tools]
+    counts = Counter([*names, *taken])
+    for index, (server, tool) in enumerate(tools):
+        clashes = prefix != "never" and counts[names[index]] > 1
+        if prefix == "always" or clashes or names[index] in RESERVED_TOOL_NAMES:
+            names[index] = sanitise_tool_name(f"{server}_{tool}")
+        if names[index] in RESERVED_TOOL_NAMES:  # such as "final" and "answer"
+            names[index] = _distinct(names[index], server, tool)
+    if prefix == "never":
+        return names
+    # "a" with "b_c" and "a_b" with "c" still clash; so do names that differ only in characters
+    # that no provider accepts.
+    counts = Counter([*names, *taken])
+    return [
+        name if counts[name] == 1 else _distinct(name, server, tool)
+        for name, (server, tool) in zip(names, tools, strict=True)
+    ]
+
+
+def _distinct(name: str, server: str, tool: str) -> str:
+    digest = hashlib.sha256(f"{server}\0{tool}".encode(errors="surrogatepass")).hexdigest()
+    return f"{name[: 63 - _DIGEST]}_{digest[:_DIGEST]}"
+
 
 log = get_logger(__name__)
 
@@ -98,19 +140,19 @@ class McpToolCallbackProvider(Closeable):
         if any(not (each.is_listed or each.is_paused) for each in connections.values()):
             await pool.run(ON_LOOP, self._list_all)
         extra = self._extra_tools(pool)
-        others = extra if request is None else [*extra, *request.callbacks]
-        taken = {callback.definition.name for callback in others}
-        found = [
+        other_tools = extra if request is None else [*extra, *request.callbacks]
+        taken = {callback.definition.name for callback in other_tools}
+        tools = [
             (connection.server, tool)
             for connection in connections.values()
             for tool in connection.known
             if self._accepts(connection.server.name, tool)
         ]
-        wanted = [(server.name, self._rename(server.name, tool.name)) for server, tool in found]
-        names = names_for(wanted, self._prefix, taken)
+        preferred = [(server.name, self._rename(server.name, tool.name)) for server, tool in tools]
+        names = names_for(preferred, self._prefix, taken)
         callbacks = [
             self._callback(pool, server, tool, name)
-            for (server, tool), name in zip(found, names, strict=True)
+            for (server, tool), name in zip(tools, names, strict=True)
         ]
         return [*(c for c in callbacks if c is not None), *extra]
 

@@ -138,11 +138,11 @@ class McpToolServer:
         Raises:
             UsageError: *auth* has no method `verify_token`.
         """
-        more: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         if auth is not None:
             check_method("auth", auth, "verify_token", "a TokenVerifier of the MCP SDK")
-            more = {"token_verifier": auth, "auth": auth_settings or _default_auth_settings()}
-        return self.server.streamable_http_app(streamable_http_path=path, host=host, **more)
+            settings = {"token_verifier": auth, "auth": auth_settings or _default_auth_settings()}
+        return self.server.streamable_http_app(streamable_http_path=path, host=host, **settings)
 
     def serve_http(
         self,

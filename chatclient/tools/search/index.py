@@ -139,8 +139,8 @@ class ToolSearchRequest:
             return False
         if reference.tool_name in self.exclude:
             return False
-        wanted = self.wanted_categories
-        return not wanted or not wanted.isdisjoint(map(_folded, reference.categories))
+        categories = self.wanted_categories
+        return not categories or not categories.isdisjoint(map(_folded, reference.categories))
 
     @property
     def wanted_categories(self) -> frozenset[str]:
@@ -200,9 +200,9 @@ async def find_checked(
     Raises:
         ToolUsageError: It did not return a `ToolSearchResponse`.
     """
-    found: object = index.find(request, runtime)
-    response = await found if is_awaitable(found) else found
-    if response is found or not isinstance(response, ToolSearchResponse):
+    result: object = index.find(request, runtime)
+    response = await result if is_awaitable(result) else result
+    if response is result or not isinstance(response, ToolSearchResponse):
         name = type(index).__name__
         msg = (
             f"find() of {name} must be `async def` and return a ToolSearchResponse,"

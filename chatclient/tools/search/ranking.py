@@ -2,7 +2,8 @@
 
 A document is a tool, and a candidate a document that is scored in detail. A term contributes its
 weight in the query (the inverse document frequency, reduced for concepts and corrections) times its
-impact in the document; the sum is the BM25F score. In addition:
+impact in the document (a small integer, whose lowest bits are flags that hardly change it); the sum
+is the BM25F score. In addition:
 
 * A query often contains several requests. Each clause is scored separately, so that a tool that
   matches one clause well can compete with one that matches all of them a little. Terms that a
@@ -18,13 +19,12 @@ their documents become candidates: the duration of a search grows far more slowl
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
 from chatclient.tools.search.inverted_index import IN_NAME, IN_VALUES, InvertedIndex, term_character
 from chatclient.tools.search.segments import Catalog, SegmentView
 from chatclient.tools.search.tokenizer import Words, concepts, hinted, is_concept, tidied
-from chatclient.tools.search.typos import neighbours
 
 Scored = tuple[float, int]
 
@@ -32,9 +32,10 @@ _CONCEPT = 0.35  # weight of a concept, compared to a word
 _NUMBER = 0.3  # weight of a number: it is usually an argument
 _HINT = 0.4  # weight of a term that a value suggests
 _MISSPELT = 0.5  # weight of a word that differs from one of the query by a typo
-_MOST_NEIGHBOURS = (
-    10_000  # words that are looked up for that: the corrections of about twenty words
-)
+_MOST_NEIGHBOURS = 10_000  # possible corrections that are looked up: those of about twenty words
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_SHORTEST_CORRECTED = 5  # letters; corrections of shorter words are often unrelated words
+_LONGEST_CORRECTED = 30  # letters; longer texts are no words, and have too many corrections
 _CLAUSE = 0.6  # weight of the best clause, compared to the complete query
 _COVERAGE = 0.7  # share of a term that is covered by the result with its highest term score
 _NOVELTY = 0.2  # share of a score that depends on terms that earlier results do not cover
@@ -131,7 +132,7 @@ class Ranking:
             unknown = [
                 t for t, share in clause.items() if share == 1.0 and not self._has_postings(t)
             ]
-            near = list(islice(chain.from_iterable(map(neighbours, unknown)), remaining))
+            near = list(islice(chain.from_iterable(map(_neighbours, unknown)), remaining))
             remaining -= len(near)
             for (_, index), term_ids in zip(self._indexes, self._term_ids, strict=True):
                 term_ids.update(index.term_ids(near))
@@ -198,8 +199,8 @@ class Ranking:
     def _rerank(self, candidates: Sequence[int], limit: int) -> list[Scored]:
         """Return the best of *candidates*, which are sorted."""
         # A query of one clause has no separate scores.
-        several = len(self._clauses) if len(self._clauses) > 1 else 0
-        clause_scores = [[0.0] * len(candidates) for _ in range(several)]
+        scored_clauses = len(self._clauses) if len(self._clauses) > 1 else 0
+        clause_scores = [[0.0] * len(candidates) for _ in range(scored_clauses)]
         term_scores: list[dict[str, float]] = []
         bonuses: list[float] = []
         for (view, index), term_ids in zip(self._indexes, self._term_ids, strict=True):
@@ -237,7 +238,7 @@ class Ranking:
                 row[candidate] += score
             if in_query:
                 covered += weight
-                mentioned += impact
+                mentioned += impact  # with its flags, as in `total_impacts`
                 if impact & IN_NAME:
                     named += 1
                 if impact & IN_VALUES:
@@ -342,3 +343,23 @@ def _novelty(term_scores: Mapping[str, float], uncovered: Mapping[str, float]) -
         total += score
         new += score * uncovered[term]
     return 1 - _NOVELTY + _NOVELTY * new / total
+
+
+def _neighbours(word: str) -> Iterator[str]:
+    """Yield all texts that differ from *word* by one typo; most are no words."""
+    if (
+        not _SHORTEST_CORRECTED <= len(word) <= _LONGEST_CORRECTED
+        or not word.isascii()
+        or not word.isalpha()
+    ):
+        return
+    for position in range(len(word) + 1):
+        before, after = word[:position], word[position:]
+        if after:
+            yield before + after[1:]
+        if len(after) > 1:
+            yield before + after[1] + after[0] + after[2:]
+        for letter in _LETTERS:
+            if after:
+                yield before + letter + after[1:]
+            yield before + letter + after

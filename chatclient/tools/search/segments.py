@@ -35,13 +35,13 @@ class Segment(Generic[P]):
         references: The tools; a tool's number is its position.
         payload: The data that an index has built for them, or None.
         building: Locked while the payload is built.
-        users: The number of catalogs with this segment.
+        catalogs: The number of catalogs with this segment.
     """
 
     references: tuple[ToolReference, ...]
     payload: P | None = None
     building: threading.Lock = field(default_factory=threading.Lock)
-    users: int = 0
+    catalogs: int = 0
 
     def __post_init__(self) -> None:
         register_after_fork(self)
@@ -206,7 +206,7 @@ class Catalogs(Generic[P]):
             self._catalogs.clear()
             self._recent.clear()
             for segment in segments.values():
-                segment.users = 0
+                segment.catalogs = 0
             return tuple(segments.values())
 
     def _assigned_as(
@@ -221,7 +221,7 @@ class Catalogs(Generic[P]):
     def _add(self, catalog: Catalog[P]) -> Catalog[P]:
         self._catalogs[catalog.key] = catalog
         for view in catalog.views:
-            view.segment.users += 1
+            view.segment.catalogs += 1
         return catalog
 
     def _release(self, catalog: Catalog[P] | None) -> tuple[Segment[P], ...]:
@@ -241,8 +241,8 @@ class Catalogs(Generic[P]):
     def _drop(self, catalog: Catalog[P]) -> Iterator[Segment[P]]:
         del self._catalogs[catalog.key]
         for view in catalog.views:
-            view.segment.users -= 1
-            if not view.segment.users:
+            view.segment.catalogs -= 1
+            if not view.segment.catalogs:
                 yield view.segment
 
     def _views(

@@ -108,10 +108,10 @@ def stem_by_rules(word: str) -> str:
 
 def _regions(word: str) -> tuple[int, int]:
     """Return the positions of the two regions; the end of *word* if it has none."""
-    found = _REGIONS.match(word)
-    if found is None:
+    regions = _REGIONS.match(word)
+    if regions is None:
         return len(word), len(word)
-    return found.end(1), found.end(2) if found[2] else len(word)
+    return regions.end(1), regions.end(2) if regions[2] else len(word)
 
 
 def _plural(word: str) -> str:

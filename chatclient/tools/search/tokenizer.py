@@ -172,10 +172,10 @@ def _words(text: str) -> list[str]:
     if text.isascii():
         return text.encode().translate(_BETWEEN).decode().split()
     plain = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
-    found: list[str] = []
-    for at, piece in enumerate(_UNSPACED.split(plain)):
-        found += _pairs(piece) if at % 2 else _WORD.findall(piece)
-    return found
+    words: list[str] = []
+    for index, piece in enumerate(_UNSPACED.split(plain)):
+        words += _pairs(piece) if index % 2 else _WORD.findall(piece)
+    return words
 
 
 def _pairs(run: str) -> list[str]:

@@ -147,7 +147,9 @@ class VectorToolIndex(ToolIndex):
             key = uuid4().hex
             await self._store.put(self._documents(key, segment.references), runtime)
             segment.payload = key
-            if not segment.users:  # no catalog contains it any more, so nothing else would erase it
+            if (
+                not segment.catalogs
+            ):  # no catalog contains it any more, so nothing else would erase it
                 await self._erase((segment,), runtime)
 
     def _documents(self, key: str, references: Sequence[ToolReference]) -> Iterator[Document]:

@@ -38,8 +38,7 @@ from chatclient.errors import (
 from chatclient.providers.anthropic.decoding import decode_response
 from chatclient.providers.anthropic.encoding import ANTHROPIC, PROVIDER, encode_blocks
 from chatclient.providers.anthropic.model import AnthropicChatModel, AnthropicChatOptions
-from chatclient.providers.anthropic.options import encode_options
-from chatclient.providers.anthropic.schemas import enforceable
+from chatclient.providers.anthropic.options import encode_options, enforceable
 from chatclient.providers.anthropic.stream import StreamDecoder
 from chatclient.providers.http.sse import ServerSentEventDecoder
 from chatclient.providers.openai.chat import OpenAIChatOptions

@@ -30,9 +30,9 @@ from chatclient.errors import (
 )
 from chatclient.providers.http.client import HttpClient
 from chatclient.providers.http.reader import EventReader
+from chatclient.providers.http.request import Timeouts, as_timeouts
 from chatclient.providers.http.retry import RetryPolicy
 from chatclient.providers.http.surrogates import SurrogateJoiner
-from chatclient.providers.http.timeouts import Timeouts, as_timeouts
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.providers.openai.chat_stream import StreamDecoder
 from chatclient.providers.openai.dialect import COMPATIBLE

@@ -36,8 +36,8 @@ from chatclient.errors import (
 from chatclient.providers.http import connections
 from chatclient.providers.http.client import HttpClient
 from chatclient.providers.http.connections import Connections, Pools
+from chatclient.providers.http.request import Timeouts
 from chatclient.providers.http.retry import RetryPolicy, as_retry_policy
-from chatclient.providers.http.timeouts import Timeouts
 from chatclient.providers.openai.chat import OpenAIChatModel
 from tests.support.chaos_server import CLOSE, END, STALL, ChaosServer, Step, chunked, http
 from tests.support.proxy_server import ProxyServer, SocksServer

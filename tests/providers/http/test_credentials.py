@@ -10,7 +10,7 @@ import pytest
 
 from chatclient import Runtime
 from chatclient.providers import ExpiringCredentials
-from chatclient.providers.http import credentials as module
+from chatclient.providers.http import auth as module
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP
 

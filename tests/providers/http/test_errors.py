@@ -18,9 +18,8 @@ from chatclient.errors import (
     RateLimitedError,
     RequestTimeoutError,
 )
-from chatclient.providers.http.error_details import request_id
+from chatclient.providers.http.error_details import parse_duration, request_id, retry_after
 from chatclient.providers.http.errors import error_from_body, error_from_data
-from chatclient.providers.http.retry_after import parse_duration, retry_after
 from chatclient.providers.openai.chat_decoding import decode_response
 from chatclient.providers.openai.dialect import COMPATIBLE
 from tests.support.replay import Exchange, exchanges, needs_recordings

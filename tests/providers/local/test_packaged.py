@@ -11,11 +11,21 @@ import pytest
 from chatclient.providers.local import packaged
 from chatclient.providers.local.llama_server import LlamaServer, LlamaServerError
 from chatclient.providers.local.model_file import (
+    MINILM_WEIGHTS,
+    QWEN_CODER_0_5B,
+    QWEN_CODER_1_5B,
     ModelFile,
     ModelFileCorruptError,
     ModelFileStorageError,
 )
-from chatclient.providers.local.packaged import Member, Parts, ProgressLine, find_installed
+from chatclient.providers.local.packaged import (
+    PACKAGED,
+    Member,
+    Parts,
+    ProgressLine,
+    find_installed,
+)
+from tests.support.paths import ROOT
 
 CONTENT = b"GGUF" + bytes(range(256)) * 40
 CUTS = (CONTENT[:4000], CONTENT[4000:8000], CONTENT[8000:])
@@ -324,3 +334,20 @@ def test_missing_model_file(tmp_path: Path) -> None:
         LlamaServer(tmp_path / "nothing.gguf").start()
 
     assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
+def test_packages_with_other_content_are_documented() -> None:
+    """Only the weights of MiniLM differ from the file on the hub, as the documentation says."""
+    differ = [
+        file.name
+        for file, source in PACKAGED.items()
+        if isinstance(source, Member) and source.sha256 != file.sha256
+    ]
+    page = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
+
+    assert differ == ["all-MiniLM-L6-v2"]
+    assert "another conversion of the same model" in page
+    for file in PACKAGED:
+        assert file.repository in page
+    for file in (QWEN_CODER_1_5B, QWEN_CODER_0_5B, MINILM_WEIGHTS):
+        assert f"{file.size / 1_000_000:,.0f} MB" in page

@@ -56,7 +56,7 @@ from chatclient.providers.openai.responses import (
     OpenAIResponsesChatOptions,
 )
 from chatclient.providers.openai.responses_decoding import decode_response
-from chatclient.providers.openai.responses_options import encode_options, form_for
+from chatclient.providers.openai.responses_options import encode_options, encoding_settings
 from chatclient.providers.openai.responses_stream import StreamDecoder
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.tools import tool
@@ -1217,7 +1217,7 @@ def test_a_message_is_encoded_once() -> None:
     prompt = Prompt([message], model.options)
     first = model._body(prompt, streaming=False)
 
-    assert message.wire(form_for(model.options)) == b'{"role":"user","content":"Hi"}'
+    assert message.wire(encoding_settings(model.options)) == b'{"role":"user","content":"Hi"}'
     assert model._body(prompt, streaming=False) == first
     stored = prompt.with_options(model.options.mutate(store=True))
     assert b'"store":true' in model._body(stored, streaming=False)

@@ -63,7 +63,7 @@ from chatclient.observability.telemetry import Telemetry
 from chatclient.providers.anthropic.model import AnthropicChatOptions
 from chatclient.providers.compatible import compatible_model
 from chatclient.providers.composite import FallbackChatModel
-from chatclient.providers.http.timeouts import Timeouts
+from chatclient.providers.http.request import Timeouts
 from chatclient.providers.local.model import LocalChatModel
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.providers.registry import chat_model

@@ -164,7 +164,7 @@ def with_empty_objects(message: AssistantMessage) -> AssistantMessage:
 def streamed_events(chunks: Iterable[ChatResponse]) -> list[StreamEvent]:
     """Return the events of *chunks*."""
     aggregator = MessageAggregator()
-    return [event for each in chunks for event in events_of(aggregator.take(each))]
+    return [event for each in chunks for event in events_of(aggregator.add_and_normalize(each))]
 
 
 def calls_from_events(chunks: Iterable[ChatResponse]) -> list[tuple[str, str, str]]:
@@ -540,7 +540,7 @@ def test_events_have_the_final_id(late: str) -> None:
     """Events and response have the same id, also if the server's id is late."""
     aggregator = MessageAggregator()
     pieces = [fragment(0, name="f", arguments="{"), fragment(0, late, arguments="}")]
-    events = [list(events_of(aggregator.take(chunk(piece)))) for piece in pieces]
+    events = [list(events_of(aggregator.add_and_normalize(chunk(piece)))) for piece in pieces]
 
     (call,) = aggregator.response().generations[0].output.tool_calls
     assert call == ToolCall(call.id, "f", "{}")

@@ -40,8 +40,8 @@ from chatclient.memory import (
     estimated_tokens,
     repair_conversation,
 )
+from chatclient.memory.conversation import transcript
 from chatclient.memory.summary import SUMMARY
-from chatclient.memory.transcript import transcript
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
 from chatclient.testing import Answer, ScriptedModel, call

@@ -5,8 +5,8 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
+from chatclient.chat.tool_definition import check_tool_name, describe_name, sanitise_tool_name
 from chatclient.errors import ToolDefinitionError
-from chatclient.tools.function.naming import check_tool_name, describe_name, sanitise_tool_name
 
 
 @pytest.mark.parametrize("name", ["a", "get_weather", "get-weather2", "_", "A" * 64])

@@ -155,7 +155,7 @@ def test_catalog_is_released_once() -> None:
 
     assert change.catalog is catalogs.of("s")
     assert change.dropped == ()
-    assert [view.segment.users for view in shared.views] == [1, 1]
+    assert [view.segment.catalogs for view in shared.views] == [1, 1]
 
 
 def test_recent_catalogs_are_limited() -> None:

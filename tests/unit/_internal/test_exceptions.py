@@ -4,7 +4,7 @@ from traceback import extract_tb, walk_tb
 
 import pytest
 
-from chatclient._internal.tracebacks import WithoutLocals
+from chatclient._internal.exceptions import WithoutLocals
 
 
 def fail() -> None:
