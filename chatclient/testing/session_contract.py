@@ -179,16 +179,11 @@ class SessionRepositoryContract:
         payloads = EventPayload("test.ORDER", _DATA), EventPayload("test.EMPTY")
         contents: tuple[Content, ...] = (*EVERY_KIND, *payloads)
         events = tuple(
-            an_event(
-                name,
-                f"{at} \0",
-                content,
-                branch=None if at % 2 else "lead.writer",
-                metadata={"at": at},
-                timestamp=START + timedelta(microseconds=at),
-            )
-            for at, content in enumerate(contents)
+            an_event(name, f"{at} \0", each, branch="lead.writer" if at % 2 else None)
+            for at, each in enumerate(contents)
         )
+        moment = START + timedelta(microseconds=1)
+        events = (replace(events[0], timestamp=moment, metadata={"at": [1]}), *events[1:])
         for event in events[:2]:
             assert store.append(name, event)
         assert store.append(name, *events[2:])
