@@ -301,6 +301,24 @@ class ChatMemoryUnavailableError(ChatMemoryError):
     """The store of conversations is unreachable or overloaded; see the error's cause."""
 
 
+class VersionConflictError(ChatMemoryError):
+    """Nothing was appended: the log of the session `conversation_id` is not at `expected`.
+
+    Attributes:
+        expected: The version that the caller has read.
+        actual: The present version.
+    """
+
+    def __init__(self, conversation_id: str, *, expected: int, actual: int) -> None:
+        super().__init__(
+            f"the log of session {conversation_id!r} has version {actual}, not {expected}: it was "
+            "changed meanwhile; read it again",
+            conversation_id=conversation_id,
+        )
+        self.expected = expected
+        self.actual = actual
+
+
 class EntityError(ChatClientError):
     """The model's answer cannot be converted to the requested type.
 

@@ -27,6 +27,7 @@ search:
 
 Row = Mapping[str, str]
 Marked = Mapping[str, Sequence[str]]
+_Test = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class FeatureError(ValueError):
@@ -51,7 +52,7 @@ def page(data: Path = DATA, tests: Path = TESTS) -> str:
 
 
 def marked_tests(tests: Path) -> Marked:
-    """Return the tests below *tests* that are marked with each row id.
+    """Return the tests below *tests*, or their classes, that have a marker of a row.
 
     The files are parsed and not imported, so nothing that they need is installed.
     """
@@ -62,13 +63,13 @@ def marked_tests(tests: Path) -> Marked:
             continue
         name = file.relative_to(tests).as_posix()
         for node in ast.parse(source, str(file)).body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(node, _Test):
                 for row_id in _row_ids(node):
                     marked[row_id].append(f"{name}::{node.name}")
     return marked
 
 
-def _row_ids(test: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+def _row_ids(test: _Test) -> Iterator[str]:
     """Yield the row ids that the markers of *test* name."""
     for node in test.decorator_list:
         if (

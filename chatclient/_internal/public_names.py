@@ -86,6 +86,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
         "chatclient.advisors.memory.recall_tools": "RecallTools",
         "chatclient.advisors.memory.session": "EVENT_FILTER SessionMemoryAdvisor",
+        "chatclient.advisors.memory.session_log": "TURN_MESSAGE SessionLogAdvisor",
         "chatclient.advisors.memory.vector_store": "VectorStoreChatMemoryAdvisor",
         "chatclient.advisors.rate_limit": "RATE_LIMIT_ORDER RateLimitAdvisor",
         "chatclient.advisors.response_cache": (
@@ -212,9 +213,12 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "AnyTrigger Compaction CompactionStrategy CompactionTrigger SlidingWindow "
             "TokenCountTrigger TokenWindow TurnCountTrigger TurnWindow"
         ),
-        "chatclient.memory.sessions.event": "COMPACTION_SOURCE Session SessionEvent",
-        "chatclient.memory.sessions.filter": "EVERYTHING EventFilter Match",
+        "chatclient.memory.sessions.event": (
+            "AGENT_NAME COMPACTION COMPACTION_SOURCE EventPayload Session SessionEvent"
+        ),
+        "chatclient.memory.sessions.filter": "EVERYTHING EVERY_TYPE EventFilter MESSAGES Match",
         "chatclient.memory.sessions.in_memory": "InMemorySessionRepository",
+        "chatclient.memory.sessions.redis": "RedisSessionRepository",
         "chatclient.memory.sessions.repository": "SessionLog SessionRepository",
         "chatclient.memory.sessions.service": "SessionService",
         "chatclient.memory.sessions.sql": "SqlSessionRepository",
@@ -280,6 +284,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.testing.replaying": "ReplayError ReplayingModel",
         "chatclient.testing.repository_contract": "ChatMemoryRepositoryContract",
         "chatclient.testing.scripted": "Answer ScriptedModel call",
+        "chatclient.testing.session_contract": "SessionRepositoryContract",
     },
     "chatclient.errors": {
         "chatclient.errors": (
@@ -293,7 +298,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "ToolArgumentError ToolCallRefusedError ToolDefinitionError ToolDeniedError "
             "ToolError ToolExecutionError ToolLoopError ToolResultError ToolTimeoutError "
             "ToolUsageError UnknownPriceError UnknownToolError UnsupportedOptionError "
-            "UnsupportedToolError UsageError UsageStoreError WrongTypeError"
+            "UnsupportedToolError UsageError UsageStoreError VersionConflictError WrongTypeError"
         ),
     },
 }

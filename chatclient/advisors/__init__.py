@@ -53,6 +53,10 @@ if TYPE_CHECKING:
         EVENT_FILTER as EVENT_FILTER,
         SessionMemoryAdvisor as SessionMemoryAdvisor,
     )
+    from chatclient.advisors.memory.session_log import (
+        TURN_MESSAGE as TURN_MESSAGE,
+        SessionLogAdvisor as SessionLogAdvisor,
+    )
     from chatclient.advisors.memory.vector_store import (
         VectorStoreChatMemoryAdvisor as VectorStoreChatMemoryAdvisor,
     )

@@ -1,4 +1,4 @@
-"""Finds the turns in messages, and merges consecutive messages of the same role.
+"""Finds the turns in messages, merges messages of the same role, and answers open tool calls.
 
 Chat templates of local models, for example, refuse two consecutive messages of the user or of the
 assistant.
@@ -13,6 +13,8 @@ from chatclient.chat.messages import (
     Part,
     Reasoning,
     SystemMessage,
+    ToolCall,
+    ToolResponse,
     ToolResponseMessage,
     UserMessage,
 )
@@ -20,6 +22,9 @@ from chatclient.chat.response import ChatResponse
 
 CORRECTION = "correction"
 """Metadata key of a message with which an advisor requests a better answer."""
+
+INTERRUPTED = "There is no result: the call was interrupted."
+"""The response to a tool call that has none."""
 
 
 def has_content(message: AssistantMessage) -> bool:
@@ -123,6 +128,48 @@ def with_turn_ended(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     if not isinstance(last, ToolResponseMessage):
         return messages
     return (*messages[:-1], last.mutate(metadata={**last.metadata, ENDS_TURN: True}))
+
+
+def with_answered_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return *messages* with an error response for each tool call without a response.
+
+    Calls are left open by a crash, by a turn that waits for approval and is not resumed, or by a
+    conversation that was cut off. Providers reject them.
+    """
+    open_calls = {at: calls for at in range(len(messages)) if (calls := _open_calls(messages, at))}
+    if not open_calls:
+        return messages
+    late = {r.id for m in messages if isinstance(m, ToolResponseMessage) for r in m.responses}
+    answered = list(messages)
+    for at, calls in reversed(open_calls.items()):
+        missing = [
+            ToolResponse(call.id, call.name, INTERRUPTED, is_error=True)
+            for call in calls
+            if call.id not in late
+        ]
+        following = messages[at + 1] if at + 1 < len(messages) else None
+        if isinstance(following, ToolResponseMessage):
+            answered[at + 1] = following.mutate(responses=(*following.responses, *missing))
+        elif missing:
+            metadata = {ENDS_TURN: True} if isinstance(following, UserMessage) else {}
+            answered.insert(at + 1, ToolResponseMessage(missing, metadata))
+    return tuple(answered)
+
+
+def _open_calls(messages: Sequence[Message], at: int) -> list[ToolCall]:
+    """Return the calls of the message at index *at* that the messages after it do not answer."""
+    message = messages[at]
+    if not isinstance(message, AssistantMessage):
+        return []
+    calls = message.tool_calls
+    while calls and at + 1 < len(messages):
+        at += 1
+        following = messages[at]
+        if not isinstance(following, ToolResponseMessage):
+            break
+        ids = {response.id for response in following.responses}
+        calls = tuple(call for call in calls if call.id not in ids)
+    return list(calls)
 
 
 def _merged(last: Message, next: Message) -> Message | None:

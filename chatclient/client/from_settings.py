@@ -120,6 +120,7 @@ def manager_of(
         resolver=resolver if fallback else None,
         max_concurrency=tools.max_concurrency,
         blocking_concurrency=tools.blocking_concurrency,
+        wait_together=tools.wait_together,
         eager_reads=tools.eager_reads,
         limits=_limits(tools.limits),
         exception_processor=ToolFailurePolicy(always_raise=tools.throw_exception_on_error),

@@ -26,6 +26,7 @@ from chatclient.chain.chain import (
     part_inside_loop,
     storage_of,
 )
+from chatclient.chat.message_merging import with_answered_calls
 from chatclient.chat.messages import Message, without_system
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
@@ -95,7 +96,8 @@ class Pipeline:
         if settings.deadline is not None:
             runtime = runtime.with_deadline(settings.deadline)
         if self.defaults.messages:
-            params = merged(settings.advisor_params, {DEFAULT_MESSAGES: self.defaults.messages})
+            defaults = with_answered_calls(self.defaults.messages)
+            params = merged(settings.advisor_params, {DEFAULT_MESSAGES: defaults})
             settings = replace(settings, advisor_params=params)
         with CallerDeadline(runtime.deadline):
             return await self._run_observed(settings, output, runtime)
@@ -160,6 +162,7 @@ class Pipeline:
             _check_resumed(settings)
         in_worker = _has_renderer(settings)
         messages = await _rendered(settings.messages_without_system, runtime, in_worker=in_worker)
+        messages = with_answered_calls(messages)
         if not call.turn.resumed:
             spoken = without_system(messages)
             first = count_default_messages(spoken, settings.advisor_params)

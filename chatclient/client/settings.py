@@ -88,6 +88,7 @@ class ToolSettings(_Group):
             tool result.
         max_concurrency: How many calls of one response run concurrently on an event loop.
         blocking_concurrency: The same for blocking requests.
+        wait_together: Whether no call of a response runs while another one waits for approval.
         eager_reads: Whether read-only tools start before a streamed response is complete.
         limits: Limits of one turn.
         resolution: Calls of tools that were not offered.
@@ -96,6 +97,7 @@ class ToolSettings(_Group):
     throw_exception_on_error: bool = False
     max_concurrency: PositiveInt = 8
     blocking_concurrency: PositiveInt = 1
+    wait_together: bool = False
     eager_reads: bool = False
     limits: ToolLimitsSettings = ToolLimitsSettings()
     resolution: ToolResolutionSettings = ToolResolutionSettings()

@@ -42,17 +42,25 @@ if TYPE_CHECKING:
         TurnWindow as TurnWindow,
     )
     from chatclient.memory.sessions.event import (
+        AGENT_NAME as AGENT_NAME,
+        COMPACTION as COMPACTION,
         COMPACTION_SOURCE as COMPACTION_SOURCE,
+        EventPayload as EventPayload,
         Session as Session,
         SessionEvent as SessionEvent,
     )
     from chatclient.memory.sessions.filter import (
+        EVERY_TYPE as EVERY_TYPE,
         EVERYTHING as EVERYTHING,
+        MESSAGES as MESSAGES,
         EventFilter as EventFilter,
         Match as Match,
     )
     from chatclient.memory.sessions.in_memory import (
         InMemorySessionRepository as InMemorySessionRepository,
+    )
+    from chatclient.memory.sessions.redis import (
+        RedisSessionRepository as RedisSessionRepository,
     )
     from chatclient.memory.sessions.repository import (
         SessionLog as SessionLog,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from html import escape
 from typing import Literal
 
-from chatclient.chat.message_merging import ends_turn, has_content
+from chatclient.chat.message_merging import INTERRUPTED, ends_turn, has_content
 from chatclient.chat.messages import (
     AssistantMessage,
     Media,
@@ -22,8 +22,6 @@ from chatclient.chat.messages import (
     without_system,
 )
 from chatclient.chat.parts import generate_call_id
-
-_INTERRUPTED = "There is no result: the call was interrupted."
 
 Ending = Literal["answer", "question"]
 """How a conversation ends: with an answer of the model, or with a message to be answered."""
@@ -146,7 +144,7 @@ def _matched(
                 responses.remove(response)
                 break
         else:
-            response = ToolResponse(new.id, new.name, _INTERRUPTED, is_error=True)
+            response = ToolResponse(new.id, new.name, INTERRUPTED, is_error=True)
         matched.append(replace(response, id=new.id))
     return ToolResponseMessage(matched)
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from chatclient._internal.json import dumps, has_json_form, loads
@@ -11,10 +11,28 @@ from chatclient.chat.messages import Message, SystemMessage, system_messages
 from chatclient.chat.serialization import message_from_dict, message_to_dict
 from chatclient.errors import ChatMemoryError
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def microseconds(moment: datetime) -> int:
+    """Return *moment* in microseconds since 1970."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def moment_of(number: int) -> datetime:
+    """Return the time *number*, in microseconds since 1970."""
+    return _EPOCH + number * _MICROSECOND
+
 
 def digest(text: str) -> str:
     """Return the SHA-256 of *text*: a key of fixed length that any database compares exactly."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def entry_digest(name: str, value: str) -> str:
+    """Return the key of an index for metadata *name* with the text *value*."""
+    return digest(dumps([name, value]).decode())
 
 
 def storable(text: str) -> str:

@@ -2,15 +2,16 @@
 
 import random
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from chatclient._internal.checks import duration
 from chatclient.chat.messages import Message, SystemMessage
-from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
+from chatclient.errors import UsageError
 from chatclient.memory.encoding import digest, message_json, messages_of, stamped
+from chatclient.memory.redis_server import RedisServer, as_bytes
 from chatclient.memory.repository import (
     NO_CONVERSATION,
     REMEMBERED_KEYS,
@@ -22,11 +23,7 @@ from chatclient.runtime.runtime import Runtime
 if TYPE_CHECKING:
     from redis import Redis
 
-T = TypeVar("T")
-
 _FIRST_VERSIONS = 2**52  # versions are Lua numbers, which are exact up to 2**53
-# In seconds; parameters of the URL take precedence.
-_TIMEOUTS: Mapping[str, Any] = {"socket_timeout": 10, "socket_connect_timeout": 5}
 
 # A conversation is one hash, so that it has one cluster slot and expires as a unit. Its fields:
 #   0, 1, 2, …  the messages
@@ -150,15 +147,11 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         if lasts is not None and lasts < timedelta(milliseconds=1):
             msg = "time_to_live must be longer than a millisecond, or None to keep everything"
             raise UsageError(msg)
-        self._owned = isinstance(server, str)
-        self._client = _client(server)
-        self._prefix = key_prefix.encode("utf-8", "surrogatepass")
-        # The length of the prefix: another prefix, or an id, may begin with this prefix.
-        self._suffix = b":%d" % len(self._prefix)
+        self._server = redis = RedisServer(server, key_prefix, type(self).__name__)
         self._milliseconds = "" if lasts is None else str(lasts // timedelta(milliseconds=1))
-        self._load = self._client.register_script(_LOAD)
-        self._append = self._client.register_script(_APPEND)
-        self._replace = self._client.register_script(_REPLACE)
+        self._load = redis.client.register_script(_LOAD)
+        self._append = redis.client.register_script(_APPEND)
+        self._replace = redis.client.register_script(_REPLACE)
 
     async def load(
         self, conversation_id: str, runtime: Runtime, *, last: int | None = None
@@ -170,7 +163,7 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
             ChatMemoryError: A stored message cannot be decoded.
         """
         work = partial(self._loaded, conversation_id, last)
-        return await runtime.finish(lambda: self._do(work))
+        return await runtime.finish(lambda: self._server.do(work))
 
     async def append(
         self,
@@ -189,7 +182,7 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         if not messages:
             return True
         work = partial(self._appended, conversation_id, tuple(messages), key)
-        return await runtime.finish(lambda: self._do(work))
+        return await runtime.finish(lambda: self._server.do(work))
 
     async def replace(
         self,
@@ -201,23 +194,23 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
     ) -> bool:
         """Replace all messages of a conversation."""
         work = partial(self._replaced, conversation_id, tuple(messages), expected)
-        return await runtime.finish(lambda: self._do(work))
+        return await runtime.finish(lambda: self._server.do(work))
 
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete a conversation."""
-        await runtime.finish(self._do, partial(self._client.delete, self._key(conversation_id)))
+        command = partial(self._server.client.delete, self._server.key(conversation_id))
+        await runtime.finish(self._server.do, command)
 
     async def conversation_ids(self, runtime: Runtime) -> list[str]:
         """Return the ids of all conversations, by an incremental scan of all keys."""
-        return await runtime.finish(lambda: self._do(self._ids))
+        return await runtime.finish(lambda: self._server.do(self._ids))
 
     def close(self) -> None:
         """Close the connections if they were opened for a URL."""
-        if self._owned:
-            self._client.close()
+        self._server.close()
 
     def _loaded(self, conversation_id: str, last: int | None) -> Conversation:
-        found: Any = self._load([self._key(conversation_id)], [-1 if last is None else last])
+        found: Any = self._load([self._server.key(conversation_id)], [-1 if last is None else last])
         if not found:
             return NO_CONVERSATION
         version, length, *texts = found
@@ -231,7 +224,7 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         addition = secrets.token_hex(16) if key is None else digest(key)[:32]
         stored = _stored(messages, conversation_id)
         arguments: list[Any] = [*self._common(), addition, call, REMEMBERED_KEYS, *stored]
-        return bool(self._append([self._key(conversation_id)], arguments))
+        return bool(self._append([self._server.key(conversation_id)], arguments))
 
     def _replaced(
         self, conversation_id: str, messages: tuple[Message, ...], expected: int | None
@@ -239,54 +232,18 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         wanted = "" if expected is None else expected
         stored = _stored(messages, conversation_id)
         arguments: list[Any] = [*self._common(), wanted, secrets.token_hex(8), *stored]
-        return bool(self._replace([self._key(conversation_id)], arguments))
+        return bool(self._replace([self._server.key(conversation_id)], arguments))
 
     def _common(self) -> tuple[int, str]:
         # Random, so that a deleted and recreated conversation reuses no version.
         return random.randrange(1, _FIRST_VERSIONS), self._milliseconds  # noqa: S311
 
     def _ids(self) -> list[str]:
-        pattern = _escaped_pattern(self._prefix) + b"*" + self._suffix
-        keys = set(self._client.scan_iter(match=pattern, count=1000))
-        id = slice(len(self._prefix), -len(self._suffix))
-        return [_bytes(key)[id].decode("utf-8", "surrogatepass") for key in keys]
-
-    def _key(self, conversation_id: str) -> bytes:
-        return self._prefix + conversation_id.encode("utf-8", "surrogatepass") + self._suffix
-
-    def _do(self, command: Callable[[], T]) -> T:
-        """Return the result of *command*; its errors are raised as memory errors."""
-        from redis import exceptions  # noqa: PLC0415 - an extra
-
-        try:
-            return command()
-        except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
-            msg = f"{self._address()} cannot be reached; see the cause of this error"
-            raise ChatMemoryUnavailableError(msg) from error
-        except exceptions.RedisError as error:
-            msg = f"{self._address()} refused the command; see the cause of this error"
-            raise ChatMemoryError(msg) from error
-
-    def _address(self) -> str:
-        settings = self._client.get_connection_kwargs()
-        place = settings.get("path") or f"{settings.get('host')}:{settings.get('port')}"
-        return f"the Redis server at {place}"
-
-
-def _client(server: "str | Redis") -> "Redis":
-    try:
-        import redis  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        msg = "RedisChatMemoryRepository needs redis-py; pip install 'chatclient[redis]'"
-        raise UsageError(msg) from error
-    if isinstance(server, redis.Redis):
-        return server
-    try:
-        return redis.Redis.from_url(server, **_TIMEOUTS)
-    except (ValueError, AttributeError, TypeError):
-        # The URL and the text of the error may contain a password.
-        msg = "not a URL of Redis or a blocking client; use a URL such as redis://host:6379/0"
-        raise UsageError(msg) from None
+        prefix, suffix = self._server.prefix, self._server.suffix
+        pattern = _escaped_pattern(prefix) + b"*" + suffix
+        keys = set(self._server.client.scan_iter(match=pattern, count=1000))
+        id = slice(len(prefix), -len(suffix))
+        return [as_bytes(key)[id].decode("utf-8", "surrogatepass") for key in keys]
 
 
 def _stored(messages: Sequence[Message], conversation_id: str) -> list[bytes]:
@@ -301,7 +258,3 @@ def _escaped_pattern(prefix: bytes) -> bytes:
     """Return *prefix* as a Redis pattern that matches only itself."""
     special = b"\\*?[]^-"
     return b"".join(b"\\" + bytes([c]) if c in special else bytes([c]) for c in prefix)
-
-
-def _bytes(key: Any) -> bytes:
-    return key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")

@@ -37,5 +37,8 @@ if TYPE_CHECKING:
         ScriptedModel as ScriptedModel,
         call as call,
     )
+    from chatclient.testing.session_contract import (
+        SessionRepositoryContract as SessionRepositoryContract,
+    )
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

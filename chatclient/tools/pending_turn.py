@@ -58,6 +58,8 @@ class PendingTurn:
         usage: The token usage of the turn so far.
         executions: The answered calls of the turn, without errors and values, which have no JSON
             form.
+        held: The calls that need no decision, but have not been run because others wait; they run
+            when the turn is resumed.
     """
 
     messages: tuple[Message, ...]
@@ -75,6 +77,7 @@ class PendingTurn:
     breach: str | None = None
     usage: Usage = NO_USAGE
     executions: tuple[ToolExecution, ...] = ()
+    held: tuple[ToolCall, ...] = ()
 
     def __post_init__(self) -> None:
         freeze_fields(self, "calls", "agents", "notes")
@@ -180,6 +183,7 @@ def _to_dict(turn: PendingTurn) -> dict[str, Any]:
         "breach": turn.breach,
         "usage": usage_to_dict(turn.usage),
         "executions": list(_executions_to_dicts(turn)),
+        **({"held": [call.id for call in turn.held]} if turn.held else {}),
     }
 
 
@@ -203,6 +207,7 @@ def _from_dict(data: Mapping[str, Any]) -> PendingTurn:
         breach=data.get("breach"),
         usage=usage_from_dict(data.get("usage", {})),
         executions=tuple(_executions_from(data, (*messages, message, answered))),
+        held=tuple(call for call in message.tool_calls if call.id in data.get("held", ())),
     )
 
 

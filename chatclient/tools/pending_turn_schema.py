@@ -125,6 +125,7 @@ class _Turn(TypedDict):
     message: _Assistant
     responses: list[_Response]
     pending: Annotated[list[str], Field(min_length=1)]
+    held: NotRequired[list[str]]
     calls: dict[str, _Count]
     rounds: _Count
     conversation_id: str | int | None
@@ -174,15 +175,17 @@ def _check_calls(turn: _Turn) -> None:
     calls = {
         part["id"] for part in parts if not isinstance(part, str) and part["type"] == "tool_call"
     }
-    pending, answered = set(turn["pending"]), {each["id"] for each in turn["responses"]}
-    for name, ids in (("pending", pending), ("responses", answered)):
+    pending, held = set(turn["pending"]), set(turn.get("held", ()))
+    answered = {each["id"] for each in turn["responses"]}
+    for name, ids in (("pending", pending), ("held", held), ("responses", answered)):
         if unknown := sorted(ids - calls):
             msg = f"{name}: the message has no call {unknown[0]!r}"
             raise ValueError(msg)
     if unknown := sorted(turn["agents"].keys() - pending):
         msg = f"agents: no call {unknown[0]!r} waits"
         raise ValueError(msg)
-    if pending & answered or pending | answered != calls:
+    several = len(pending) + len(held) + len(answered)
+    if several != len(calls) or pending | held | answered != calls:
         msg = "pending: each call of the message has to wait or to have a response"
         raise ValueError(msg)
     for agent in turn["agents"].values():

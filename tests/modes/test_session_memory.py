@@ -357,11 +357,13 @@ def test_a_search_may_begin_at_a_moment(told: SessionService) -> None:
 
 def test_searches_that_cannot_be(told: SessionService) -> None:
     """The model is told what to do better, the application what it forgot."""
-    with pytest.raises(ToolError, match="Say what"):
-        recall("conversation_search", told, query=" ")
-    for query in (" , ", ",".join("abcdefghijklmnopqrstu")):
-        with pytest.raises(ToolError, match="1 to 20"):
-            recall("cross_session_search", told, query=query)
+    for search in ("conversation_search", "cross_session_search"):
+        with pytest.raises(ToolError, match="Say what"):
+            recall(search, told, query=" ")
+        with pytest.raises(ToolError, match="at most 200 characters"):
+            recall(search, told, query="a" * 201)
+    with pytest.raises(ToolError, match="at most 20 words"):
+        recall("cross_session_search", told, query=",".join("abcdefghijklmnopqrstu"))
     with pytest.raises(ToolUsageError, match="has none"):
         recall("conversation_search", told, None, query="question")
     with pytest.raises(ChatClientError):

@@ -298,10 +298,6 @@ class Sessions(InMemorySessionRepository):
         await self.fault.wait(given[-1])
         return await super().append(*given, **more)
 
-    async def compact(self, *given: Any, **more: Any) -> bool:
-        await self.fault.wait(given[-1])
-        return await super().compact(*given, **more)
-
 
 def kept_by(repository: Any, fault: Fault) -> Any:
     repository.fault = fault

@@ -15,6 +15,7 @@ from chatclient.tools.function.decorator import tool
 from chatclient.tools.function.parameters import ToolParam
 
 _MOST_TERMS = 20
+_LONGEST_TERM = 200  # characters
 _MOST_PAGES = 1_000_000  # more than any log has, and within the range of databases
 _DIALOGUE = EventFilter(roles={"user", "assistant"}, exclude_synthetic=True)
 
@@ -50,15 +51,13 @@ class RecallTools:
         page: Annotated[int | None, ToolParam(description="Which page, from 0")] = None,
     ) -> str:
         """Search everything said earlier in this conversation, also what is no longer shown."""
-        if not query.strip():
-            msg = "Say what to search for."
-            raise ToolError(msg)
+        _check_terms((query.strip(),), most=1)
         session_id = _session_id(context)
         if await self._sessions.find(session_id, context.runtime) is None:
             return _report((), query, self._page(page))
         event_filter = self._page(page).merge(EventFilter(keyword=query))
-        events = await self._sessions.events(session_id, context.runtime, event_filter)
-        return _report(events, query, event_filter)
+        log = await self._sessions.read(session_id, context.runtime, event_filter)
+        return _report(log.events, query, event_filter)
 
     @tool(effect="read")
     async def cross_session_search(
@@ -75,9 +74,7 @@ class RecallTools:
     ) -> str:
         """Search what was said in all conversations with this user, the oldest first."""
         terms = tuple(term for part in query.split(",") if (term := part.strip()))
-        if not 1 <= len(terms) <= _MOST_TERMS:
-            msg = f"Give 1 to {_MOST_TERMS} words or phrases with commas between, not {len(terms)}."
-            raise ToolError(msg)
+        _check_terms(terms, most=_MOST_TERMS)
         user_id = await self._owner(_session_id(context), context)
         if user_id is None:
             return _report((), query, self._page(page))
@@ -94,6 +91,23 @@ class RecallTools:
     def _page(self, number: int | None) -> EventFilter:
         """Return the filter of a page; a number that is out of range becomes the nearest one."""
         return self._filter.merge(EventFilter(page=min(max(number or 0, 0), _MOST_PAGES)))
+
+
+def _check_terms(terms: Sequence[str], *, most: int) -> None:
+    """Check what a model searches for.
+
+    Raises:
+        ToolError: There is nothing, too many phrases, or too long a phrase.
+    """
+    if not any(terms):
+        msg = "Say what to search for."
+        raise ToolError(msg)
+    if len(terms) > most:
+        msg = f"Give at most {most} words or phrases with commas between, not {len(terms)}."
+        raise ToolError(msg)
+    if any(len(term) > _LONGEST_TERM for term in terms):
+        msg = f"Search for shorter phrases, of at most {_LONGEST_TERM} characters."
+        raise ToolError(msg)
 
 
 def _session_id(context: ToolContext) -> str:

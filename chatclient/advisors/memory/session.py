@@ -47,22 +47,35 @@ class SessionMemoryAdvisor(TurnMemoryAdvisor):
         order: int = MEMORY_ORDER,
         tool_messages: bool = True,
     ) -> None:
-        if isinstance(memory, SessionService):
-            memory = SessionChatMemory(memory)
-        hint = "put a repository into a SessionService(repository)"
-        check_type("a session's memory", memory, SessionChatMemory, hint)
-        super().__init__(memory, order, tool_messages=tool_messages)
+        super().__init__(check_session_memory(memory), order, tool_messages=tool_messages)
 
     def _memory_for(self, request: ChatClientRequest) -> SessionChatMemory:
-        """Return the memory with the user and the filter of *request*.
+        return memory_for(self.memory, request)
 
-        Raises:
-            UsageError: One of the two is something else.
-        """
-        user_id: str | None = _param(request, USER_ID, str)
-        event_filter: EventFilter | None = _param(request, EVENT_FILTER, EventFilter)
-        started_at = self.memory.service.sessions.clock()
-        return replace(self.memory.narrowed(user_id, event_filter), started_at=started_at)
+
+def check_session_memory(memory: SessionChatMemory | SessionService) -> SessionChatMemory:
+    """Return *memory*; a service stands for a memory that sends everything.
+
+    Raises:
+        WrongTypeError: It is neither.
+    """
+    if isinstance(memory, SessionService):
+        return SessionChatMemory(memory)
+    hint = "put a repository into a SessionService(repository)"
+    check_type("a session's memory", memory, SessionChatMemory, hint)
+    return memory
+
+
+def memory_for(memory: SessionChatMemory, request: ChatClientRequest) -> SessionChatMemory:
+    """Return *memory* with the user and the filter of *request*.
+
+    Raises:
+        UsageError: One of the two is something else.
+    """
+    user_id: str | None = _param(request, USER_ID, str)
+    event_filter: EventFilter | None = _param(request, EVENT_FILTER, EventFilter)
+    started_at = memory.service.sessions.clock()
+    return replace(memory.narrowed(user_id, event_filter), started_at=started_at)
 
 
 def _param(request: ChatClientRequest, key: str, kind: type[Any]) -> Any:

@@ -15,6 +15,7 @@ from chatclient.chain.chain import (
     turn_of,
 )
 from chatclient.chain.model_call import current_ledger, record_usage
+from chatclient.chat.message_merging import with_answered_calls
 from chatclient.chat.messages import Message, UserMessage, system_messages, without_system
 from chatclient.chat.prompt import Prompt, count_default_messages
 from chatclient.chat.tool import CONVERSATION_ID
@@ -238,5 +239,6 @@ def _without_earlier(request: ChatClientRequest, prompt: Prompt) -> ChatClientRe
 async def _load(memory: ChatMemory, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
     check_deadline(runtime)
     with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
-        messages = observed.result = await memory.load(conversation_id, runtime)
+        loaded = await memory.load(conversation_id, runtime)
+        messages = observed.result = with_answered_calls(loaded)
     return messages

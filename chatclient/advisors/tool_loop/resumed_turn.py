@@ -105,7 +105,7 @@ class ResumedTurn:
                 if call_key(execution.tool_call) not in known:
                     turn.executions.append(execution)
         turn.end_round()
-        turn.calls.update(call.name for call in self.pending.pending)
+        turn.calls.update(call.name for call in (*self.pending.pending, *self.pending.held))
         for call in self.pending.message.tool_calls:
             turn.keys.next_ordinal(call)
         return result

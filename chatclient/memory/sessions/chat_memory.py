@@ -1,18 +1,25 @@
 """`SessionChatMemory`: stores the turns of conversations as events of sessions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from chatclient._internal.checks import check_type, checked_id
-from chatclient.chat.message_merging import ends_turn
-from chatclient.chat.messages import AssistantMessage, Message, SystemMessage, UserMessage
+from chatclient._internal.frozen import EMPTY, freeze_fields
+from chatclient.chat.messages import AssistantMessage, Message, UserMessage
 from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory, run_maintenance
-from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.sessions.compaction import CompactionStrategy, CompactionTrigger
-from chatclient.memory.sessions.event import Session, SessionEvent, checked_branch
-from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
+from chatclient.memory.sessions.event import (
+    MESSAGE,
+    Content,
+    EventPayload,
+    Session,
+    SessionEvent,
+    checked_branch,
+)
+from chatclient.memory.sessions.filter import MESSAGES, EventFilter
 from chatclient.memory.sessions.service import SessionService
 from chatclient.memory.summary import SUMMARY
 from chatclient.runtime.runtime import Runtime
@@ -29,8 +36,9 @@ class SessionChatMemory(ChatMemory):
         service: The sessions.
         user_id: The required owner of the sessions, or None to permit any.
         default_user_id: The owner of new sessions if *user_id* is None.
-        event_filter: Selects the events that the model sees. Archived events are never included,
-            and turns of which the filter removes a part are dropped. Its branch is *branch*.
+        metadata: The metadata of new sessions, such as `AGENT_NAME`.
+        event_filter: Selects the turns that the model sees: those with an event that matches.
+            Archived events are never included. Its branch is *branch*.
         branch: The agent that uses this memory, as a dotted path, or None for the root agent.
             It sees its own branch and those of its ancestors, and appends to its own.
             Default: the branch of *event_filter*.
@@ -48,7 +56,8 @@ class SessionChatMemory(ChatMemory):
     service: SessionService
     user_id: str | None = None
     default_user_id: str = "default-user"
-    event_filter: EventFilter = EVERYTHING
+    metadata: Mapping[str, Any] = EMPTY
+    event_filter: EventFilter = MESSAGES
     branch: str | None = None
     trigger: CompactionTrigger | None = None
     strategy: CompactionStrategy | None = None
@@ -57,6 +66,7 @@ class SessionChatMemory(ChatMemory):
     def __post_init__(self) -> None:
         hint = "put a repository into one: SessionService(repository)"
         check_type("a service of sessions", self.service, SessionService, hint)
+        freeze_fields(self, "metadata")
         branch = checked_branch(self.branch)
         wanted = self.event_filter.branch
         if wanted is not None and branch not in (None, wanted):
@@ -92,13 +102,15 @@ class SessionChatMemory(ChatMemory):
         session = await self._find(conversation_id, runtime)
         if session is None:
             return ()
-        shown = self.event_filter.merge(
-            EventFilter(exclude_archived=True, branch=self.branch or "")
+        required = EventFilter(
+            types=MESSAGE,
+            exclude_archived=True,
+            whole_turns=self.event_filter != MESSAGES,
+            branch=self.branch or "",
         )
-        events = await self.service.sessions.events(session, runtime, shown)
-        if self.event_filter != EVERYTHING:
-            events = _complete_turns(events)
-        return tuple(map(_message_for_model, events))
+        shown = self.event_filter.merge(required)
+        log = await self.service.sessions.read(session, runtime, shown)
+        return tuple(map(_message_for_model, log.events))
 
     async def append(
         self,
@@ -124,20 +136,36 @@ class SessionChatMemory(ChatMemory):
         work = sessions.compact(conversation_id, self.trigger, self.strategy, runtime)
         await run_maintenance(work, runtime, "compaction failed", session_id=conversation_id)
 
+    async def log(
+        self, conversation_id: str, payloads: Sequence[EventPayload], runtime: Runtime
+    ) -> None:
+        """Append *payloads* to the log, without a compaction.
+
+        Raises:
+            UsageError: The session belongs to another user.
+        """
+        await runtime.shielded(self._append(conversation_id, payloads, runtime))
+
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete a session and its log."""
         await self.service.sessions.repository.delete(checked_id(conversation_id), runtime)
 
     async def _append(
-        self, conversation_id: str, messages: Sequence[Message], runtime: Runtime, key: str | None
+        self,
+        conversation_id: str,
+        contents: Sequence[Content],
+        runtime: Runtime,
+        key: str | None = None,
     ) -> None:
         sessions = self.service.sessions
         session = await self._find(conversation_id, runtime)
         if session is None:
             owner = self.user_id or self.default_user_id
-            session = await sessions.create(owner, runtime, session_id=conversation_id)
+            session = await sessions.create(
+                owner, runtime, session_id=conversation_id, metadata=self.metadata
+            )
         await sessions.append(
-            session, messages, runtime, key=key, branch=self.branch, started_at=self.started_at
+            session, contents, runtime, key=key, branch=self.branch, started_at=self.started_at
         )
 
     async def _find(self, conversation_id: str, runtime: Runtime) -> Session | None:
@@ -154,39 +182,3 @@ def _message_for_model(event: SessionEvent) -> Message:
     if event.synthetic and isinstance(message, UserMessage | AssistantMessage):
         return message.mutate(metadata={**message.metadata, SUMMARY: True})
     return message
-
-
-def _complete_turns(events: Sequence[SessionEvent]) -> tuple[SessionEvent, ...]:
-    """Return *events* without the turns that a provider would reject.
-
-    System messages are part of no turn and are kept.
-    """
-    turns: list[list[SessionEvent]] = [[]]
-    for event in events:
-        if isinstance(event.message, SystemMessage):
-            continue
-        if isinstance(event.message, UserMessage) and not _continues_question(turns[-1], event):
-            turns.append([])
-        turns[-1].append(event)
-    kept = {id(event) for turn in turns if _is_complete(turn) for event in turn}
-    return tuple(e for e in events if isinstance(e.message, SystemMessage) or id(e) in kept)
-
-
-def _continues_question(turn: Sequence[SessionEvent], event: SessionEvent) -> bool:
-    """Return whether *event* is a further user message of *turn*, which has no answer.
-
-    Only messages that were appended together form one question. The answer to an earlier
-    question may be missing because of the filter.
-    """
-    if not turn or ends_turn(turn[-1].message):
-        return False
-    before = turn[-1]
-    return (before.timestamp, before.branch) == (event.timestamp, event.branch)
-
-
-def _is_complete(turn: Sequence[SessionEvent]) -> bool:
-    """Return whether providers accept *turn*; its question may be several user messages."""
-    messages = [event.message for event in turn]
-    while len(messages) > 1 and all(isinstance(m, UserMessage) for m in messages[:2]):
-        del messages[0]
-    return not conversation_problems(messages, ending="answer")

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from chatclient._internal.checks import check_callable, check_number, check_type
 from chatclient.errors import UsageError
-from chatclient.memory.sessions.event import SessionEvent, turn_starts
+from chatclient.memory.sessions.event import SessionEvent
+from chatclient.memory.sessions.turns import turn_starts
 from chatclient.memory.window import TokenEstimator, estimated_tokens
 from chatclient.runtime.runtime import Runtime
 

@@ -1,20 +1,37 @@
-"""`Session`, and `SessionEvent`: a message in the log of a session."""
+"""`Session`, and `SessionEvent`: a message, or a payload of another type, in its log."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import pairwise
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
-from chatclient._internal.checks import check_moment, checked_id
-from chatclient._internal.frozen import EMPTY, frozen
-from chatclient.chat.message_merging import begins_turn
-from chatclient.chat.messages import Message
+from pydantic import TypeAdapter, ValidationError
+
+from chatclient._internal.checks import check_moment, check_type, checked_id
+from chatclient._internal.frozen import EMPTY, deep_frozen, frozen
+from chatclient._internal.json import dumps, loads
+from chatclient.chat.messages import Message, as_messages
 from chatclient.errors import UsageError
+
+T = TypeVar("T")
+_Kind = type[T]  # the name `type` is taken in classes with such an attribute
+
+MESSAGE = "message"
+"""The type of events with a message."""
+
+COMPACTION = "compaction"
+"""The type of the event with which a compaction begins; its data has the ids of the events that it
+archives (`archived`) and the name of the strategy (`strategy`)."""
 
 COMPACTION_SOURCE = "compaction_source"
 """The metadata key of a synthetic event with the name of the strategy that created it."""
+
+AGENT_NAME = "agent_name"
+"""The metadata key of a session with the name of the agent that it belongs to."""
+
+_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,63}")
 
 
 def now() -> datetime:
@@ -31,7 +48,7 @@ class Session:
         user_id: The id of the owner.
         created_at: The time of creation.
         expires_at: The time of expiry, or None.
-        metadata: JSON values of the application.
+        metadata: JSON values of the application. Sessions are found by those that are texts.
 
     Raises:
         UsageError: An id is blank, or a time has no time zone.
@@ -54,21 +71,79 @@ class Session:
         """Return whether the session has expired at *moment*."""
         return self.expires_at is not None and self.expires_at <= moment
 
+    @property
+    def indexed(self) -> frozenset[tuple[str, str]]:
+        """The names and values of the metadata by which the session is found."""
+        return frozenset((k, v) for k, v in self.metadata.items() if isinstance(v, str))
+
+
+@dataclass(frozen=True, slots=True)
+class EventPayload:
+    """The content of an event that is not a message, for example of an audit log.
+
+    No model sees it, and no compaction archives it.
+
+    Attributes:
+        type: The type: letters, digits, `_` and `.`, a letter first, at most 64 characters. Begin
+            it with a prefix of the application, such as `shop.ORDER`; types without a dot may get
+            a meaning in later releases.
+        data: JSON values by name.
+
+    Raises:
+        UsageError: The type is no such name, or that of messages, or the data has no JSON form.
+    """
+
+    type: str
+    data: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        check_type("an event's type", self.type, str)
+        if not _TYPE.fullmatch(self.type) or self.type == MESSAGE:
+            msg = (
+                f"an event's type must be a name such as 'shop.ORDER', of at most 64 letters, "
+                f"digits, '_' and '.', not {self.type!r}"
+            )
+            raise UsageError(msg)
+        given = frozen(self.data, "an event's data")
+        try:
+            data = loads(dumps(given))
+        except TypeError as error:
+            msg = f"the data of an event of type {self.type!r} has no JSON form: {error}"
+            raise UsageError(msg) from error
+        object.__setattr__(self, "data", deep_frozen(data))
+
+    def read(self, kind: _Kind[T]) -> T:
+        """Return the data as a *kind*, such as a pydantic model, a dataclass or a `TypedDict`.
+
+        Raises:
+            UsageError: The data is no *kind*.
+        """
+        try:
+            return TypeAdapter(kind).validate_json(dumps(self.data))
+        except ValidationError as error:
+            msg = f"the data of an event of type {self.type!r} is no {kind.__name__}: {error}"
+            raise UsageError(msg) from error
+
+
+Content = Message | EventPayload
+"""The content of an event."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionEvent:
-    """A message in a session's log.
+    """A message, or a payload of another type, in a session's log.
 
     Attributes:
         id: The id, unique in the session. Appending an event with an existing id has no effect.
         session_id: The id of the session.
-        timestamp: The time of the message.
-        message: The message.
+        timestamp: The time of the event.
+        content: The message or payload.
         branch: The agent that sent or received it, as a dotted path such as `lead.writer`, or
             None for the root agent, which talks with the user; an empty path becomes None.
         metadata: JSON values of the application.
         synthetic: Whether it is a summary of archived events instead of an actual message.
-        archived: Whether compaction has hidden it from the model.
+        archived: Whether a compaction has hidden it from the model. Not stored with the event:
+            the compactions in the log define it.
 
     Raises:
         UsageError: The timestamp has no time zone, or the branch is not a dotted path.
@@ -77,7 +152,7 @@ class SessionEvent:
     id: str
     session_id: str
     timestamp: datetime
-    message: Message
+    content: Content
     branch: str | None = None
     metadata: Mapping[str, Any] = EMPTY
     synthetic: bool = False
@@ -92,18 +167,66 @@ class SessionEvent:
     def of(
         cls,
         session_id: str,
-        message: Message,
+        content: Content,
         *,
         id: str | None = None,
         timestamp: datetime | None = None,
         **rest: Any,
     ) -> Self:
-        """Return an event for *message*; by default with a random id and the current time."""
-        return cls(id or uuid4().hex, session_id, timestamp or now(), message, **rest)
+        """Return an event with *content*; by default with a random id and the current time."""
+        return cls(id or uuid4().hex, session_id, timestamp or now(), content, **rest)
 
-    def as_archived(self) -> Self:
-        """Return the event as an archived one."""
-        return self if self.archived else replace(self, archived=True)
+    @property
+    def type(self) -> str:
+        """The type: `message`, `compaction`, or that of the payload."""
+        return self.content.type if isinstance(self.content, EventPayload) else MESSAGE
+
+    @property
+    def message(self) -> Message:
+        """The message.
+
+        Raises:
+            UsageError: The event has none.
+        """
+        if isinstance(self.content, EventPayload):
+            msg = f"an event of type {self.type!r} has a payload, no message; see its type first"
+            raise UsageError(msg)
+        return self.content
+
+    @property
+    def payload(self) -> EventPayload:
+        """The payload.
+
+        Raises:
+            UsageError: The event has a message.
+        """
+        if isinstance(self.content, EventPayload):
+            return self.content
+        msg = "an event of type 'message' has no payload; see its type first"
+        raise UsageError(msg)
+
+    @property
+    def text(self) -> str:
+        """The text of the message; empty without one."""
+        return "" if isinstance(self.content, EventPayload) else self.content.text
+
+    def with_archived(self, *, archived: bool) -> Self:
+        """Return the event with this value of `archived`; only messages can be archived."""
+        if self.archived == archived or self.type != MESSAGE:
+            return self
+        return replace(self, archived=archived)
+
+
+def contents_of(given: Iterable[Content | Iterable[Message]]) -> tuple[Content, ...]:
+    """Return the contents in *given*, single ones or collections of messages, as one tuple.
+
+    Raises:
+        WrongTypeError: One of them is neither a message nor a payload.
+    """
+    found: list[Content] = []
+    for each in given:
+        found += (each,) if isinstance(each, EventPayload) else as_messages(each)
+    return tuple(found)
 
 
 def checked_branch(branch: str | None) -> str | None:
@@ -126,52 +249,3 @@ def visible_branches(branch: str) -> tuple[str, ...]:
     """
     parts = branch.split(".") if branch else []
     return tuple(".".join(parts[:count]) for count in range(1, len(parts) + 1))
-
-
-def synthetic_first(events: Iterable[SessionEvent]) -> list[SessionEvent]:
-    """Return *events* with the synthetic ones first: they summarise earlier messages."""
-    events = list(events)
-    return [e for e in events if e.synthetic] + [e for e in events if not e.synthetic]
-
-
-def turn_starts(events: Sequence[SessionEvent]) -> list[int]:
-    """Return the indexes at which turns begin in *events*, which contain no synthetic ones.
-
-    A turn begins with a user message to the root agent. The other agents of the turn may finish,
-    and append their events, before the turn is appended. Events of branches directly before the
-    user message are therefore part of the turn unless they are older.
-    """
-    places = [at for at, event in enumerate(events) if event.branch is None]
-    messages = [events[at].message for at in places]
-    starts = []
-    for number, at in enumerate(places):
-        if begins_turn(messages, number):
-            start = at
-            while start and _is_same_turn(events[start - 1], events[at]):
-                start -= 1
-            starts.append(start)
-    return starts
-
-
-def older_events(log: Sequence[SessionEvent], cutoff: datetime) -> list[SessionEvent]:
-    """Return the events of *log* that belong to turns with events before *cutoff*.
-
-    Turns are complete in the result, so that the other events are a valid log. Summaries are in it
-    if all that they summarise is older.
-
-    Args:
-        log: All events, in their order.
-        cutoff: The time.
-    """
-    found = [event for event in log if event.synthetic and event.timestamp < cutoff]
-    log = [event for event in log if not event.synthetic]
-    bounds = sorted({0, *turn_starts(log), len(log)})
-    for begin, end in pairwise(bounds):
-        turn = log[begin:end]
-        if any(event.timestamp < cutoff for event in turn):
-            found += turn
-    return found
-
-
-def _is_same_turn(event: SessionEvent, question: SessionEvent) -> bool:
-    return event.branch is not None and event.timestamp >= question.timestamp

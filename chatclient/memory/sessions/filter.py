@@ -1,4 +1,4 @@
-"""`EventFilter`: selects events of a session by time, role, text, branch and page."""
+"""`EventFilter`: selects events of a session by type, time, role, text, branch and page."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence, Set as AbstractSet
@@ -10,13 +10,23 @@ from chatclient._internal.checks import check_choice, check_moment, check_number
 from chatclient.chat.messages import Role
 from chatclient.errors import UsageError
 from chatclient.memory.sessions.event import (
+    MESSAGE,
     SessionEvent,
     checked_branch,
-    synthetic_first,
     visible_branches,
 )
+from chatclient.memory.sessions.turns import synthetic_first, with_whole_turns
 
 _PAGE_SIZE = 20
+_MESSAGES = frozenset({MESSAGE})
+
+_SELECTING = (
+    *("since", "until", "roles", "last", "page", "page_size"),
+    *("keyword", "keywords", "match", "pattern"),
+)
+
+EVERY_TYPE = "*"
+"""As `EventFilter.types`: events of all types."""
 
 Match = Literal["any", "all"]
 """Whether any or all keywords must occur."""
@@ -24,15 +34,20 @@ Match = Literal["any", "all"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Selects the events that satisfy all of its conditions.
+    """Selects the events that satisfy all of its conditions, in the order of the log.
 
     Attributes:
+        types: The types of events; default: messages. `EVERY_TYPE` selects all.
         since: The earliest timestamp.
         until: The latest timestamp.
         roles: The permitted roles of messages.
         exclude_synthetic: Whether to exclude summaries.
-        exclude_archived: Whether to exclude archived events.
+        exclude_archived: Whether to exclude archived events. The result is then a view of the
+            log, which begins with the summaries.
         last: The maximum number of events; the newest are selected.
+        whole_turns: Whether to add the other events of each turn that has a selected event, as
+            far as the conditions on types, branch, summaries and archived events permit. The
+            result may be longer than *last* or a page.
         keyword: A text that the message must contain, ignoring case.
         keywords: Texts that the message must contain, ignoring case.
         match: Whether any or all of *keywords* are required; default: any.
@@ -47,12 +62,14 @@ class EventFilter:
             zone, or a role, match, branch or regular expression is invalid.
     """
 
+    types: str | AbstractSet[str] | None = None
     since: datetime | None = None
     until: datetime | None = None
     roles: Role | AbstractSet[Role] | None = None
     exclude_synthetic: bool = False
     exclude_archived: bool = False
     last: int | None = None
+    whole_turns: bool = False
     keyword: str | None = None
     keywords: Collection[str] | None = None
     match: Match | None = None
@@ -66,6 +83,8 @@ class EventFilter:
         check_moment("until", self.until)
         checked_branch(self.branch)
         put = object.__setattr__
+        if self.types is not None:
+            put(self, "types", names(self.types))
         if self.roles is not None:
             put(self, "roles", names(self.roles))
             for role in names(self.roles):
@@ -94,15 +113,17 @@ class EventFilter:
         return replace(self, **changes)
 
     def __call__(self, event: SessionEvent) -> bool:
-        """Return whether *event* matches, ignoring `last` and pages."""
-        return self._matches_fields(event) and self.matches_text(event.message.text)
+        """Return whether *event* matches, ignoring `last`, pages and `whole_turns`."""
+        return self._matches_fields(event) and self.matches_text(event.text)
 
     def _matches_fields(self, event: SessionEvent) -> bool:
+        if self.selected_types is not None and event.type not in self.selected_types:
+            return False
         if self.exclude_synthetic and event.synthetic:
             return False
         if self.exclude_archived and event.archived:
             return False
-        if self.roles is not None and event.message.role not in self.roles:
+        if self.roles is not None and not self._matches_role(event):
             return False
         if not self._matches_branch(event.branch):
             return False
@@ -111,8 +132,17 @@ class EventFilter:
             or (self.until is not None and event.timestamp > self.until)
         )
 
+    def _matches_role(self, event: SessionEvent) -> bool:
+        return event.type == MESSAGE and event.message.role in (self.roles or ())
+
     def _matches_branch(self, branch: str | None) -> bool:
         return branch is None or self.branch is None or branch in visible_branches(self.branch)
+
+    @property
+    def selected_types(self) -> "frozenset[str] | None":
+        """The types of the selected events, or None for all types."""
+        selected = _MESSAGES if self.types is None else names(self.types)
+        return None if EVERY_TYPE in selected else selected
 
     @property
     def has_text_conditions(self) -> bool:
@@ -158,9 +188,18 @@ class EventFilter:
         """Return this filter without `last` and pages, to apply `limit` later."""
         return replace(self, last=None, page=None, page_size=None)
 
+    def without_selection(self) -> Self:
+        """Return this filter without the conditions that `whole_turns` extends to whole turns."""
+        unset: dict[str, Any] = dict.fromkeys(_SELECTING)
+        return replace(self, **unset, whole_turns=False)
+
     def apply(self, log: Iterable[SessionEvent]) -> list[SessionEvent]:
-        """Return the selected events of *log*, synthetic ones first."""
-        return self.limit(synthetic_first(event for event in log if self(event)))
+        """Return the selected events of *log*."""
+        if self.whole_turns:
+            scope = self.without_selection().apply(log)
+            return with_whole_turns(scope, replace(self, whole_turns=False).apply(scope))
+        events = [event for event in log if self(event)]
+        return self.limit(synthetic_first(events) if self.exclude_archived else events)
 
 
 def _check_amounts(filter: EventFilter) -> None:
@@ -197,8 +236,11 @@ def _compiled(pattern: str) -> "re.Pattern[str]":
         raise UsageError(msg) from error
 
 
-EVERYTHING = EventFilter()
-"""Selects all events, including archived ones."""
+MESSAGES = EventFilter()
+"""Selects all messages, including archived ones."""
+
+EVERYTHING = EventFilter(types=EVERY_TYPE)
+"""Selects all events, including archived messages."""
 
 ACTIVE = EventFilter(exclude_archived=True)
-"""Selects the events that are not archived, which a model sees."""
+"""Selects the messages that are not archived, which a model sees."""

@@ -1,11 +1,12 @@
 """`InMemorySessionRepository`: sessions in a dictionary of this process."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import merge
 
-from chatclient.memory.sessions.event import Session, SessionEvent, older_events
+from chatclient.errors import VersionConflictError
+from chatclient.memory.sessions.event import Session, SessionEvent
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import (
     SessionLog,
@@ -13,18 +14,24 @@ from chatclient.memory.sessions.repository import (
     checked_events,
     missing_session,
 )
+from chatclient.memory.sessions.turns import archived_ids, older_events
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
 
 _Numbered = tuple[int, SessionEvent]
 
 
+def _number(numbered: _Numbered) -> int:
+    return numbered[0]
+
+
 @dataclass(frozen=True, slots=True)
 class _State:
-    """One state of a session: active and archived events with their numbers in the log.
+    """One state of a session: archived events and the others, with their numbers in the log.
 
     Successive states share `ids`, which only grows and may, after an interrupt (Ctrl-C), contain
     ids of events that were not appended. Only `active` and `archived` are authoritative.
+    Events that are not messages are never archived.
     """
 
     session: Session
@@ -33,17 +40,33 @@ class _State:
     archived: tuple[_Numbered, ...] = ()
     ids: set[str] = field(default_factory=set)
 
-    def log(self, filter: EventFilter) -> list[SessionEvent]:
+    def log(self, filter: EventFilter, until: int | None = None) -> list[SessionEvent]:
         """Return the events that *filter* may select, in the order of the log."""
+        end = self.version if until is None else until
         if filter.exclude_archived:
-            return [event for _, event in self.active]
-        return [event for _, event in merge(self.archived, self.active, key=lambda it: it[0])]
+            return [event for at, event in self.active if at < end]
+        every = merge(self.archived, self.active, key=_number)
+        return [event for at, event in every if at < end]
 
     def holds_any(self, ids: Collection[str]) -> bool:
         """Return whether the log contains one of *ids*."""
         if self.ids.isdisjoint(ids):  # the usual case
             return False
         return any(event.id in ids for _, event in (*self.active, *self.archived))
+
+    def with_events(self, events: Sequence[SessionEvent]) -> "_State":
+        """Return the state with *events* at the end of the log."""
+        gone = archived_ids(events)
+        self.ids.update(event.id for event in events)
+        active = (*self.active, *enumerate(events, self.version))
+        archived = self.archived
+        if gone:
+            marked = [(at, e.with_archived(archived=e.id in gone)) for at, e in active]
+            leaving = [numbered for numbered in marked if numbered[1].archived]
+            archived = tuple(merge(archived, leaving, key=_number))
+            active = tuple(numbered for numbered in marked if not numbered[1].archived)
+        version = self.version + len(events)
+        return replace(self, version=version, active=active, archived=archived)
 
 
 class InMemorySessionRepository(SessionRepository):
@@ -75,9 +98,18 @@ class InMemorySessionRepository(SessionRepository):
 
     async def find_by_user(self, user_id: str, runtime: Runtime) -> list[Session]:  # noqa: ARG002
         """Return the sessions of a user, the oldest first."""
-        return sorted(
-            (state.session for state in self._of_user(user_id)), key=lambda it: it.created_at
-        )
+        return self._oldest_first(state.session for state in self._of_user(user_id))
+
+    async def find_by_metadata(
+        self,
+        name: str,
+        value: str,
+        runtime: Runtime,  # noqa: ARG002
+    ) -> list[Session]:
+        """Return the sessions with this metadata, the oldest first."""
+        with self._lock:
+            sessions = [state.session for state in self._states.values()]
+        return self._oldest_first(each for each in sessions if (name, value) in each.indexed)
 
     async def find_expired(self, moment: datetime, runtime: Runtime) -> list[str]:  # noqa: ARG002
         """Return the ids of the sessions that have expired at *moment*."""
@@ -106,6 +138,8 @@ class InMemorySessionRepository(SessionRepository):
         session_id: str,
         events: Sequence[SessionEvent],
         runtime: Runtime,  # noqa: ARG002
+        *,
+        expected: int | None = None,
     ) -> bool:
         """Append *events* to the log of a session."""
         events = checked_events(session_id, tuple(events))
@@ -113,13 +147,11 @@ class InMemorySessionRepository(SessionRepository):
             state = self._states.get(session_id)
             if state is None:
                 raise missing_session(session_id)
-            ids = {event.id for event in events}
-            if state.holds_any(ids):
+            if state.holds_any({event.id for event in events}):
                 return False
-            added = tuple(enumerate(events, state.version))
-            version = state.version + len(events)
-            state.ids.update(ids)
-            self._states[session_id] = replace(state, version=version, active=state.active + added)
+            if expected not in (None, state.version):
+                raise VersionConflictError(session_id, expected=expected, actual=state.version)
+            self._states[session_id] = state.with_events(events)
             return True
 
     async def read(
@@ -127,12 +159,14 @@ class InMemorySessionRepository(SessionRepository):
         session_id: str,
         runtime: Runtime,  # noqa: ARG002
         filter: EventFilter = EVERYTHING,
+        *,
+        until: int | None = None,
     ) -> SessionLog:
         """Return the events of a session that match *filter*."""
         state = self._states.get(session_id)
         if state is None:
             return SessionLog()
-        return SessionLog(tuple(filter.apply(state.log(filter))), state.version)
+        return SessionLog(tuple(filter.apply(state.log(filter, until))), state.version)
 
     async def search(
         self,
@@ -144,37 +178,6 @@ class InMemorySessionRepository(SessionRepository):
         logs = (state.log(filter) for state in self._of_user(user_id))
         found = [event for log in logs for event in log if filter(event)]
         return filter.limit(sorted(found, key=lambda event: event.timestamp))
-
-    async def compact(
-        self,
-        session_id: str,
-        archived: Sequence[str],
-        summary: Sequence[SessionEvent] | None,
-        expected: int,
-        runtime: Runtime,  # noqa: ARG002
-    ) -> bool:
-        """Archive events, and replace the active synthetic events."""
-        with self._lock:
-            state = self._states.get(session_id)
-            if state is None or state.version != expected:
-                return False
-            ids = set(archived)
-            leaving = tuple((at, e.as_archived()) for at, e in state.active if e.id in ids)
-            if len(leaving) < len(ids):
-                return False
-            staying = tuple(
-                (at, e)
-                for at, e in state.active
-                if e.id not in ids and (summary is None or not e.synthetic)
-            )
-            state.ids.update(event.id for event in summary or ())
-            self._states[session_id] = replace(
-                state,
-                version=state.version + 1 + len(summary or ()),
-                active=(*staying, *enumerate(summary or (), state.version)),
-                archived=tuple(merge(state.archived, leaving, key=lambda it: it[0])),
-            )
-            return True
 
     async def delete_older(self, cutoff: datetime, runtime: Runtime) -> int:  # noqa: ARG002
         """Delete the events of old turns, and return their number."""
@@ -191,6 +194,10 @@ class InMemorySessionRepository(SessionRepository):
                         archived=tuple(it for it in state.archived if it[1].id not in gone),
                     )
         return deleted
+
+    @staticmethod
+    def _oldest_first(sessions: Iterable[Session]) -> list[Session]:
+        return sorted(sessions, key=lambda session: session.created_at)
 
     def _of_user(self, user_id: str) -> list[_State]:
         with self._lock:

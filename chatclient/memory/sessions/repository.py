@@ -17,9 +17,9 @@ class SessionLog:
     """Selected events of a session, and the version of its log.
 
     Attributes:
-        events: The events: synthetic ones first, then in the order of the log.
-        version: Changed by each change of the log. 0 for an empty log and for a session that
-            does not exist.
+        events: The events, in the order of the log; a view begins with its summaries.
+        version: Increased by each change of the log, by an append at the number of its events. 0
+            for an empty log and for a session that does not exist.
     """
 
     events: tuple[SessionEvent, ...] = ()
@@ -55,6 +55,13 @@ class SessionRepository(Closeable, ABC):
         """Return the sessions of a user, the oldest first."""
 
     @abstractmethod
+    async def find_by_metadata(self, name: str, value: str, runtime: Runtime) -> list[Session]:
+        """Return the sessions whose metadata has the text *value* as *name*, the oldest first.
+
+        This uses an index, of `Session.indexed`.
+        """
+
+    @abstractmethod
     async def find_expired(self, moment: datetime, runtime: Runtime) -> list[str]:
         """Return the ids of the sessions that have expired at *moment*."""
 
@@ -76,24 +83,53 @@ class SessionRepository(Closeable, ABC):
 
     @abstractmethod
     async def append(
-        self, session_id: str, events: Sequence[SessionEvent], runtime: Runtime
+        self,
+        session_id: str,
+        events: Sequence[SessionEvent],
+        runtime: Runtime,
+        *,
+        expected: int | None = None,
     ) -> bool:
         """Append *events* to the log of a session.
 
+        A `COMPACTION` event among them archives the messages that it names, for all later reads;
+        their events are not changed.
+
+        Args:
+            session_id: The session.
+            events: The events.
+            runtime: The runtime of the request.
+            expected: The required version of the log; None for any.
+
         Returns:
             Whether they were appended; False if the log contains one of their ids, because then
-            this is a repetition.
+            this is a repetition, whatever the version is.
 
         Raises:
+            VersionConflictError: The log has another version than *expected*.
             ChatMemoryError: The session does not exist.
             UsageError: An event has another session id, or two have the same id.
         """
 
     @abstractmethod
     async def read(
-        self, session_id: str, runtime: Runtime, filter: EventFilter = EVERYTHING
+        self,
+        session_id: str,
+        runtime: Runtime,
+        filter: EventFilter = EVERYTHING,
+        *,
+        until: int | None = None,
     ) -> SessionLog:
-        """Return the events of a session that match *filter*, and the version of the log."""
+        """Return the events of a session that match *filter*, and the version of the log.
+
+        Args:
+            session_id: The session.
+            runtime: The runtime of the request.
+            filter: The filter. `whole_turns` is left to the caller, `Sessions`, and may be
+                ignored.
+            until: A version of the log: later events are not returned. Whether an event is
+                archived depends on the present version nevertheless.
+        """
 
     @abstractmethod
     async def search(
@@ -101,36 +137,13 @@ class SessionRepository(Closeable, ABC):
     ) -> list[SessionEvent]:
         """Return the matching events of all sessions of a user, the oldest first."""
 
-    @abstractmethod
-    async def compact(
-        self,
-        session_id: str,
-        archived: Sequence[str],
-        summary: Sequence[SessionEvent] | None,
-        expected: int,
-        runtime: Runtime,
-    ) -> bool:
-        """Archive events, and replace the active synthetic events.
-
-        Args:
-            session_id: The session.
-            archived: The ids of the events to archive, which must be active.
-            summary: Synthetic events that replace the active ones; None keeps those.
-            expected: The required version of the log.
-            runtime: The runtime of the request.
-
-        Returns:
-            Whether the log was changed; False if its version is not *expected*, or one of the
-            events is not active.
-        """
-
     async def delete_older(self, cutoff: datetime, runtime: Runtime) -> int:  # noqa: ARG002
         """Delete the events of turns before *cutoff* in all logs; see `older_events`.
 
         Optional: a repository without it only deletes whole sessions.
 
         Returns:
-            The number of deleted events.
+            The number of deleted events. The version of each changed log increases.
         """
         msg = f"{type(self).__name__} cannot delete single events, only whole sessions"
         raise UsageError(msg)

@@ -1,19 +1,19 @@
 """`SessionService`: the operations on sessions for applications, blocking and async."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
 
 from chatclient._internal.checks import checked_id
-from chatclient.chat.messages import Message, flat_messages
+from chatclient.chat.messages import Message
 from chatclient.memory.sessions.compaction import (
     Compaction,
     CompactionStrategy,
     CompactionTrigger,
 )
-from chatclient.memory.sessions.event import Session, SessionEvent, now
-from chatclient.memory.sessions.filter import ACTIVE, EVERYTHING, EventFilter
-from chatclient.memory.sessions.repository import SessionRepository
+from chatclient.memory.sessions.event import Content, Session, SessionEvent, contents_of, now
+from chatclient.memory.sessions.filter import ACTIVE, MESSAGES, EventFilter
+from chatclient.memory.sessions.repository import SessionLog, SessionRepository
 from chatclient.memory.sessions.sessions import Sessions
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP
@@ -41,11 +41,14 @@ class NewEvents(TypedDict, total=False):
         key: Idempotency key: a second call with the same key and branch has no effect.
         branch: The agent that sent or received the messages; None for the root agent.
         metadata: JSON values of the application.
+        expected_version: The version that the log must have: that of the `SessionLog` on which
+            the new events are based. None for any.
     """
 
     key: str | None
     branch: str | None
     metadata: Mapping[str, Any]
+    expected_version: int | None
 
 
 class SessionService:
@@ -101,48 +104,104 @@ class SessionService:
         """Return a user's sessions, the oldest first."""
         return await self.sessions.of_user(user_id, ON_LOOP)
 
+    def find_by_metadata(self, name: str, value: str) -> list[Session]:
+        """Return the sessions whose metadata has the text *value* as *name*, the oldest first.
+
+        Raises:
+            WrongTypeError: *value* is not a text; other values are not indexed.
+        """
+        return drive(self.sessions.with_metadata(name, value, BLOCKING))
+
+    async def afind_by_metadata(self, name: str, value: str) -> list[Session]:
+        """Return the sessions with this metadata; see `find_by_metadata`."""
+        return await self.sessions.with_metadata(name, value, ON_LOOP)
+
     def append(
-        self, session_id: str, *messages: Message | Iterable[Message], **how: Unpack[NewEvents]
+        self,
+        session_id: str,
+        *contents: Content | Iterable[Message],
+        **how: Unpack[NewEvents],
     ) -> tuple[SessionEvent, ...]:
-        """Append *messages* atomically and return their events; none if the key was used before.
+        """Append *contents* atomically and return their events; none if the key was used before.
 
         Args:
             session_id: The id of an existing session.
-            *messages: Messages or collections of messages.
+            *contents: Messages, collections of messages, and payloads of other types.
             **how: See `NewEvents`.
 
         Raises:
+            VersionConflictError: The log has another version than `expected_version`.
             ChatMemoryError: The session does not exist.
-            WrongTypeError: One of *messages* is not a message, for example a text.
+            UsageError: A payload has a type of this library.
+            WrongTypeError: One of *contents* is neither a message nor a payload, such as a text.
         """
-        return drive(self.sessions.append(session_id, flat_messages(messages), BLOCKING, **how))
+        return drive(self.sessions.append(session_id, contents_of(contents), BLOCKING, **how))
 
     async def aappend(
-        self, session_id: str, *messages: Message | Iterable[Message], **how: Unpack[NewEvents]
+        self,
+        session_id: str,
+        *contents: Content | Iterable[Message],
+        **how: Unpack[NewEvents],
     ) -> tuple[SessionEvent, ...]:
-        """Append *messages*; see `append`."""
-        return await self.sessions.append(session_id, flat_messages(messages), ON_LOOP, **how)
+        """Append *contents*; see `append`."""
+        return await self.sessions.append(session_id, contents_of(contents), ON_LOOP, **how)
 
-    def events(self, session_id: str, filter: EventFilter = EVERYTHING) -> tuple[SessionEvent, ...]:
-        """Return the events of a session that match *filter*; by default also archived ones."""
-        return drive(self.sessions.events(session_id, BLOCKING, filter))
+    def read(
+        self, session_id: str, filter: EventFilter = MESSAGES, *, version: int | None = None
+    ) -> SessionLog:
+        """Return the events of a session that match *filter*, and the version of the log.
+
+        Args:
+            session_id: The session.
+            filter: The filter; by default, all messages, also archived ones.
+            version: An earlier version of the log: the result is what the same call returned
+                then, apart from events that were deleted.
+        """
+        return drive(self.sessions.read(session_id, BLOCKING, filter, version=version))
+
+    async def aread(
+        self, session_id: str, filter: EventFilter = MESSAGES, *, version: int | None = None
+    ) -> SessionLog:
+        """Return the events of a session, and the version of the log; see `read`."""
+        return await self.sessions.read(session_id, ON_LOOP, filter, version=version)
+
+    def events(self, session_id: str, filter: EventFilter = MESSAGES) -> tuple[SessionEvent, ...]:
+        """Return the events of a session that match *filter*; by default all messages."""
+        return self.read(session_id, filter).events
 
     async def aevents(
-        self, session_id: str, filter: EventFilter = EVERYTHING
+        self, session_id: str, filter: EventFilter = MESSAGES
     ) -> tuple[SessionEvent, ...]:
         """Return the events of a session; see `events`."""
-        return await self.sessions.events(session_id, ON_LOOP, filter)
+        return (await self.aread(session_id, filter)).events
 
-    def messages(self, session_id: str, filter: EventFilter = ACTIVE) -> tuple[Message, ...]:
-        """Return the messages of a session that match *filter*; by default the active ones."""
-        return _messages_of(self.events(session_id, filter))
+    def messages(
+        self, session_id: str, filter: EventFilter = ACTIVE, *, version: int | None = None
+    ) -> tuple[Message, ...]:
+        """Return the messages of a session that match *filter*; by default the active ones.
 
-    async def amessages(self, session_id: str, filter: EventFilter = ACTIVE) -> tuple[Message, ...]:
+        Args:
+            session_id: The session.
+            filter: The filter.
+            version: An earlier version of the log; see `read`.
+
+        Raises:
+            UsageError: *filter* selects events that are not messages.
+        """
+        return _messages_of(self.read(session_id, filter, version=version))
+
+    async def amessages(
+        self, session_id: str, filter: EventFilter = ACTIVE, *, version: int | None = None
+    ) -> tuple[Message, ...]:
         """Return the messages of a session; see `messages`."""
-        return _messages_of(await self.aevents(session_id, filter))
+        return _messages_of(await self.aread(session_id, filter, version=version))
 
     def search(self, user_id: str, filter: EventFilter) -> list[SessionEvent]:
-        """Return the matching events of all sessions of a user, the oldest first."""
+        """Return the matching events of all sessions of a user, the oldest first.
+
+        Raises:
+            UsageError: *filter* asks for whole turns.
+        """
         return drive(self.sessions.search(user_id, BLOCKING, filter))
 
     async def asearch(self, user_id: str, filter: EventFilter) -> list[SessionEvent]:
@@ -200,5 +259,5 @@ class SessionService:
         return await self.sessions.delete_expired(ON_LOOP)
 
 
-def _messages_of(events: Sequence[SessionEvent]) -> tuple[Message, ...]:
-    return tuple(event.message for event in events)
+def _messages_of(log: SessionLog) -> tuple[Message, ...]:
+    return tuple(event.message for event in log.events)

@@ -1,16 +1,23 @@
 """`Sessions`: the operations on sessions, for advisors and tools."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
-from chatclient._internal.checks import check_moment, check_type, checked_id, duration
+from chatclient._internal.checks import (
+    check_moment,
+    check_number,
+    check_type,
+    checked_id,
+    duration,
+)
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
-from chatclient.chat.messages import Message, UserMessage, as_messages
-from chatclient.errors import UsageError
+from chatclient.chat.messages import Message, UserMessage
+from chatclient.errors import UsageError, VersionConflictError
 from chatclient.memory.encoding import stamped
 from chatclient.memory.sessions.compaction import (
     Compaction,
@@ -18,13 +25,17 @@ from chatclient.memory.sessions.compaction import (
     CompactionTrigger,
 )
 from chatclient.memory.sessions.event import (
+    COMPACTION,
+    Content,
+    EventPayload,
     Session,
     SessionEvent,
     checked_branch,
     now,
 )
-from chatclient.memory.sessions.filter import ACTIVE, EVERYTHING, EventFilter
-from chatclient.memory.sessions.repository import SessionRepository, missing_session
+from chatclient.memory.sessions.filter import ACTIVE, EVERYTHING, MESSAGES, EventFilter
+from chatclient.memory.sessions.repository import SessionLog, SessionRepository, missing_session
+from chatclient.memory.sessions.turns import is_in_turn, replayed
 from chatclient.runtime.runtime import Runtime
 
 
@@ -86,68 +97,138 @@ class Sessions:
 
     async def of_user(self, user_id: str, runtime: Runtime) -> list[Session]:
         """Return a user's sessions, the oldest first."""
+        return self._unexpired(await self.repository.find_by_user(user_id, runtime))
+
+    async def with_metadata(self, name: str, value: str, runtime: Runtime) -> list[Session]:
+        """Return the sessions whose metadata has the text *value* as *name*, the oldest first.
+
+        Raises:
+            WrongTypeError: One of the two is not a text; only texts are indexed.
+        """
+        check_type("the name of metadata", name, str)
+        check_type("the value of metadata", value, str, "only texts are indexed")
+        return self._unexpired(await self.repository.find_by_metadata(name, value, runtime))
+
+    def _unexpired(self, sessions: list[Session]) -> list[Session]:
         moment = self.clock()
-        found = await self.repository.find_by_user(user_id, runtime)
-        return [session for session in found if not session.expired(moment)]
+        return [session for session in sessions if not session.expired(moment)]
 
     async def append(
         self,
         session: Session | str,
-        messages: Iterable[Message],
+        contents: Iterable[Content],
         runtime: Runtime,
         *,
         key: str | None = None,
         branch: str | None = None,
         metadata: Mapping[str, Any] = EMPTY,
+        expected_version: int | None = None,
         started_at: datetime | None = None,
     ) -> tuple[SessionEvent, ...]:
-        """Append *messages* atomically and return their events; none if *key* was used before.
+        """Append *contents* atomically and return their events; none if *key* was used before.
 
         Args:
             session: The id of the session, or the session if it was just loaded.
-            messages: The messages.
+            contents: Messages and payloads.
             runtime: The runtime of the request.
             key: Idempotency key: a second call with the same key and branch has no effect.
             branch: The agent that sent or received them; None for the root agent.
             metadata: JSON values of the application.
+            expected_version: The version that the log must have, or None for any.
             started_at: The time of the leading user messages; default: the current time.
 
         Raises:
+            VersionConflictError: The log has another version.
             ChatMemoryError: The session does not exist.
+            UsageError: A payload has a type of this library.
         """
         branch = checked_branch(branch)
         moment = self.clock()
         known = await self._known(session, runtime)
         if known is None:
             raise missing_session(str(session))
-        several = stamped(as_messages(messages), moment)
-        questions = len(list(takewhile(lambda m: isinstance(m, UserMessage), several)))
+        several = _stored(contents, moment)
+        questions = len(list(takewhile(lambda each: isinstance(each, UserMessage), several)))
         events = tuple(
             SessionEvent.of(
                 known,
-                message,
+                content,
                 id=None if key is None else _event_id(key, at, branch),
                 timestamp=started_at if started_at is not None and at < questions else moment,
                 branch=branch,
                 metadata=metadata,
             )
-            for at, message in enumerate(several)
+            for at, content in enumerate(several)
         )
-        if not events or not await self.repository.append(known, events, runtime):
+        if not events:
             return ()
-        return events
+        append = self.repository.append(known, events, runtime, expected=expected_version)
+        return events if await append else ()
 
-    async def events(
-        self, session: Session | str, runtime: Runtime, filter: EventFilter = EVERYTHING
-    ) -> tuple[SessionEvent, ...]:
-        """Return the events of a session, given by id or just loaded, that match *filter*."""
+    async def read(
+        self,
+        session: Session | str,
+        runtime: Runtime,
+        filter: EventFilter = MESSAGES,
+        *,
+        version: int | None = None,
+    ) -> SessionLog:
+        """Return the events of a session that match *filter*, and the version of the log.
+
+        Args:
+            session: The session, given by id or just loaded.
+            runtime: The runtime of the request.
+            filter: The filter.
+            version: An earlier version of the log: the result is what the same call returned
+                then, apart from events that were deleted.
+
+        Raises:
+            UsageError: *version* is negative or not a number.
+        """
+        if version is not None:
+            check_type("version", version, int)
+            check_number("version", version, least=0)
         known = await self._known(session, runtime)
-        return () if known is None else (await self.repository.read(known, runtime, filter)).events
+        if known is None:
+            return SessionLog()
+        if version is not None:
+            log = await self.repository.read(known, runtime, EVERYTHING, until=version)
+            events = filter.apply(replayed(log.events))
+            return SessionLog(tuple(events), min(version, log.version))
+        if not filter.whole_turns:
+            return await self.repository.read(known, runtime, filter)
+        return await self._whole_turns(known, runtime, filter)
+
+    async def _whole_turns(
+        self, session_id: str, runtime: Runtime, filter: EventFilter
+    ) -> SessionLog:
+        """Return the selected turns, and the version of the log.
+
+        With `last` alone, more and more of the newest events are read until the first selected
+        turn is complete; other conditions may select turns anywhere in the log.
+        """
+        scope = filter.without_selection()
+        only_last = filter == replace(scope, last=filter.last, whole_turns=True)
+        count = filter.last if only_last else None
+        while True:
+            log = await self.repository.read(session_id, runtime, replace(scope, last=count))
+            events = filter.apply(log.events)
+            oldest = next((event for event in log.events if is_in_turn(event)), None)
+            if count is None or len(log.events) < count or oldest not in events:
+                return SessionLog(tuple(events), log.version)
+            count *= 2
 
     async def search(
         self, user_id: str, runtime: Runtime, filter: EventFilter
     ) -> list[SessionEvent]:
-        """Return the matching events of all sessions of a user, the oldest first."""
+        """Return the matching events of all sessions of a user, the oldest first.
+
+        Raises:
+            UsageError: *filter* asks for whole turns.
+        """
+        if filter.whole_turns:
+            msg = "a search finds single events; read the turns of a session with whole_turns=True"
+            raise UsageError(msg)
         moment = self.clock()
         sessions = await self.repository.find_by_user(user_id, runtime)
         expired = {session.id for session in sessions if session.expired(moment)}
@@ -171,8 +252,13 @@ class Sessions:
     ) -> Compaction | None:
         """Compact the log of a session and return the change, or None.
 
+        The change is appended to the log: an event of type `COMPACTION`, then the summary.
+
         The result is None if *trigger* or *strategy* requires no change, and if the log was
         changed concurrently; then the compaction after the next turn tries again.
+
+        Raises:
+            UsageError: The strategy archives events that are not active.
         """
         log = await self.repository.read(session_id, runtime, ACTIVE)
         if not trigger(log.events):
@@ -180,10 +266,13 @@ class Sessions:
         compaction = await strategy(log.events, runtime)
         if compaction is None or not compaction.archived:
             return None
-        ids = [event.id for event in compaction.archived]
-        done = await self.repository.compact(
-            session_id, ids, compaction.summary, log.version, runtime
-        )
+        source = getattr(strategy, "__name__", type(strategy).__name__)
+        boundary = _compaction_event(session_id, log.events, compaction, source, self.clock())
+        events = (boundary, *(compaction.summary or ()))
+        try:
+            done = await self.repository.append(session_id, events, runtime, expected=log.version)
+        except VersionConflictError:
+            return None
         return compaction if done else None
 
     async def delete_older(self, cutoff: datetime, runtime: Runtime) -> int:
@@ -202,6 +291,43 @@ class Sessions:
         expired = await self.repository.find_expired(moment, runtime)
         deleted = [await self.repository.delete(id, runtime, expired=moment) for id in expired]
         return sum(deleted)
+
+
+def _stored(contents: Iterable[Content], moment: datetime) -> list[Content]:
+    """Return *contents* with the time *moment* in messages that have none.
+
+    Raises:
+        UsageError: A payload has a type of this library.
+    """
+    several = list(contents)
+    for each in several:
+        if isinstance(each, EventPayload) and each.type == COMPACTION:
+            msg = f"only compact() appends events of type {each.type!r}; use a type of your own"
+            raise UsageError(msg)
+    return [stamped((each,), moment)[0] if isinstance(each, Message) else each for each in several]
+
+
+def _compaction_event(
+    session_id: str,
+    active: Sequence[SessionEvent],
+    compaction: Compaction,
+    strategy: str,
+    moment: datetime,
+) -> SessionEvent:
+    """Return the event that records *compaction* of the *active* events.
+
+    Raises:
+        UsageError: It archives others.
+    """
+    ids = [event.id for event in compaction.archived]
+    if compaction.summary is not None:
+        ids += [event.id for event in active if event.synthetic and event.id not in ids]
+    strange = set(ids) - {event.id for event in active}
+    if strange:
+        msg = f"{strategy} archives events that are not active: {sorted(strange)}"
+        raise UsageError(msg)
+    payload = EventPayload(COMPACTION, {"archived": ids, "strategy": strategy})
+    return SessionEvent.of(session_id, payload, timestamp=moment)
 
 
 def _event_id(key: str, at: int, branch: str | None) -> str:

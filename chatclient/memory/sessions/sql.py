@@ -57,6 +57,10 @@ class SqlSessionRepository(SessionRepository):
         """Return the sessions of a user, the oldest first."""
         return await runtime.finish(self._logs.find_by_user, user_id)
 
+    async def find_by_metadata(self, name: str, value: str, runtime: Runtime) -> list[Session]:
+        """Return the sessions with this metadata, the oldest first."""
+        return await runtime.finish(self._logs.find_by_metadata, name, value)
+
     async def find_expired(self, moment: datetime, runtime: Runtime) -> list[str]:
         """Return the ids of the sessions that have expired at *moment*."""
         return await runtime.finish(self._logs.find_expired, moment)
@@ -68,33 +72,32 @@ class SqlSessionRepository(SessionRepository):
         return await runtime.finish(self._logs.delete, session_id, expired)
 
     async def append(
-        self, session_id: str, events: Sequence[SessionEvent], runtime: Runtime
+        self,
+        session_id: str,
+        events: Sequence[SessionEvent],
+        runtime: Runtime,
+        *,
+        expected: int | None = None,
     ) -> bool:
         """Append *events* to the log of a session."""
-        return await runtime.finish(self._logs.append, session_id, events)
+        return await runtime.finish(self._logs.append, session_id, events, expected)
 
     async def read(
-        self, session_id: str, runtime: Runtime, filter: EventFilter = EVERYTHING
+        self,
+        session_id: str,
+        runtime: Runtime,
+        filter: EventFilter = EVERYTHING,
+        *,
+        until: int | None = None,
     ) -> SessionLog:
         """Return the events of a session that match *filter*."""
-        return await runtime.finish(self._logs.read, session_id, filter)
+        return await runtime.finish(self._logs.read, session_id, filter, until)
 
     async def search(
         self, user_id: str, runtime: Runtime, filter: EventFilter = EVERYTHING
     ) -> list[SessionEvent]:
         """Return the matching events of all sessions of a user."""
         return await runtime.finish(self._logs.search, user_id, filter)
-
-    async def compact(
-        self,
-        session_id: str,
-        archived: Sequence[str],
-        summary: Sequence[SessionEvent] | None,
-        expected: int,
-        runtime: Runtime,
-    ) -> bool:
-        """Archive events, and replace the active synthetic events."""
-        return await runtime.finish(self._logs.compact, session_id, archived, summary, expected)
 
     async def delete_older(self, cutoff: datetime, runtime: Runtime) -> int:
         """Delete the events of old turns, and return their number."""

@@ -13,7 +13,8 @@ from chatclient.chat.prompt import Prompt
 from chatclient.errors import UsageError
 from chatclient.memory.conversation import transcript
 from chatclient.memory.sessions.compaction import Compaction, window_start, without_synthetic
-from chatclient.memory.sessions.event import COMPACTION_SOURCE, SessionEvent, turn_starts
+from chatclient.memory.sessions.event import COMPACTION_SOURCE, SessionEvent
+from chatclient.memory.sessions.turns import turn_starts
 from chatclient.memory.summary import (
     INSTRUCTIONS,
     QUESTION,

@@ -152,6 +152,22 @@ def _writes(invocation: ToolInvocation) -> bool:
     return invocation.metadata.effect == "write"
 
 
+def check_confirmed(invocation: ToolInvocation) -> None:
+    """Check that a call of a tool with `confirm` has been approved; called before it is run.
+
+    Raises:
+        ToolArgumentError: It cannot be run with its arguments.
+        ApprovalRequired: There is no decision yet.
+    """
+    context = invocation.context
+    if not invocation.metadata.confirm or context.decided:
+        return
+    if earlier_decision(invocation) is None:
+        invocation.arguments()
+        context.suspended = ApprovalRequired()  # even if an interceptor catches the exception
+        raise context.suspended
+
+
 @dataclass(frozen=True)
 class ToolApproval:
     """An interceptor that runs tools only after approval.
@@ -159,8 +175,9 @@ class ToolApproval:
     Invalid arguments need no decision: the model gets the error immediately.
 
     Attributes:
-        needed: A function, plain or asynchronous, that returns whether a call needs approval;
-            default: calls of tools that write. `invocation.arguments()` are the arguments by name.
+        needed: A function, plain or asynchronous, that returns whether a call needs approval, in
+            addition to those of tools with `confirm`; default: calls of tools that write.
+            `invocation.arguments()` are the arguments by name.
         ask: A function, plain or asynchronous, that returns a `Decision` or a bool immediately.
             Without it the turn is suspended: its response contains a `PendingTurn`, which
             `client.resume` continues.
@@ -193,13 +210,21 @@ class ToolApproval:
         invocation.context.decided = True
         return await _as_decided(decision, invocation, call_next)
 
+    async def waits(self, invocation: ToolInvocation) -> bool:
+        """Return whether the call has to wait for a decision; one by `ask` is not known before."""
+        return self.ask is None and await self._is_needed(invocation)
+
+    async def _is_needed(self, invocation: ToolInvocation) -> bool:
+        if invocation.metadata.confirm:
+            return True
+        return bool(await invocation.context.runtime.call(self.needed, invocation))
+
     async def _decision(self, invocation: ToolInvocation) -> Decision | None:
         """Return the decision about the call, or None if none is needed."""
-        context, decision = invocation.context, None
-        if DECISIONS in context:  # valid even if `needed` returns something else now
-            decision = context[DECISIONS].get(invocation.tool_call.id)
+        context = invocation.context
+        decision: object = earlier_decision(invocation)
         if decision is None:
-            if not await context.runtime.call(self.needed, invocation):
+            if not await self._is_needed(invocation):
                 return None
             if self.ask is not None:
                 decision = await context.runtime.invoke(self.ask, invocation)
@@ -208,15 +233,20 @@ class ToolApproval:
         return decision_of(decision)
 
 
+def earlier_decision(invocation: ToolInvocation) -> Decision | None:
+    """Return the decision of a resumed turn; valid even if `needed` returns something else now."""
+    decisions: Mapping[str, Decision] = invocation.context.get(DECISIONS, {})
+    return decisions.get(invocation.tool_call.id)
+
+
 async def apply_decision(invocation: ToolInvocation, call_next: NextTool, /) -> ToolResult:
     """Apply the decision about a call, if no other interceptor has done so.
 
     It is the innermost interceptor of a resumed turn, because the client that resumes it may differ
     from the one that asked for approval, and have no `ToolApproval`.
     """
-    context = invocation.context
-    decision: Decision | None = context[DECISIONS].get(context.tool_call_id)
-    if decision is None or context.decided:
+    decision = earlier_decision(invocation)
+    if decision is None or invocation.context.decided:
         return await call_next(invocation)
     return await _as_decided(decision, invocation, call_next)
 

@@ -38,6 +38,7 @@ from chatclient.runtime.deadlines import CallerDeadline
 from chatclient.runtime.interruption import check_interruption, is_interrupted
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_awaitable
+from chatclient.tools.execution.approval import ToolApproval, check_confirmed, earlier_decision
 from chatclient.tools.execution.failure import (
     ToolExecutionExceptionProcessor,
     ToolFailure,
@@ -48,6 +49,7 @@ from chatclient.tools.execution.failure import (
 from chatclient.tools.execution.interceptors import InterceptorChain, ToolInvocation, check_result
 from chatclient.tools.execution.toolset import Toolset
 from chatclient.tools.execution.turn import ToolTurn
+from chatclient.tools.function.data_tool import is_external
 from chatclient.tools.pending_turn import ApprovalRequired, PendingTurn
 from chatclient.tools.tool_execution import ToolExecution
 
@@ -74,6 +76,8 @@ class ToolCallRunner:
         exception_processor: Decides what happens when a call fails.
         truncated: The id of the call in which the model's message may be truncated, if any.
         forbidden: Whether the model called tools despite `tool_choice="none"`.
+        approvals: The approvals among the interceptors, if all calls of a round wait while one of
+            them does; else None.
     """
 
     turn: ToolTurn
@@ -82,6 +86,7 @@ class ToolCallRunner:
     exception_processor: ToolExecutionExceptionProcessor
     truncated: str | None = None
     forbidden: bool = False
+    approvals: tuple[ToolApproval, ...] | None = None
 
     async def run(
         self, call: ToolCall, runtime: Runtime, *, attempt: int, ordinal: int
@@ -99,15 +104,7 @@ class ToolCallRunner:
             Exception: What the exception processor raises.
         """
         runtime.check_cancelled()
-        turn = self.turn
-        context = ToolContext(
-            turn.context,
-            runtime=runtime,
-            tool_call_id=call.id,
-            tool_name=call.name,
-            attempt=attempt,
-            idempotency=functools.partial(turn.idempotency_key, call, ordinal),
-        )
+        context = self._context(call, runtime, attempt=attempt, ordinal=ordinal)
         with runtime.observe(self._operation(call)) as step:
             try:
                 outcome = await self._outcome(call, context)
@@ -120,6 +117,37 @@ class ToolCallRunner:
             else:
                 step.result = outcome
         return outcome
+
+    async def waits(self, call: ToolCall, runtime: Runtime, *, attempt: int, ordinal: int) -> bool:
+        """Return whether *call* will wait for a decision, as far as that is known before."""
+        callback = self.toolset.get(call.name)
+        if callback is None or self.forbidden or call.id == self.truncated:
+            return False
+        context = self._context(call, runtime, attempt=attempt, ordinal=ordinal)
+        invocation = ToolInvocation(call, callback, context)
+        try:
+            invocation.arguments()
+        except ToolArgumentError:
+            return False
+        if earlier_decision(invocation) is not None:
+            return False
+        approvals = self.approvals or ()
+        asked = any(approval.ask is not None for approval in approvals)
+        if is_external(callback) or (callback.metadata.confirm and not asked):
+            return True
+        return any([await approval.waits(invocation) for approval in approvals])
+
+    def _context(
+        self, call: ToolCall, runtime: Runtime, *, attempt: int, ordinal: int
+    ) -> ToolContext:
+        return ToolContext(
+            self.turn.context,
+            runtime=runtime,
+            tool_call_id=call.id,
+            tool_name=call.name,
+            attempt=attempt,
+            idempotency=functools.partial(self.turn.idempotency_key, call, ordinal),
+        )
 
     async def answer(
         self,
@@ -325,6 +353,7 @@ async def invoke_tool(invocation: ToolInvocation) -> ToolResult:
     if isinstance(waiting := context.suspended, ApprovalRequired) and waiting.turn is not None:
         raise ApprovalRequired(waiting.turn)  # a suspended agent is not called again
     context.suspended = None  # an interceptor asked for approval and then continued
+    check_confirmed(invocation)
     context.timeout = timeout = _time_limit(callback, context.runtime)
     context.arguments = invocation.tool_call.arguments
     if context.runtime.streaming:

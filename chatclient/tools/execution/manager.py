@@ -16,9 +16,11 @@ from chatclient.observability.observers import all_observers
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tools.execution.approval import (
+    APPROVE,
     DECISIONS,
     Decision,
     Decisions,
+    ToolApproval,
     apply_decision,
     check_edit,
     decision_context,
@@ -61,6 +63,10 @@ class ToolCallingManager:
         max_concurrency: How many tools of one response run at once on an event loop.
         blocking_concurrency: The same for blocking calls. With 1 they run one after another on
             the caller's thread, so that thread-locals work; with more, in a pool of threads.
+        wait_together: Whether no call of a response runs while one of them waits for approval;
+            those that need none then run when the turn is resumed. By default they run at once.
+            It excludes *eager_reads*. What an agent's own tools or a function `ask` decide is not
+            known before.
         eager_reads: Whether, in a stream, tools with `effect="read"` start while the model is still
             streaming further calls, if tools run concurrently at all.
         limits: The limits of a turn.
@@ -78,6 +84,7 @@ class ToolCallingManager:
         resolver: ToolCallbackResolver | None = None,
         max_concurrency: int = 8,
         blocking_concurrency: int = 1,
+        wait_together: bool = False,
         eager_reads: bool = False,
         limits: ToolLimits | None = None,
         exception_processor: ToolExecutionExceptionProcessor | None = None,
@@ -91,6 +98,12 @@ class ToolCallingManager:
             check_callable("exception_processor", exception_processor, takes=("failure",))
         check_number("max_concurrency", max_concurrency, least=1)
         check_number("blocking_concurrency", blocking_concurrency, least=1)
+        if wait_together and eager_reads:
+            msg = (
+                "with eager_reads=True, tools run before it is known which calls wait; leave out "
+                "that or wait_together=True"
+            )
+            raise UsageError(msg)
         self.limits = limits or ToolLimits()
         self._resolver = resolver
         checked = _checked(interceptors)
@@ -100,6 +113,9 @@ class ToolCallingManager:
         self._max_concurrency = max_concurrency
         self._blocking_concurrency = blocking_concurrency
         self._eager_reads = eager_reads
+        self._approvals: tuple[ToolApproval, ...] | None = None
+        if wait_together:
+            self._approvals = tuple(each for each in checked if isinstance(each, ToolApproval))
         # The last list of tools, by name: usually all rounds of all requests have the same list.
         self._offered_cache: tuple[object, Callbacks] = (None, {})
 
@@ -183,8 +199,8 @@ class ToolCallingManager:
         toolset = self._toolset(prompt.options, turn)
         decided = decision_context(pending, decisions)
         try:
-            for call in pending.pending:
-                decision = decided[DECISIONS][call.id]
+            for call in (*pending.pending, *pending.held):
+                decision = decided[DECISIONS].get(call.id, APPROVE)
                 await _check_resumed(call, decision, toolset, runtime)
         except BaseException:
             turn.abandoned = True  # still pending: nothing that it has done is undone
@@ -270,6 +286,7 @@ class ToolCallingManager:
             self._resumed_chain if DECISIONS in turn.context else self._chain,
             self._exception_processor,
             forbidden=prompt.options.tool_choice == "none",
+            approvals=self._approvals,
         )
 
     def _toolset(self, options: ChatOptions, turn: ToolTurn) -> Toolset:

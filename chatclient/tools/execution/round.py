@@ -67,18 +67,19 @@ class ToolRound:
             if self.runtime.streaming:
                 await self.runtime.wait_for_consumer()  # who leaves the stream now runs no tool
             await self._admit()
-            if self.concurrency == 1 or len(self._admitted) == 1:
-                for position in self._admitted:
-                    self._outcomes[position] = await self._start(position, self.runtime)
-            else:
-                await self._run_stages()
+            first = await self._waiting()
+            await self._run_calls(first)
+            if not self._is_suspended:
+                await self._run_calls([at for at in self._admitted if at not in first])
         except BaseException:
             await self._abandon()
             raise
         self._record()
-        if any(isinstance(outcome, SuspendedCall) for outcome in self._outcomes.values()):
-            return self._suspended()
-        return await self._finished()
+        return self._suspended() if self._is_suspended else await self._finished()
+
+    @property
+    def _is_suspended(self) -> bool:
+        return any(isinstance(outcome, SuspendedCall) for outcome in self._outcomes.values())
 
     @property
     def turn(self) -> ToolTurn:
@@ -131,14 +132,33 @@ class ToolRound:
             self.breach = breach
         return breach
 
-    async def _run_stages(self) -> None:
-        """Run the admitted calls concurrently, as far as their tools allow."""
+    async def _waiting(self) -> list[int]:
+        """Return the calls that are run first: those that wait, if others wait with them."""
+        if self.runner.approvals is None:
+            return []
+        return [
+            position
+            for position, (attempt, ordinal) in self._admitted.items()
+            if await self.runner.waits(
+                self.calls[position], self.runtime, attempt=attempt, ordinal=ordinal
+            )
+        ]
+
+    async def _run_calls(self, positions: Sequence[int]) -> None:
+        if self.concurrency > 1 and len(positions) > 1:
+            await self._run_stages(positions)
+            return
+        for position in positions:
+            self._outcomes[position] = await self._start(position, self.runtime)
+
+    async def _run_stages(self, positions: Sequence[int]) -> None:
+        """Run calls concurrently, as far as their tools allow."""
 
         def job(lane: Sequence[int]) -> Any:
             return lambda runtime: self._run_lane(lane, runtime)
 
         early = self.turn.early_calls  # already running, so they take the first places
-        order = sorted(self._admitted, key=lambda at: streamed_call(self.calls[at]) not in early)
+        order = sorted(positions, key=lambda at: streamed_call(self.calls[at]) not in early)
         calls = [(position, self.calls[position]) for position in order]
         for stage in _stages(calls, self.runner.toolset):
             await self.runtime.gather([job(lane) for lane in stage], limit=self.concurrency)

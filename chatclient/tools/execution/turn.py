@@ -106,11 +106,13 @@ class ToolTurn:
             message: That message.
             result: The result of the round, with the calls that do not wait.
         """
+        settled = {each.id for each in result.responses} | {each.id for each in result.pending}
         return PendingTurn(
             messages=tuple(messages),
             message=message,
             responses=result.responses,
             pending=result.pending,
+            held=tuple(call for call in message.tool_calls if call.id not in settled),
             calls=self.calls,
             rounds=self.rounds,
             conversation_id=self.context.get(CONVERSATION_ID),
@@ -129,8 +131,8 @@ class ToolTurn:
         self.resumed = True
         self.keys.restore_seed(pending.notes.get(_SEED))
         self.calls.update(pending.calls)
-        # The waiting calls were counted in the suspended round and are counted again when run.
-        self.calls.subtract(call.name for call in pending.pending)
+        # These calls were counted in the suspended round and are counted again when run.
+        self.calls.subtract(call.name for call in (*pending.pending, *pending.held))
         self.rounds = pending.rounds
         known = self.compensation.by_key()  # if an advisor calls the loop again
         self.executions.extend(e for e in pending.executions if call_key(e.tool_call) not in known)

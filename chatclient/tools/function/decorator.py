@@ -21,12 +21,15 @@ _OPTIONS = (
     *(field.name for field in fields(ToolMetadata)),
 )
 _APPROVAL = (
-    'approval is asked of tools with effect="write", which is the default, by'
-    " ToolCallingManager(interceptors=[ToolApproval()])"
+    "@tool(confirm=True) asks for approval of each call, and"
+    " ToolCallingManager(interceptors=[ToolApproval()]) of all calls with"
+    ' effect="write", which is the default'
 )
 _SCHEMA = "a tool with a schema of its own is a FunctionToolCallback(function, input_schema=...)"
 _ELSEWHERE = {
-    **dict.fromkeys(("approval_mode", "needs_approval", "requires_approval"), _APPROVAL),
+    **dict.fromkeys(
+        ("approval_mode", "needs_approval", "requires_approval", "requires_confirmation"), _APPROVAL
+    ),
     **dict.fromkeys(("args_schema", "input_schema", "parameters", "schema"), _SCHEMA),
 }
 
@@ -59,6 +62,7 @@ def tool(
     concurrency_group: str | None = None,
     exclusive: bool = False,
     effect: Effect = "write",
+    confirm: bool = False,
     always_visible: bool = False,
     compensation: Callable[..., Any] | str | None = None,
     strict: bool | None = None,

@@ -125,7 +125,7 @@ def test_wrong_advisor(given: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"needs_approval": True}, 'effect="write", which is the default, by ToolCallingManager('),
+        ({"needs_approval": True}, "@tool(confirm=True) asks for approval of each call"),
         ({"requires_approval": True}, "interceptors=[ToolApproval()]"),
         ({"args_schema": {}}, "FunctionToolCallback(function, input_schema=...)"),
         ({"timeout": 5, "retries": 2}, "@tool has no option 'retries'; its options are name, desc"),

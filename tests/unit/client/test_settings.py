@@ -392,6 +392,15 @@ def test_eager_reads(configured: Configured, eager: str) -> None:
     assert (watched is not streaming) == (eager == "true")
 
 
+@pytest.mark.feature("setting-tools-wait-together")
+@pytest.mark.parametrize("together", ["true", "false"])
+def test_wait_together(configured: Configured, together: str) -> None:
+    """The setting holds all calls of a response while one of them waits."""
+    client = configured(TOOLS__WAIT_TOGETHER=together)
+
+    assert (client._shared.manager._approvals == ()) == (together == "true")
+
+
 @pytest.mark.feature("setting-tools-resolution-fallback-enabled")
 def test_resolution_fallback(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tools that were not offered run only if the setting allows it."""
@@ -665,9 +674,9 @@ def test_memory_in_redis(configured: Configured) -> None:
     )
 
     repository = only_advisor(client, MessageChatMemoryAdvisor).memory.repository
-    assert repository._prefix == b"mine:"
+    assert repository._server.prefix == b"mine:"
     assert int(repository._milliseconds) == timedelta(days=60) / timedelta(milliseconds=1)
-    connection = repository._client.connection_pool.connection_kwargs
+    connection = repository._server.client.connection_pool.connection_kwargs
     assert (connection["port"], connection["db"]) == (1, 5)
 
 

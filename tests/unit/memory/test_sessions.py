@@ -522,6 +522,7 @@ def test_compaction_trigger(service: SessionService) -> None:
     assert service.compact("s", lambda _: True, nothing) is None
 
 
+@pytest.mark.feature("session-compact-events-compare-swap")
 def test_late_compaction(service: SessionService) -> None:
     """Events appended during the compaction are neither archived nor lost."""
     service.create("ann", session_id="s")
@@ -665,15 +666,17 @@ def test_compaction_failure(service: SessionService) -> None:
 
 
 @pytest.mark.feature("session-message-filter")
-def test_filter_removes_partial_turns(service: SessionService) -> None:
-    """Turns that a filter splits are not shown."""
+@pytest.mark.feature("session-last-widened")
+def test_filter_selects_whole_turns(service: SessionService) -> None:
+    """A turn with an event that matches is shown completely."""
     memory = SessionChatMemory(service, event_filter=EventFilter(last=5))
     for number in range(3):
         memory.add("s", turn(number, 2))
 
-    assert memory.get("s") == list(turn(2, 2))
-    answers = memory.narrowed(None, EventFilter(roles={"user"}))
-    assert answers.get("s") == []
+    assert memory.get("s") == [*turn(1, 2), *turn(2, 2)]
+    answers = memory.narrowed(None, EventFilter(keyword="answer 0", last=1))
+    assert answers.get("s") == list(turn(0, 2))
+    assert memory.narrowed(None, EventFilter(types="app.NOTE", last=1)).get("s") == [*turn(2, 2)]
 
 
 @pytest.mark.feature("session-message-filter")
@@ -690,16 +693,6 @@ def test_filter_keeps_complete_turns(service: SessionService, clock: Clock) -> N
         clock.moment += timedelta(seconds=1)
 
     assert memory.get("s") == [*turns_of_messages[0], *turns_of_messages[1]]
-
-
-def test_unanswered_question_is_filtered(service: SessionService, clock: Clock) -> None:
-    """A question whose answer is filtered out is not shown."""
-    memory = SessionChatMemory(service, event_filter=EventFilter(keyword="cat"))
-    memory.add("s", [UserMessage("A cat?"), AssistantMessage("No.")])
-    clock.moment += timedelta(seconds=1)
-    memory.add("s", [UserMessage("Which cat?"), AssistantMessage("That cat.")])
-
-    assert memory.get("s") == [UserMessage("Which cat?"), AssistantMessage("That cat.")]
 
 
 async def test_delete_older_events(service: SessionService, clock: Clock) -> None:
