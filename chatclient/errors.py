@@ -33,6 +33,7 @@ ChatClientError
 │   ├── UnknownToolError
 │   ├── ToolArgumentError                 .details .malformed
 │   ├── ToolDeniedError                   the message is sent to the model
+│   ├── ToolInterruptedError              a crash; it may have run
 │   └── ToolTimeoutError (also a TimeoutError)
 ├── ToolLoopError                         a limit, and on_exceeded="raise"; .result
 ├── ChatMemoryError                       .conversation_id
@@ -44,6 +45,10 @@ ChatClientError
 ├── UnknownPriceError                     a limit of cost, and no price; .models
 ├── UsageStoreError                       the shared store of a limit failed
 ├── DeadlineExceededError (also a TimeoutError)
+├── DurableTurnError                      .turn_id
+│   ├── TurnCancelledError
+│   └── TurnVersionError                  other code is needed; .version .missing_tools
+├── RecordedError                         of another class, from a record; .kind
 └── BlockingCallError                     a blocking call needs an event loop
 ```
 """
@@ -329,6 +334,10 @@ class ToolDeniedError(ToolExecutionError):
     """The call was not allowed; the message with the reason is sent to the model."""
 
 
+class ToolInterruptedError(ToolExecutionError):
+    """The process ended while the tool ran; whether the call took effect is unknown."""
+
+
 class ToolTimeoutError(ToolExecutionError, TimeoutError):
     """A tool did not return within its timeout."""
 
@@ -445,6 +454,47 @@ class DeadlineExceededError(ChatClientError, TimeoutError):
     """The deadline has passed; `partial` is the response of an interrupted stream, or None."""
 
     partial: Any = None
+
+
+class DurableTurnError(ChatClientError):
+    """The durable turn `turn_id` did not end with a response."""
+
+    def __init__(self, message: str, *, turn_id: str) -> None:
+        super().__init__(message)
+        self.turn_id = turn_id
+
+
+class TurnCancelledError(DurableTurnError):
+    """The durable turn was cancelled."""
+
+
+class TurnVersionError(DurableTurnError):
+    """This version of the application cannot continue the durable turn.
+
+    Attributes:
+        version: The version that started the turn, or None if it is unknown.
+        missing_tools: The tools of the turn that this version does not have.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        turn_id: str,
+        version: str | None = None,
+        missing_tools: Iterable[str] = (),
+    ) -> None:
+        super().__init__(message, turn_id=turn_id)
+        self.version = version
+        self.missing_tools = tuple(missing_tools)
+
+
+class RecordedError(ChatClientError):
+    """A recorded error whose class is not known in this process; `kind` is the name of the class."""
+
+    def __init__(self, message: str, *, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class BlockingCallError(ChatClientError):

@@ -257,6 +257,14 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.structured.partial": "NOTHING",
         "chatclient.structured.type_converter": "TypeOutputConverter",
     },
+    "chatclient.durable": {
+        "chatclient.durable.recorded_errors": "error_from_dict error_to_dict",
+        "chatclient.durable.recorded_model": "TurnRetries",
+        "chatclient.durable.recording": (
+            "ExecutionLostError OnInterrupted Publisher Recording StepRecorder"
+        ),
+        "chatclient.durable.requests": "recorded request_from_dict request_to_dict",
+    },
     "chatclient.services": {
         "chatclient.services.markers": "MemoryId system_message user_message",
         "chatclient.services.results": "Result",

@@ -28,6 +28,10 @@ TURN_ID = "turn_id"
 """The key in a request's context of the id that the turn is to have; an agent that is called as a
 tool is given one. Default: derived from the `TURN_KEY`, or else random."""
 
+TURN_CLOCK = "turn_clock"
+"""The key in a request's context of the clock that measures how long the turn takes: a function
+that returns seconds. Default: `time.monotonic`. A recorded turn has one that survives restarts."""
+
 Work = Callable[[Runtime], Awaitable[object]]
 
 

@@ -24,7 +24,7 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Generation
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID, ToolCallback
-from chatclient.chat.turn import TURN
+from chatclient.chat.turn import TURN, TURN_CLOCK
 from chatclient.errors import ToolLoopError
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.approval import AGENT_TURNS, DECISIONS
@@ -285,9 +285,7 @@ class ToolLoop:
         if result.return_direct:
             return await self._answer_with(response, result.generations())
         limits = self.advisor.manager.limits
-        between = limits.breach_between_rounds(
-            self.turn.rounds, time.monotonic() - self.turn.started
-        )
+        between = limits.breach_between_rounds(self.turn.rounds, self.turn.seconds())
         breach = result.breach if limits.on_exceeded != "tell_model" else None
         breach = breach or between
         if breach is None:
@@ -349,7 +347,11 @@ class ToolLoop:
 
 def new_tool_turn(request: ChatClientRequest) -> ToolTurn:
     """Return the state of the tools for a run of the loop with *request*."""
-    turn = ToolTurn(_tool_context(request, request.prompt.options), turn_of(request).id)
+    turn = ToolTurn(
+        _tool_context(request, request.prompt.options),
+        turn_of(request).id,
+        clock=request.context.get(TURN_CLOCK, time.monotonic),
+    )
     turn.executions.extend(request.context.get(TOOL_EXECUTIONS, ()))
     undo_log = request.runtime.undo_log
     if undo_log is not None:

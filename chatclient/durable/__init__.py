@@ -1,0 +1,28 @@
+"""Turns that survive crashes, deployments and long waits, on an engine for durable execution."""
+
+from typing import TYPE_CHECKING
+
+from chatclient._internal.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from chatclient.durable.recorded_errors import (
+        error_from_dict as error_from_dict,
+        error_to_dict as error_to_dict,
+    )
+    from chatclient.durable.recorded_model import (
+        TurnRetries as TurnRetries,
+    )
+    from chatclient.durable.recording import (
+        ExecutionLostError as ExecutionLostError,
+        OnInterrupted as OnInterrupted,
+        Publisher as Publisher,
+        Recording as Recording,
+        StepRecorder as StepRecorder,
+    )
+    from chatclient.durable.requests import (
+        recorded as recorded,
+        request_from_dict as request_from_dict,
+        request_to_dict as request_to_dict,
+    )
+else:  # not seen by type checkers, which would take any name for one that exists
+    __getattr__, __dir__ = lazy_exports(__name__)
