@@ -258,12 +258,18 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.structured.type_converter": "TypeOutputConverter",
     },
     "chatclient.durable": {
+        "chatclient.durable.client": "DurableClient DurableRequest durable",
+        "chatclient.durable.engine": "Engine connect launch",
+        "chatclient.durable.events": "DurableEvent RoundRestarted",
+        "chatclient.durable.handle": "DurableTurn TurnState TurnStatus",
+        "chatclient.durable.queues": "Rate TurnQueue",
         "chatclient.durable.recorded_errors": "error_from_dict error_to_dict",
         "chatclient.durable.recorded_model": "TurnRetries",
         "chatclient.durable.recording": (
             "ExecutionLostError OnInterrupted Publisher Recording StepRecorder"
         ),
         "chatclient.durable.requests": "recorded request_from_dict request_to_dict",
+        "chatclient.durable.turn": "TurnResult",
     },
     "chatclient.services": {
         "chatclient.services.markers": "MemoryId system_message user_message",

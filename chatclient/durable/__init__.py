@@ -5,6 +5,29 @@ from typing import TYPE_CHECKING
 from chatclient._internal.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient.durable.client import (
+        DurableClient as DurableClient,
+        DurableRequest as DurableRequest,
+        durable as durable,
+    )
+    from chatclient.durable.engine import (
+        Engine as Engine,
+        connect as connect,
+        launch as launch,
+    )
+    from chatclient.durable.events import (
+        DurableEvent as DurableEvent,
+        RoundRestarted as RoundRestarted,
+    )
+    from chatclient.durable.handle import (
+        DurableTurn as DurableTurn,
+        TurnState as TurnState,
+        TurnStatus as TurnStatus,
+    )
+    from chatclient.durable.queues import (
+        Rate as Rate,
+        TurnQueue as TurnQueue,
+    )
     from chatclient.durable.recorded_errors import (
         error_from_dict as error_from_dict,
         error_to_dict as error_to_dict,
@@ -23,6 +46,9 @@ if TYPE_CHECKING:
         recorded as recorded,
         request_from_dict as request_from_dict,
         request_to_dict as request_to_dict,
+    )
+    from chatclient.durable.turn import (
+        TurnResult as TurnResult,
     )
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

@@ -96,10 +96,10 @@ def _outcome_to_dict(outcome: ToolResult | Exception) -> dict[str, Any]:
             return {"suspended": None if turn is None else turn.to_json()}
         case Exception():
             return {"error": error_to_dict(outcome)}
-    return {"result": _result_to_dict(outcome)}
+    return {"result": tool_result_to_dict(outcome)}
 
 
-def _result_to_dict(result: ToolResult) -> dict[str, Any]:
+def tool_result_to_dict(result: ToolResult) -> dict[str, Any]:
     response = ToolResponse("", "", result.text, result.is_error, result.media, result.metadata)
     (data,) = message_to_dict(ToolResponseMessage((response,)))["responses"]
     return {
@@ -110,7 +110,7 @@ def _result_to_dict(result: ToolResult) -> dict[str, Any]:
     }
 
 
-def _result_from_dict(data: Mapping[str, Any]) -> ToolResult:
+def tool_result_from_dict(data: Mapping[str, Any]) -> ToolResult:
     message: Any = message_from_dict({"role": "tool", "responses": [data]})
     (response,) = message.responses
     return ToolResult(
@@ -125,7 +125,7 @@ def _result_from_dict(data: Mapping[str, Any]) -> ToolResult:
 
 def _context_to_dict(context: ToolContext) -> dict[str, Any]:
     """Return what the call has left in *context*, which the tool loop reads."""
-    completed = None if context.result is None else _result_to_dict(context.result)
+    completed = None if context.result is None else tool_result_to_dict(context.result)
     return {
         "arguments": context.arguments,
         "remark": context.remark,
@@ -139,10 +139,10 @@ def _replay(recorded: Mapping[str, Any], context: ToolContext) -> ToolResult:
     context.arguments, context.remark = recorded["arguments"], recorded["remark"]
     context.decided = recorded["decided"]
     if recorded["completed"] is not None:
-        context.result = _result_from_dict(recorded["completed"])
+        context.result = tool_result_from_dict(recorded["completed"])
     if "error" in recorded:
         raise error_from_dict(recorded["error"])
     if "suspended" in recorded:
         turn = recorded["suspended"]
         raise ApprovalRequired(None if turn is None else PendingTurn.from_json(turn))
-    return _result_from_dict(recorded["result"])
+    return tool_result_from_dict(recorded["result"])

@@ -1,0 +1,196 @@
+"""`durable` and `DurableClient`: starts turns that survive crashes."""
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from chatclient._internal.checks import check_type, seconds
+from chatclient.chat.model import PromptLike
+from chatclient.chat.prompt import Prompt
+from chatclient.client.client import ChatClient
+from chatclient.client.options import complete_options
+from chatclient.client.request import ChatClientRequestSpec
+from chatclient.durable.handle import DurableTurn
+from chatclient.durable.recorded_model import TurnRetries
+from chatclient.durable.recording import OnInterrupted
+from chatclient.durable.requests import request_to_dict
+from chatclient.durable.turn import SegmentRunner, TurnResult, tool_names
+from chatclient.errors import UsageError
+from chatclient.memory.repository import checked_id
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.runtime import BLOCKING
+from chatclient.tools.execution.approval import Decision
+from chatclient.tools.pending_turn import PendingTurn
+
+if TYPE_CHECKING:  # only loaded with the extra
+    from chatclient.durable.engine import Engine
+
+DurableRequest = ChatClientRequestSpec | PromptLike
+"""A request of the client, or what `client.prompt(...)` takes."""
+
+
+def durable(
+    client: ChatClient,
+    *,
+    name: str,
+    on_interrupted: OnInterrupted = "ask",
+    retries: TurnRetries | None = None,
+) -> "DurableClient":
+    """Return a client whose turns survive crashes and restarts.
+
+    Args:
+        client: The client, with its tools, memory and advisors. All processes that run its turns
+            create it in the same way.
+        name: Identifies the client in the database.
+        on_interrupted: What happens with a call of a tool that writes, if the process ended while
+            the tool ran: the turn waits for a decision, as for an approval; the tool runs again;
+            or the model is told that the outcome is unknown. Tools with `effect="read"` and
+            `"idempotent"` simply run again.
+        retries: Whether a turn waits and continues if the provider fails; default: it fails.
+
+    Raises:
+        UsageError: This process has a client of this name already, or an argument is invalid.
+        ImportError: The extra `dbos` is not installed.
+    """
+    from chatclient.durable.engine import runners  # noqa: PLC0415 - an extra
+
+    check_type("the client", client, ChatClient)
+    checked_id(name, "the name of a durable client")
+    if name in runners:
+        msg = f"this process has a durable client {name!r} already; use another name"
+        raise UsageError(msg)
+    runner = SegmentRunner(client.prompt().pipeline, on_interrupted, retries)
+    made = DurableClient(client, name, runner)
+    runners[name] = runner
+    return made
+
+
+class DurableClient:
+    """A client whose turns survive crashes and restarts; `durable` makes one.
+
+    Turns run in processes that have called `launch`. Each method has an asynchronous twin with an
+    `a` before its name.
+
+    Attributes:
+        client: The client.
+        name: Its name in the database.
+    """
+
+    def __init__(self, client: ChatClient, name: str, runner: SegmentRunner) -> None:
+        self.client = client
+        self.name = name
+        self._runner = runner
+
+    def __repr__(self) -> str:
+        return f"DurableClient({self.name!r}, {self.client!r})"
+
+    def prompt(self, prompt: PromptLike | None = None) -> ChatClientRequestSpec:
+        """Return a new request for `start`, as `ChatClient.prompt` does."""
+        return self.client.prompt(prompt)
+
+    def start(
+        self,
+        prompt: DurableRequest,
+        *,
+        key: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        delay: float | timedelta | None = None,
+        limit_key: str | None = None,
+        streaming: bool = False,
+    ) -> DurableTurn:
+        """Start a turn, and return its handle at once.
+
+        The deadline of a request counts from now; the time in which the turn waits for decisions
+        does not count.
+
+        Args:
+            prompt: A text or messages, or a request: `durable_client.prompt(...)`, with options,
+                tool context and params that have a JSON form.
+            key: Identifies the turn: if there is a turn with this key, its handle is returned,
+                and nothing is started. Default: a new one.
+            queue: The name of a queue, whose workers run the turn. Default: this process, if it
+                runs turns.
+            priority: Turns with lower numbers, from 1, start later than those without.
+            delay: Seconds after which the turn may start.
+            limit_key: The user or tenant whose limits apply, for queues with limits per key.
+            streaming: Whether the text is published while the model writes it, for `events`.
+
+        Raises:
+            UsageError: The request cannot be stored, or this process has no engine.
+        """
+        from chatclient.durable.engine import Enqueued, current_engine  # noqa: PLC0415 - an extra
+
+        engine = current_engine()
+        request = self._request(prompt)
+        limit = request.settings.deadline
+        key = uuid4().hex if key is None else checked_id(key, "the key of a turn")
+        turn_id = f"{self.name}-{key}"
+        now = time.time()
+        data = {
+            "client": self.name,
+            "turn": turn_id,
+            "segment": 1,
+            "request": request_to_dict(request),
+            "started": now,
+            "deadline": None if limit is None else now + limit,
+            "tools": tool_names(self._runner.pipeline),
+            "streaming": streaming,
+            "queue": queue,
+            "resume": None,
+        }
+        wait = None if delay is None else seconds("delay", delay)
+        engine.start(turn_id, data, Enqueued(queue, priority, wait, limit_key))
+        return self._handle(engine, turn_id)
+
+    async def astart(self, prompt: DurableRequest, **how: Any) -> DurableTurn:
+        """Start a turn; see `start`, which has the same arguments."""
+        return await asyncio.to_thread(lambda: self.start(prompt, **how))
+
+    def call(self, prompt: DurableRequest, **how: Any) -> TurnResult:
+        """Start a turn, and wait for its result; the arguments are those of `start`."""
+        return self.start(prompt, **how).result()
+
+    async def acall(self, prompt: DurableRequest, **how: Any) -> TurnResult:
+        """Start a turn, and wait for its result; the arguments are those of `start`."""
+        turn = await self.astart(prompt, **how)
+        return await turn.aresult()
+
+    def turn(self, id: str | None = None, *, key: str | None = None) -> DurableTurn:
+        """Return the handle of a turn that was started in any process.
+
+        Args:
+            id: The `id` of its handle.
+            key: The key that it was started with, instead of the id.
+
+        Raises:
+            UsageError: Not exactly one of them is given, or this process has no engine.
+        """
+        from chatclient.durable.engine import current_engine  # noqa: PLC0415 - an extra
+
+        if (id is None) == (key is None):
+            msg = "give either the id or the key of the turn"
+            raise UsageError(msg)
+        return self._handle(current_engine(), f"{self.name}-{key}" if id is None else id)
+
+    def _handle(self, engine: "Engine", id: str) -> DurableTurn:
+        return DurableTurn(engine, id, self._check_decisions)
+
+    def _request(self, prompt: DurableRequest) -> ChatClientRequestSpec:
+        if not isinstance(prompt, ChatClientRequestSpec):
+            return self.client.prompt(prompt)
+        if prompt.pipeline is not self._runner.pipeline:
+            msg = (
+                f"the request must be one of this client: durable_client.prompt(...), without a"
+                f" model of its own; {self.name!r} runs all of its turns with its own model"
+            )
+            raise UsageError(msg)
+        return prompt
+
+    def _check_decisions(self, pending: PendingTurn, decisions: dict[str, Decision]) -> None:
+        pipeline = self._runner.pipeline
+        shared, defaults = pipeline.shared, pipeline.defaults
+        options = drive(complete_options(shared, defaults, pending.messages, BLOCKING))
+        drive(shared.manager.check_decisions(pending, decisions, options, BLOCKING))
