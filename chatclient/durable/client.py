@@ -12,7 +12,7 @@ from chatclient.chat.prompt import Prompt
 from chatclient.client.client import ChatClient
 from chatclient.client.options import complete_options
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.durable.handle import DurableTurn
+from chatclient.durable.handle import DurableTurn, turn_id
 from chatclient.durable.recorded_model import TurnRetries
 from chatclient.durable.recording import OnInterrupted
 from chatclient.durable.requests import request_to_dict
@@ -58,6 +58,9 @@ def durable(
 
     check_type("the client", client, ChatClient)
     checked_id(name, "the name of a durable client")
+    if "/" in name:
+        msg = f"the name of a durable client must not contain a slash: {name!r}"
+        raise UsageError(msg)
     if name in runners:
         msg = f"this process has a durable client {name!r} already; use another name"
         raise UsageError(msg)
@@ -116,7 +119,7 @@ class DurableClient:
             priority: Turns with lower numbers, from 1, start later than those without.
             delay: Seconds after which the turn may start.
             limit_key: The user or tenant whose limits apply, for queues with limits per key.
-            streaming: Whether the text is published while the model writes it, for `events`.
+            streaming: Whether events are published while the turn runs, for `events`.
 
         Raises:
             UsageError: The request cannot be stored, or this process has no engine.
@@ -127,11 +130,11 @@ class DurableClient:
         request = self._request(prompt)
         limit = request.settings.deadline
         key = uuid4().hex if key is None else checked_id(key, "the key of a turn")
-        turn_id = f"{self.name}-{key}"
+        id = turn_id(self.name, key)
         now = time.time()
         data = {
             "client": self.name,
-            "turn": turn_id,
+            "turn": id,
             "segment": 1,
             "request": request_to_dict(request),
             "started": now,
@@ -142,8 +145,8 @@ class DurableClient:
             "resume": None,
         }
         wait = None if delay is None else seconds("delay", delay)
-        engine.start(turn_id, data, Enqueued(queue, priority, wait, limit_key))
-        return self._handle(engine, turn_id)
+        engine.start(id, data, Enqueued(queue, priority, wait, limit_key))
+        return self._handle(engine, id)
 
     async def astart(self, prompt: DurableRequest, **how: Any) -> DurableTurn:
         """Start a turn; see `start`, which has the same arguments."""
@@ -173,7 +176,7 @@ class DurableClient:
         if (id is None) == (key is None):
             msg = "give either the id or the key of the turn"
             raise UsageError(msg)
-        return self._handle(current_engine(), f"{self.name}-{key}" if id is None else id)
+        return self._handle(current_engine(), turn_id(self.name, key or "") if id is None else id)
 
     def _handle(self, engine: "Engine", id: str) -> DurableTurn:
         return DurableTurn(engine, id, self._check_decisions)

@@ -58,6 +58,7 @@ class _StreamPublisher:
     """
 
     def __init__(self) -> None:
+        self._lock = asyncio.Lock()
         self._events: list[StreamEvent | str] = []
         self._written = time.monotonic()
 
@@ -73,11 +74,12 @@ class _StreamPublisher:
 
     async def flush(self) -> None:
         """Write the events so far."""
-        events, self._events = self._events, []
-        self._written = time.monotonic()
-        values = [each for each in map(event_to_dict, events) if each is not None]
-        if values:
-            await DBOS.write_stream_async(EVENTS, values)
+        async with self._lock:  # concurrent writes to a stream wait for each other
+            events, self._events = self._events, []
+            self._written = time.monotonic()
+            values = [each for each in map(event_to_dict, events) if each is not None]
+            if values:
+                await DBOS.write_stream_async(EVENTS, values)
 
 
 _PUBLISH_SECONDS = 0.1

@@ -30,6 +30,8 @@ _STATES: dict[str, TurnState] = {
 }
 _FIRST_POLL, _LONGEST_POLL, _SLOWER = 0.01, 0.5, 1.2  # seconds, seconds, factor
 
+_SEGMENTS_AT_ONCE = 4
+
 CheckDecisions = Callable[[PendingTurn, dict[str, Decision]], None]
 
 
@@ -81,6 +83,7 @@ class DurableTurn:
         self.id = id
         self._engine = engine
         self._check_decisions = check_decisions
+        self._known = 1  # the number of a segment that exists
 
     def __repr__(self) -> str:
         return f"DurableTurn({self.id!r})"
@@ -130,14 +133,15 @@ class DurableTurn:
     def events(self) -> Iterator[DurableEvent]:
         """Yield the events of the turn from its beginning, until it has ended or waits.
 
-        The last one is `Done` or `ApprovalNeeded`.
+        The last one is `Done` or `ApprovalNeeded`; it is the only one unless the turn was started
+        with `streaming=True`.
 
         Raises:
             ChatClientError: The turn failed, as in `result`.
         """
         segment = self._segment()
         for number in range(1, segment.number + 1):
-            yield from events_from_dicts(self._engine.events(_segment_id(self.id, number)))
+            yield from events_from_dicts(self._engine.events(segment_id(self.id, number)))
         yield last_event(self.result())
 
     async def aevents(self) -> AsyncIterator[DurableEvent]:
@@ -198,17 +202,21 @@ class DurableTurn:
         Raises:
             UsageError: There is no such turn.
         """
-        found = self._engine.statuses(
-            workflow_id_prefix=self.id, sort_desc=True, load_input=False
-        )
-        by_id = {status.workflow_id: status for status in found}
-        number = 0
-        while (id := _segment_id(self.id, number + 1)) in by_id:
-            number += 1
-            last = _Segment(id, number, by_id[id])
-        if number == 0:
+        last: _Segment | None = None
+        while True:
+            first = self._known if last is None else last.number + 1
+            numbers = {segment_id(self.id, n): n for n in range(first, first + _SEGMENTS_AT_ONCE)}
+            found = self._engine.statuses(workflow_ids=[*numbers], load_input=False)
+            if not found:
+                break
+            status = max(found, key=lambda each: numbers[each.workflow_id])
+            last = _Segment(status.workflow_id, numbers[status.workflow_id], status)
+            if len(found) < _SEGMENTS_AT_ONCE:
+                break
+        if last is None:
             msg = f"there is no durable turn {self.id!r} in this database"
             raise UsageError(msg)
+        self._known = last.number
         return last
 
     def _continue(self, segment: _Segment, changes: dict[str, Any]) -> bool:
@@ -227,7 +235,7 @@ class DurableTurn:
             **changes,
         }
         how = Enqueued(data["queue"], status.priority or None, None, status.queue_partition_key)
-        id = _segment_id(self.id, segment.number + 1)
+        id = segment_id(self.id, segment.number + 1)
         return self._engine.start(id, data, how, reject=True)
 
     def _result_so_far(self) -> TurnResult | None:
@@ -259,8 +267,14 @@ class DurableTurn:
         return None
 
 
-def _segment_id(turn_id: str, number: int) -> str:
-    return turn_id if number == 1 else f"{turn_id}/{number}"
+def turn_id(client: str, key: str) -> str:
+    """Return the id of the turn of *client* with *key*."""
+    return f"{client}/{key.replace('#', '##')}"
+
+
+def segment_id(turn_id: str, number: int) -> str:
+    """Return the id of a segment of a turn, which is the id of no other turn."""
+    return turn_id if number == 1 else f"{turn_id}#{number}"
 
 
 class _Polls:

@@ -69,7 +69,7 @@ class TurnResult:
         return read_answer(self.chat_response, converter_of(kind))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class SegmentRunner:
     """Runs segments of the turns of one client.
 
@@ -100,7 +100,7 @@ class SegmentRunner:
             started=data["started"],
             deadline=deadline,
             on_interrupted=self.on_interrupted,
-            publisher=publisher,
+            publisher=publisher if data["streaming"] else None,
         )
         resume = data["resume"]
         if recovered or resume is not None:
