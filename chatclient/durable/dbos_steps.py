@@ -74,13 +74,16 @@ class DbosSteps:
             return await function()
 
         try:
-            return await DBOS.run_step_async({"name": name, "preemptible": True}, run)
+            value = await DBOS.run_step_async({"name": name, "preemptible": True}, run)
         except (
             dbos_errors.DBOSWorkflowConflictIDError,
             dbos_errors.DBOSWorkflowCancelledError,
         ) as error:
             self.stopped = error
             self._check()
+            raise
+        self._recorded[name] = value
+        return value
 
     def detach(self) -> None:
         """Record nothing more: this process ends, and another one will continue the turn."""

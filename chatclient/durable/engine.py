@@ -253,6 +253,7 @@ def launch(
     listen: Iterable[str] | None = None,
     version: str | None = None,
     takeover_seconds: float = 30.0,
+    reject_older: bool = False,
     config: DBOSConfig | None = None,
 ) -> Engine:
     """Run durable turns in this process, and return the engine; close it at the end.
@@ -268,6 +269,9 @@ def launch(
             started them only. Default: that of chatclient.
         takeover_seconds: After how many seconds without a sign of life other processes continue
             the turns of this one.
+        reject_older: Whether turns of other versions end with a `TurnVersionError` if no process
+            of their version is alive; otherwise they wait for one. Turns that wait for decisions
+            are not affected: they continue in the version of the process that gets them.
         config: Further settings of DBOS.
 
     Raises:
@@ -298,6 +302,8 @@ def launch(
     DBOS.migrate(url)
     version = settings["application_version"] or ""
     alive = Liveness(url, executor, version, takeover_seconds, recover)
+    if reject_older:
+        alive.each_beat = lambda: _reject_older(alive.live_versions())
 
     def start() -> None:
         DBOS(config=settings)
@@ -378,6 +384,23 @@ def _register(queue: TurnQueue) -> None:
         partition_limiter=rate(queue.key_rate),
         polling_interval_sec=queue.poll_seconds,
     )
+
+
+def _reject_older(live: set[str]) -> None:
+    """End the turns of versions that are not among *live*."""
+    engine = _current
+    if engine is None:
+        return
+    filters = {"name": WORKFLOW, "status": [*RUNNING], "load_input": False, "load_output": False}
+    for status in engine.statuses(**filters):
+        if status.app_version is None or status.app_version in live:
+            continue
+        reason = (
+            f"turn {status.workflow_id!r} was started by version {status.app_version!r} of the"
+            " application, of which no worker is running"
+        )
+        engine.set_attributes(status.workflow_id, {"rejected": reason})
+        engine.cancel(status.workflow_id)
 
 
 def _drain(seconds: float) -> None:

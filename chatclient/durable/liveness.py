@@ -40,7 +40,12 @@ class Liveness:
         version: The version of the application.
         takeover_seconds: How long a process must have been silent.
         recover: Called with the id of a process that has ended.
+
+    Attributes:
+        each_beat: Called after each beat.
     """
+
+    each_beat: Callable[[], None]
 
     def __init__(
         self,
@@ -54,6 +59,7 @@ class Liveness:
         self._executor, self._version = executor, version
         self._takeover = takeover_seconds
         self._recover = recover
+        self.each_beat = lambda: None
         self._taken_over: dict[str, float] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chatclient-liveness", daemon=True)
@@ -83,6 +89,7 @@ class Liveness:
                 self._beat()
                 for executor in self._silent():
                     self._take_over(executor)
+                self.each_beat()
             except SQLAlchemyError as error:  # the database restarts, for example
                 log.warning("liveness not updated", error=repr(error))
 

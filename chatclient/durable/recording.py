@@ -13,13 +13,18 @@ from typing import Any, Literal, Protocol
 
 from chatclient._internal.checks import check_choice
 from chatclient.chat.events import StreamEvent
+from chatclient.chat.turn import Work
 from chatclient.durable.recorded_errors import error_from_dict, error_to_dict
-from chatclient.errors import DeadlineExceededError
+from chatclient.errors import ChatMemoryUnavailableError, DeadlineExceededError
 from chatclient.runtime.runtime import Runtime
 
 OnInterrupted = Literal["ask", "repeat", "tell_model"]
 """What happens with a call of a tool that writes, if the process ended while the tool ran: the turn
 waits for a decision, the tool is run again, or the model is told that the outcome is unknown."""
+
+
+_STORE_ATTEMPTS = 8
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds
 
 
 class StepRecorder(Protocol):
@@ -161,6 +166,18 @@ class Recording:
         end, _ = await self.step(name, until)
         if (left := end - time.time()) > 0:
             await runtime.sleep(left)
+
+    async def store(self, work: Work, runtime: Runtime) -> object:
+        """Let a memory store the turn; again if its database cannot be reached.
+
+        A memory stores a turn once, under its key.
+        """
+        for attempt in range(_STORE_ATTEMPTS - 1):
+            try:
+                return await work(runtime)
+            except ChatMemoryUnavailableError:
+                await runtime.sleep(min(_FIRST_PAUSE * 2.0**attempt, _LONGEST_PAUSE))
+        return await work(runtime)
 
     def check_deadline(self) -> None:
         """Check the deadline before something is run that was not recorded.

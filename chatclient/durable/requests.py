@@ -8,7 +8,7 @@ from chatclient._internal.frozen import merged
 from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
 from chatclient.chat.options import NO_OPTIONS, ChatOptions
 from chatclient.chat.serialization import message_from_dict, message_to_dict
-from chatclient.chat.turn import TURN_CLOCK, TURN_KEY
+from chatclient.chat.turn import AROUND_STORE, TURN_CLOCK, TURN_KEY
 from chatclient.client.pipeline import Pipeline
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.client.request_settings import RequestSettings, TextSettings
@@ -55,7 +55,9 @@ def recorded(
         replace(
             settings,
             advisors=(*advisors, RecordedModel(recording, retries)),
-            advisor_params=merged(params, {TURN_CLOCK: recording.clock}),
+            advisor_params=merged(
+                params, {TURN_CLOCK: recording.clock, AROUND_STORE: recording.store}
+            ),
         ),
     )
 

@@ -1,5 +1,6 @@
 """Runs one segment of a durable turn: until its answer, or until it waits for decisions."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from chatclient.durable.recorded_model import TurnRetries
 from chatclient.durable.recording import OnInterrupted, Publisher, Recording, StepRecorder
 from chatclient.durable.recorded_tools import tool_result_from_dict, tool_result_to_dict
 from chatclient.durable.requests import recorded, request_from_dict
-from chatclient.errors import TurnVersionError
+from chatclient.errors import ChatMemoryUnavailableError, TurnCancelledError, TurnVersionError
 from chatclient.runtime.cancellation import Cancellation, run_request
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.structured.converters import converter_of
@@ -34,6 +35,7 @@ from chatclient.tools.tool_execution import ToolExecution
 
 T = TypeVar("T")
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds
 _REPLAY_SECONDS = 10.0  # for a turn that is repeated after its deadline, until its next new step
 
 
@@ -94,7 +96,27 @@ class SegmentRunner:
             recovered: Whether an earlier execution has recorded steps.
             publisher: Receives the events.
         """
-        deadline = data["deadline"]
+        resume = data["resume"]
+        if recovered or resume is not None:
+            self._check_tools(data)
+        if data.get("cancelled"):
+            msg = f"turn {data['turn']!r} was cancelled while it waited for decisions"
+            raise TurnCancelledError(msg, turn_id=data["turn"])
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await self._run_once(data, steps, recovered=recovered, publisher=publisher)
+            except ChatMemoryUnavailableError:  # before the first new step: nothing is undone
+                if pause > _LONGEST_PAUSE:
+                    raise
+                await asyncio.sleep(pause)
+                pause, recovered = pause * 2, True
+
+    async def _run_once(
+        self, data: Mapping[str, Any], steps: StepRecorder, *, recovered: bool, publisher: Publisher
+    ) -> dict[str, Any]:
+        """Return the result of a segment, continuing after its recorded steps."""
+        deadline, resume = data["deadline"], data["resume"]
         recording = Recording(
             steps,
             started=data["started"],
@@ -102,9 +124,6 @@ class SegmentRunner:
             on_interrupted=self.on_interrupted,
             publisher=publisher if data["streaming"] else None,
         )
-        resume = data["resume"]
-        if recovered or resume is not None:
-            self._check_tools(data)
         request = request_from_dict(self.pipeline, data["request"])
         if resume is not None:
             request = request.resuming(resume["turn"], _decisions_from(resume["decisions"]))
