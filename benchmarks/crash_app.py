@@ -7,7 +7,17 @@ import time
 
 import psycopg
 
-from chatclient import AssistantMessage, ChatClient, Prompt, ToolCall, ToolContext, UserMessage, tool
+from chatclient import (
+    AssistantMessage,
+    ChatClient,
+    ChatResponse,
+    Prompt,
+    Runtime,
+    ToolCall,
+    ToolContext,
+    UserMessage,
+    tool,
+)
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.durable import TurnQueue, durable
 from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository
@@ -39,7 +49,6 @@ def calls_in(number: int, round: int) -> list[str]:
 
 def answer(prompt: Prompt) -> str | list[ToolCall | str | Exception]:
     """Return what the model says; it depends on the prompt only."""
-    time.sleep(MODEL_SECONDS * random.uniform(0.5, 1.5))
     begin = max(at for at, each in enumerate(prompt.messages) if isinstance(each, UserMessage))
     number = int(prompt.messages[begin].text.split()[-1])
     round = sum(isinstance(each, AssistantMessage) for each in prompt.messages[begin:])
@@ -49,6 +58,15 @@ def answer(prompt: Prompt) -> str | list[ToolCall | str | Exception]:
         ToolCall(f"call-{round}-{at}", name, f'{{"turn": {number}, "step": "{round}.{at}"}}')
         for at, name in enumerate(calls_in(number, round))
     ]
+
+
+class SlowModel(ScriptedModel):
+    """A model that takes its time."""
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        """Return the answer."""
+        await runtime.sleep(MODEL_SECONDS * random.uniform(0.5, 1.5))
+        return await super().generate(prompt, runtime)
 
 
 def record(kind: str, turn: int, step: str, key: str) -> None:
@@ -85,7 +103,7 @@ def write(turn: int, step: str, context: ToolContext) -> str:
 
 repository = SqlChatMemoryRepository(MEMORY)
 client = (
-    ChatClient.builder(ScriptedModel(answer))
+    ChatClient.builder(SlowModel(answer))
     .default_tools(read, idempotent, write)
     .default_advisors(MessageChatMemoryAdvisor(MessageWindowChatMemory(repository)))
     .build()

@@ -262,6 +262,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.durable.engine": "Engine connect launch",
         "chatclient.durable.events": "DurableEvent RoundRestarted",
         "chatclient.durable.handle": "DurableTurn TurnState TurnStatus",
+        "chatclient.durable.map": "MapResult TurnMap",
         "chatclient.durable.queues": "Rate TurnQueue",
         "chatclient.durable.recorded_errors": "error_from_dict error_to_dict",
         "chatclient.durable.recorded_model": "TurnRetries",

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
         TurnState as TurnState,
         TurnStatus as TurnStatus,
     )
+    from chatclient.durable.map import (
+        MapResult as MapResult,
+        TurnMap as TurnMap,
+    )
     from chatclient.durable.queues import (
         Rate as Rate,
         TurnQueue as TurnQueue,

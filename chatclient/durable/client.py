@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -13,6 +14,7 @@ from chatclient.client.client import ChatClient
 from chatclient.client.options import complete_options
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.handle import DurableTurn, turn_id
+from chatclient.durable.map import TurnMap
 from chatclient.durable.recorded_model import TurnRetries
 from chatclient.durable.recording import OnInterrupted
 from chatclient.durable.requests import request_to_dict
@@ -122,11 +124,15 @@ class DurableClient:
             streaming: Whether events are published while the turn runs, for `events`.
 
         Raises:
-            UsageError: The request cannot be stored, or this process has no engine.
+            UsageError: The request cannot be stored, there is no such queue, or this process has no
+                engine.
         """
         from chatclient.durable.engine import Enqueued, current_engine  # noqa: PLC0415 - an extra
 
         engine = current_engine()
+        wait = None if delay is None else seconds("delay", delay)
+        how = Enqueued(queue, priority, wait, limit_key)
+        engine.check_queue(how)
         request = self._request(prompt)
         limit = request.settings.deadline
         key = uuid4().hex if key is None else checked_id(key, "the key of a turn")
@@ -144,8 +150,7 @@ class DurableClient:
             "queue": queue,
             "resume": None,
         }
-        wait = None if delay is None else seconds("delay", delay)
-        engine.start(id, data, Enqueued(queue, priority, wait, limit_key))
+        engine.start(id, data, how)
         return self._handle(engine, id)
 
     async def astart(self, prompt: DurableRequest, **how: Any) -> DurableTurn:
@@ -160,6 +165,39 @@ class DurableClient:
         """Start a turn, and wait for its result; the arguments are those of `start`."""
         turn = await self.astart(prompt, **how)
         return await turn.aresult()
+
+    def map(
+        self,
+        prompts: Iterable[DurableRequest] | Mapping[str, DurableRequest],
+        *,
+        key: str,
+        **how: Any,
+    ) -> TurnMap:
+        """Start a turn for each of many prompts; repeated with the same key, nothing starts twice.
+
+        Args:
+            prompts: The prompts; a mapping gives them keys.
+            key: Identifies the map; the keys of the turns begin with it.
+            **how: As in `start`, for all turns, such as `queue`.
+
+        Returns:
+            The turns: iterate over them for the results.
+        """
+        keyed = prompts if isinstance(prompts, Mapping) else _by_position(prompts)
+        turns = {
+            each: self.start(prompt, key=f"{key}/{each}", **how) for each, prompt in keyed.items()
+        }
+        return TurnMap(turns)
+
+    async def amap(
+        self,
+        prompts: Iterable[DurableRequest] | Mapping[str, DurableRequest],
+        *,
+        key: str,
+        **how: Any,
+    ) -> TurnMap:
+        """Start a turn for each of many prompts; see `map`."""
+        return await asyncio.to_thread(lambda: self.map(prompts, key=key, **how))
 
     def turn(self, id: str | None = None, *, key: str | None = None) -> DurableTurn:
         """Return the handle of a turn that was started in any process.
@@ -197,3 +235,7 @@ class DurableClient:
         shared, defaults = pipeline.shared, pipeline.defaults
         options = drive(complete_options(shared, defaults, pending.messages, BLOCKING))
         drive(shared.manager.check_decisions(pending, decisions, options, BLOCKING))
+
+
+def _by_position(prompts: Iterable[DurableRequest]) -> dict[str, DurableRequest]:
+    return {str(position): prompt for position, prompt in enumerate(prompts)}

@@ -144,6 +144,34 @@ class Engine:
         self._control: Any = control
         self.runs_turns = runs_turns
         self._close = close
+        self._has_key_limits: dict[str, bool] = {}  # of the queues that turns were started in
+
+    def check_queue(self, how: Enqueued) -> None:
+        """Check that a turn can be enqueued like this; otherwise no worker would take it.
+
+        Raises:
+            UsageError: There is no such queue, or a key is missing or given needlessly.
+        """
+        name = how.queue
+        if name is None:
+            return
+        if name not in self._has_key_limits:
+            queue = outside(self._control.retrieve_queue, name)
+            if queue is None:
+                msg = (
+                    f"there is no queue {name!r} in the database: launch(url, queues=[...]) creates"
+                    " it, in a process that runs turns"
+                )
+                raise UsageError(msg)
+            self._has_key_limits[name] = outside(
+                lambda: (queue.partition_concurrency, queue.partition_worker_concurrency)
+                != (None, None)
+                or queue.partition_limiter is not None
+            )
+        if self._has_key_limits[name] != (how.limit_key is not None):
+            needed = "needs a limit_key, for its limits" if how.limit_key is None else "has no limit"
+            msg = f"a turn in queue {name!r} {needed} per key"
+            raise UsageError(msg)
 
     def start(self, id: str, data: dict[str, Any], how: Enqueued, *, reject: bool = False) -> bool:
         """Start a segment of a turn; return whether the id was new, if *reject*."""

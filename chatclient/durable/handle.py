@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -30,7 +30,7 @@ _STATES: dict[str, TurnState] = {
 }
 _FIRST_POLL, _LONGEST_POLL, _SLOWER = 0.01, 0.5, 1.2  # seconds, seconds, factor
 
-_SEGMENTS_AT_ONCE = 4
+_SEGMENTS_AT_ONCE, _TURNS_AT_ONCE = 4, 500
 
 CheckDecisions = Callable[[PendingTurn, dict[str, Decision]], None]
 
@@ -42,7 +42,7 @@ class TurnStatus:
     Attributes:
         state: Where it is.
         version: The version of the application that runs it, or None before it has run.
-        executions: How often its present segment was started; more than 1 after crashes.
+        queue: The queue that it waits in or was taken from, or None.
     """
 
     state: TurnState
@@ -76,12 +76,13 @@ class DurableTurn:
         check_decisions: Checks whether decisions can be applied.
 
     Attributes:
+        engine: The engine of this process.
         id: The id of the turn, with which any process gets a handle: `durable_client.turn(id)`.
     """
 
     def __init__(self, engine: "Engine", id: str, check_decisions: CheckDecisions) -> None:
         self.id = id
-        self._engine = engine
+        self.engine = engine
         self._check_decisions = check_decisions
         self._known = 1  # the number of a segment that exists
 
@@ -94,13 +95,8 @@ class DurableTurn:
         Raises:
             UsageError: There is no such turn.
         """
-        segment = self._segment()
-        status, result = segment.status, segment.result
-        if result is None:
-            state = _STATES[status.status]
-        else:
-            state = "done" if result.pending_turn is None else "waiting"
-        return TurnStatus(state, status.app_version, status.queue_name)
+        status = self._segment().status
+        return TurnStatus(_state(status), status.app_version, status.queue_name)
 
     async def astatus(self) -> TurnStatus:
         """Return where the turn is; see `status`."""
@@ -141,7 +137,7 @@ class DurableTurn:
         """
         segment = self._segment()
         for number in range(1, segment.number + 1):
-            yield from events_from_dicts(self._engine.events(segment_id(self.id, number)))
+            yield from events_from_dicts(self.engine.events(segment_id(self.id, number)))
         yield last_event(self.result())
 
     async def aevents(self) -> AsyncIterator[DurableEvent]:
@@ -185,7 +181,7 @@ class DurableTurn:
         segment = self._segment()
         result = segment.result
         if result is None:
-            self._engine.cancel(segment.id)
+            self.engine.cancel(segment.id)
         elif result.pending_turn is not None:
             # Claims the place of the decisions, and is cancelled before it can start.
             self._continue(segment, {"cancelled": True})
@@ -206,7 +202,7 @@ class DurableTurn:
         while True:
             first = self._known if last is None else last.number + 1
             numbers = {segment_id(self.id, n): n for n in range(first, first + _SEGMENTS_AT_ONCE)}
-            found = self._engine.statuses(workflow_ids=[*numbers], load_input=False)
+            found = self.engine.statuses(workflow_ids=[*numbers], load_input=False)
             if not found:
                 break
             status = max(found, key=lambda each: numbers[each.workflow_id])
@@ -223,7 +219,7 @@ class DurableTurn:
         """Start the segment after *segment*; return False if there is one already."""
         from chatclient.durable.engine import Enqueued  # noqa: PLC0415 - an extra
 
-        (status,) = self._engine.statuses(workflow_ids=[segment.id])
+        (status,) = self.engine.statuses(workflow_ids=[segment.id])
         assert status.input is not None  # noqa: S101 - all workflows have one
         (data,) = status.input["args"]
         left = status.output["seconds_left"]
@@ -236,7 +232,7 @@ class DurableTurn:
         }
         how = Enqueued(data["queue"], status.priority or None, None, status.queue_partition_key)
         id = segment_id(self.id, segment.number + 1)
-        return self._engine.start(id, data, how, reject=True)
+        return self.engine.start(id, data, how, reject=True)
 
     def _result_so_far(self) -> TurnResult | None:
         """Return the result, or None while the turn is running.
@@ -275,6 +271,30 @@ def turn_id(client: str, key: str) -> str:
 def segment_id(turn_id: str, number: int) -> str:
     """Return the id of a segment of a turn, which is the id of no other turn."""
     return turn_id if number == 1 else f"{turn_id}#{number}"
+
+
+def states_of(turns: Sequence[DurableTurn]) -> dict[str, TurnState]:
+    """Return the states of *turns* of one database by their ids, with few queries.
+
+    The outcome of a turn that has succeeded is not read, except for whether it waits.
+    """
+    found: dict[str, TurnState] = {}
+    for at in range(0, len(turns), _TURNS_AT_ONCE):
+        several = turns[at : at + _TURNS_AT_ONCE]
+        engine = several[0].engine
+        ids = [turn.id for turn in several]
+        for status in engine.statuses(workflow_ids=ids, load_input=False):
+            found[status.workflow_id] = _state(status)
+        for turn in several:
+            if found.get(turn.id) == "waiting":  # or decided already
+                found[turn.id] = turn.status().state
+    return found
+
+
+def _state(status: "WorkflowStatus") -> TurnState:
+    if status.status != "SUCCESS":
+        return _STATES[status.status]
+    return "done" if status.output["pending"] is None else "waiting"
 
 
 class _Polls:
