@@ -200,9 +200,7 @@ def main() -> None:
             for id, call in pending.to_decide().items():
                 arguments_ = __import__("json").loads(call.arguments)
                 wrote = done["write", arguments_["turn"], arguments_["step"]]
-                decisions[id] = (
-                    Decision.answered(f"booked {arguments_['step']}") if wrote else True
-                )
+                decisions[id] = Decision.answered(f"booked {arguments_['step']}") if wrote else True
             handle.decide(decisions)
             decided += len(decisions)
         states = wait_for_end(handles, 120)

@@ -490,7 +490,7 @@ class TurnVersionError(DurableTurnError):
 
 
 class RecordedError(ChatClientError):
-    """A recorded error whose class is not known in this process; `kind` is the name of the class."""
+    """A recorded error whose class, named `kind`, is not known in this process."""
 
     def __init__(self, message: str, *, kind: str) -> None:
         super().__init__(message)

@@ -258,7 +258,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.structured.type_converter": "TypeOutputConverter",
     },
     "chatclient.durable": {
-        "chatclient.durable.client": "DurableClient DurableRequest durable",
+        "chatclient.durable.client": "DurableClient DurableRequest",
         "chatclient.durable.engine": "Engine connect launch",
         "chatclient.durable.events": "DurableEvent RoundRestarted",
         "chatclient.durable.handle": "DurableTurn TurnState TurnStatus",
@@ -269,8 +269,9 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.durable.recording": (
             "ExecutionLostError OnInterrupted Publisher Recording StepRecorder"
         ),
+        "chatclient.durable.registry": "durable",
         "chatclient.durable.requests": "recorded request_from_dict request_to_dict",
-        "chatclient.durable.turn": "TurnResult",
+        "chatclient.durable.results": "TurnResult",
     },
     "chatclient.services": {
         "chatclient.services.markers": "MemoryId system_message user_message",

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from chatclient.durable.client import (
         DurableClient as DurableClient,
         DurableRequest as DurableRequest,
-        durable as durable,
     )
     from chatclient.durable.engine import (
         Engine as Engine,
@@ -46,12 +45,15 @@ if TYPE_CHECKING:
         Recording as Recording,
         StepRecorder as StepRecorder,
     )
+    from chatclient.durable.registry import (
+        durable as durable,
+    )
     from chatclient.durable.requests import (
         recorded as recorded,
         request_from_dict as request_from_dict,
         request_to_dict as request_to_dict,
     )
-    from chatclient.durable.turn import (
+    from chatclient.durable.results import (
         TurnResult as TurnResult,
     )
 else:  # not seen by type checkers, which would take any name for one that exists

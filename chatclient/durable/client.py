@@ -1,4 +1,4 @@
-"""`durable` and `DurableClient`: starts turns that survive crashes."""
+"""`DurableClient`: starts turns that survive crashes."""
 
 import asyncio
 import time
@@ -7,18 +7,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from chatclient._internal.checks import check_type, seconds
+from chatclient._internal.checks import seconds
 from chatclient.chat.model import PromptLike
-from chatclient.chat.prompt import Prompt
-from chatclient.client.client import ChatClient
 from chatclient.client.options import complete_options
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.handle import DurableTurn, turn_id
 from chatclient.durable.map import TurnMap
-from chatclient.durable.recorded_model import TurnRetries
-from chatclient.durable.recording import OnInterrupted
-from chatclient.durable.requests import request_to_dict
-from chatclient.durable.turn import SegmentRunner, TurnResult, tool_names
+from chatclient.durable.requests import request_to_dict, tool_names
+from chatclient.durable.results import TurnResult
 from chatclient.errors import UsageError
 from chatclient.memory.repository import checked_id
 from chatclient.runtime.blocking import drive
@@ -26,50 +22,12 @@ from chatclient.runtime.runtime import BLOCKING
 from chatclient.tools.execution.approval import Decision
 from chatclient.tools.pending_turn import PendingTurn
 
-if TYPE_CHECKING:  # only loaded with the extra
+if TYPE_CHECKING:  # it imports most of the package; and the engine needs the extra
+    from chatclient.client.client import ChatClient
     from chatclient.durable.engine import Engine
 
 DurableRequest = ChatClientRequestSpec | PromptLike
 """A request of the client, or what `client.prompt(...)` takes."""
-
-
-def durable(
-    client: ChatClient,
-    *,
-    name: str,
-    on_interrupted: OnInterrupted = "ask",
-    retries: TurnRetries | None = None,
-) -> "DurableClient":
-    """Return a client whose turns survive crashes and restarts.
-
-    Args:
-        client: The client, with its tools, memory and advisors. All processes that run its turns
-            create it in the same way.
-        name: Identifies the client in the database.
-        on_interrupted: What happens with a call of a tool that writes, if the process ended while
-            the tool ran: the turn waits for a decision, as for an approval; the tool runs again;
-            or the model is told that the outcome is unknown. Tools with `effect="read"` and
-            `"idempotent"` simply run again.
-        retries: Whether a turn waits and continues if the provider fails; default: it fails.
-
-    Raises:
-        UsageError: This process has a client of this name already, or an argument is invalid.
-        ImportError: The extra `dbos` is not installed.
-    """
-    from chatclient.durable.engine import runners  # noqa: PLC0415 - an extra
-
-    check_type("the client", client, ChatClient)
-    checked_id(name, "the name of a durable client")
-    if "/" in name:
-        msg = f"the name of a durable client must not contain a slash: {name!r}"
-        raise UsageError(msg)
-    if name in runners:
-        msg = f"this process has a durable client {name!r} already; use another name"
-        raise UsageError(msg)
-    runner = SegmentRunner(client.prompt().pipeline, on_interrupted, retries)
-    made = DurableClient(client, name, runner)
-    runners[name] = runner
-    return made
 
 
 class DurableClient:
@@ -83,10 +41,11 @@ class DurableClient:
         name: Its name in the database.
     """
 
-    def __init__(self, client: ChatClient, name: str, runner: SegmentRunner) -> None:
+    def __init__(self, client: "ChatClient", name: str, runner: object) -> None:
         self.client = client
         self.name = name
-        self._runner = runner
+        self._pipeline = client.prompt().pipeline
+        self._runner = runner  # the registry of runners does not keep it
 
     def __repr__(self) -> str:
         return f"DurableClient({self.name!r}, {self.client!r})"
@@ -145,7 +104,7 @@ class DurableClient:
             "request": request_to_dict(request),
             "started": now,
             "deadline": None if limit is None else now + limit,
-            "tools": tool_names(self._runner.pipeline),
+            "tools": tool_names(self._pipeline),
             "streaming": streaming,
             "queue": queue,
             "resume": None,
@@ -222,7 +181,7 @@ class DurableClient:
     def _request(self, prompt: DurableRequest) -> ChatClientRequestSpec:
         if not isinstance(prompt, ChatClientRequestSpec):
             return self.client.prompt(prompt)
-        if prompt.pipeline is not self._runner.pipeline:
+        if prompt.pipeline is not self._pipeline:
             msg = (
                 f"the request must be one of this client: durable_client.prompt(...), without a"
                 f" model of its own; {self.name!r} runs all of its turns with its own model"
@@ -231,7 +190,7 @@ class DurableClient:
         return prompt
 
     def _check_decisions(self, pending: PendingTurn, decisions: dict[str, Decision]) -> None:
-        pipeline = self._runner.pipeline
+        pipeline = self._pipeline
         shared, defaults = pipeline.shared, pipeline.defaults
         options = drive(complete_options(shared, defaults, pending.messages, BLOCKING))
         drive(shared.manager.check_decisions(pending, decisions, options, BLOCKING))

@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextvars import Context
+from functools import partial
 from typing import Any
 
 from dbos import DBOS, Serializer, StepInfo, error as dbos_errors
@@ -31,7 +32,7 @@ class JsonSerializer(Serializer):
             data = {"__error__": error_to_dict(data)}
         return json.dumps(data, separators=(",", ":"))
 
-    def deserialize(self, serialized_data: str) -> Any:  # type: ignore[override]  # no classmethod
+    def deserialize(self, serialized_data: str) -> Any:
         """Return the value or the error."""
         data = json.loads(serialized_data)
         if isinstance(data, dict) and "__error__" in data:
@@ -58,11 +59,9 @@ class DbosSteps:
     async def open(cls) -> "DbosSteps":
         """Return the recorder of the workflow that runs, with its recorded steps."""
         # Within the workflow, the query itself would be a step.
-        loop, workflow_id = asyncio.get_running_loop(), DBOS.workflow_id
-        steps = await loop.run_in_executor(
-            None, Context().run, DBOS.list_workflow_steps, workflow_id
-        )
-        return cls(steps)
+        id = DBOS.workflow_id or ""
+        query = partial(Context().run, lambda: DBOS.list_workflow_steps(id))
+        return cls(await asyncio.get_running_loop().run_in_executor(None, query))
 
     async def step(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
         """Return the value of the step; see `StepRecorder.step`."""

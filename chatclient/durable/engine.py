@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from dataclasses import dataclass
@@ -164,12 +164,16 @@ class Engine:
                 )
                 raise UsageError(msg)
             self._has_key_limits[name] = outside(
-                lambda: (queue.partition_concurrency, queue.partition_worker_concurrency)
-                != (None, None)
-                or queue.partition_limiter is not None
+                lambda: (
+                    (queue.partition_concurrency, queue.partition_worker_concurrency)
+                    != (None, None)
+                    or queue.partition_limiter is not None
+                )
             )
         if self._has_key_limits[name] != (how.limit_key is not None):
-            needed = "needs a limit_key, for its limits" if how.limit_key is None else "has no limit"
+            needed = (
+                "needs a limit_key, for its limits" if how.limit_key is None else "has no limit"
+            )
             msg = f"a turn in queue {name!r} {needed} per key"
             raise UsageError(msg)
 

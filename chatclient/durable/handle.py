@@ -2,12 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from chatclient.durable.events import DurableEvent, events_from_dicts
-from chatclient.durable.turn import TurnResult, decisions_to_dict, last_event, result_from_dict
+from chatclient.durable.results import (
+    TurnResult,
+    decisions_to_dict,
+    last_event,
+    result_from_dict,
+)
 from chatclient.errors import DurableTurnError, TurnCancelledError, TurnVersionError, UsageError
 from chatclient.tools.execution.approval import Decision, Decisions, decisions_for
 from chatclient.tools.pending_turn import PendingTurn
@@ -62,7 +67,7 @@ class _Segment:
     def result(self) -> TurnResult | None:
         """The result, if it has succeeded."""
         status = self.status
-        return result_from_dict(status.output) if status.status == "SUCCESS" else None
+        return result_from_dict(output_of(status)) if status.status == "SUCCESS" else None
 
 
 class DurableTurn:
@@ -122,7 +127,7 @@ class DurableTurn:
     async def aresult(self, timeout: float | None = None) -> TurnResult:  # noqa: ASYNC109
         """Wait until the turn has ended; see `result`."""
         polls = _Polls(timeout)
-        while (result := await asyncio.to_thread(self._result_so_far)) is None:
+        while (result := await asyncio.to_thread(self._result_so_far)) is None:  # noqa: ASYNC110
             await asyncio.sleep(polls.next_pause())
         return result
 
@@ -222,7 +227,7 @@ class DurableTurn:
         (status,) = self.engine.statuses(workflow_ids=[segment.id])
         assert status.input is not None  # noqa: S101 - all workflows have one
         (data,) = status.input["args"]
-        left = status.output["seconds_left"]
+        left = output_of(status)["seconds_left"]
         data = {
             **data,
             "segment": segment.number + 1,
@@ -294,7 +299,13 @@ def states_of(turns: Sequence[DurableTurn]) -> dict[str, TurnState]:
 def _state(status: "WorkflowStatus") -> TurnState:
     if status.status != "SUCCESS":
         return _STATES[status.status]
-    return "done" if status.output["pending"] is None else "waiting"
+    return "done" if output_of(status)["pending"] is None else "waiting"
+
+
+def output_of(status: "WorkflowStatus") -> Mapping[str, Any]:
+    """Return the output of a workflow that has succeeded."""
+    output: Mapping[str, Any] = status.output or {}
+    return output
 
 
 class _Polls:

@@ -79,7 +79,9 @@ class Liveness:
         self._thread.join()
         with self._engine.begin() as connection:
             connection.execute(
-                sa.update(_TABLE).where(_TABLE.c.id == self._executor).values(seen_at=_TABLE.c.seen_at - self._takeover)
+                sa.update(_TABLE)
+                .where(_TABLE.c.id == self._executor)
+                .values(seen_at=_TABLE.c.seen_at - self._takeover)
             )
         self._engine.dispose()
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 
 from chatclient.durable.handle import DurableTurn, TurnState, states_of
-from chatclient.durable.turn import TurnResult
+from chatclient.durable.results import TurnResult
 from chatclient.errors import ChatClientError
 
 _POLL_SECONDS = 0.2

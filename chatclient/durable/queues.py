@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from chatclient._internal.checks import check_number
-from chatclient.errors import UsageError
+from chatclient.memory.repository import checked_id
 
 Rate = tuple[int, float]
 """The maximum number of turns that start within a number of seconds."""
@@ -39,9 +39,7 @@ class TurnQueue:
     poll_seconds: float = 0.2
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.strip() or self.name.startswith("_dbos"):
-            msg = f"the name of a queue must be a text that is not blank, not {self.name!r}"
-            raise UsageError(msg)
+        checked_id(self.name, "the name of a queue")
         names = ("concurrency", "worker_concurrency", "key_concurrency", "key_worker_concurrency")
         for name in names:
             if (value := getattr(self, name)) is not None:
@@ -51,9 +49,3 @@ class TurnQueue:
                 check_number(f"the number of turns of {name}", rate[0], least=1)
                 check_number(f"the seconds of {name}", rate[1], least=0.001)
         check_number("poll_seconds", self.poll_seconds, least=0.001)
-
-    @property
-    def has_key_limits(self) -> bool:
-        """Whether there are limits for each key; turns of the queue must have a `limit_key` then."""
-        limits = (self.key_concurrency, self.key_worker_concurrency, self.key_rate)
-        return any(limit is not None for limit in limits)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chatclient._internal.json import dumps, loads
-from chatclient.errors import RecordedError
+from chatclient.errors import ChatClientError, RecordedError
 
 
 def error_to_dict(error: BaseException) -> dict[str, Any]:
@@ -39,8 +39,11 @@ def error_from_dict(data: Mapping[str, Any]) -> Exception:
         return RecordedError(f"{data['name']}: {message}", kind=f"{data['module']}.{data['name']}")
     error = found.__new__(found)
     error.args = (message,)
+    attributes = data["attributes"]
+    if isinstance(error, ChatClientError):  # their sequences are tuples
+        attributes = {k: tuple(v) if isinstance(v, list) else v for k, v in attributes.items()}
     try:
-        vars(error).update(data["attributes"])
+        vars(error).update(attributes)
     except TypeError:  # a class without a __dict__
         return RecordedError(f"{data['name']}: {message}", kind=f"{data['module']}.{data['name']}")
     return error

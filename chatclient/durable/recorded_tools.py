@@ -75,10 +75,9 @@ class RecordedTools:
         publisher, call = self._recording.publisher, invocation.tool_call
         if publisher is None or isinstance(outcome, ApprovalRequired):
             return
-        failed = isinstance(outcome, Exception)
-        text = str(outcome) if failed else outcome.text
-        is_error = failed or outcome.is_error
-        response = ToolResponse(call.id, call.name, text, is_error)
+        if isinstance(outcome, Exception):
+            outcome = ToolResult(str(outcome), is_error=True)
+        response = ToolResponse(call.id, call.name, outcome.text, outcome.is_error)
         attempt = invocation.context.attempt
         await publisher.publish(ToolCallFinished(call, response, attempt=attempt))
         await publisher.flush()
@@ -100,6 +99,7 @@ def _outcome_to_dict(outcome: ToolResult | Exception) -> dict[str, Any]:
 
 
 def tool_result_to_dict(result: ToolResult) -> dict[str, Any]:
+    """Return *result* as JSON values; its value is left out if it has no JSON form."""
     response = ToolResponse("", "", result.text, result.is_error, result.media, result.metadata)
     (data,) = message_to_dict(ToolResponseMessage((response,)))["responses"]
     return {
@@ -111,6 +111,7 @@ def tool_result_to_dict(result: ToolResult) -> dict[str, Any]:
 
 
 def tool_result_from_dict(data: Mapping[str, Any]) -> ToolResult:
+    """Return the result in *data*, the result of `tool_result_to_dict`."""
     message: Any = message_from_dict({"role": "tool", "responses": [data]})
     (response,) = message.responses
     return ToolResult(

@@ -88,7 +88,12 @@ def request_to_dict(request: ChatClientRequestSpec) -> dict[str, Any]:
 
 
 def request_from_dict(pipeline: Pipeline, data: Mapping[str, Any]) -> ChatClientRequestSpec:
-    """Return the request in *data*, the result of `request_to_dict`, for the client's *pipeline*."""
+    """Return the request in *data*, the result of `request_to_dict`.
+
+    Args:
+        pipeline: That of the client.
+        data: The request.
+    """
     defaults = pipeline.defaults
     settings = replace(
         defaults,
@@ -101,13 +106,25 @@ def request_from_dict(pipeline: Pipeline, data: Mapping[str, Any]) -> ChatClient
     )
     if "system" in data:
         settings = replace(
-            settings, system=TextSettings().updated(data["system"], None, (), None),
+            settings,
+            system=TextSettings().updated(data["system"], None, (), None),
             system_function=None,
         )
     request = ChatClientRequestSpec(pipeline, settings)
     if "tools" in data:
         request = request.tools(*data["tools"])
     return request.options(**data["options"]) if data["options"] else request
+
+
+def tool_names(pipeline: Pipeline) -> list[str]:
+    """Return the names of the client's default tools, without those of providers."""
+    named = []
+    for source in pipeline.defaults.default_tools:
+        if isinstance(source, str):
+            named.append(source)
+        elif (definition := getattr(source, "definition", None)) is not None:
+            named.append(definition.name)
+    return named
 
 
 def _check_has_json_form(settings: RequestSettings, defaults: RequestSettings) -> None:

@@ -132,7 +132,13 @@ async def test_amap(make: Make) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"name": " "}, {"concurrency": 0}, {"rate": (0, 1.0)}, {"key_rate": (1, 0.0)}, {"poll_seconds": 0}],
+    [
+        {"name": " "},
+        {"concurrency": 0},
+        {"rate": (0, 1.0)},
+        {"key_rate": (1, 0.0)},
+        {"poll_seconds": 0},
+    ],
 )
 def test_invalid_queue(settings: dict[str, object]) -> None:
     """Invalid settings of a queue are refused."""

@@ -6,7 +6,15 @@ import time
 
 import pytest
 
-from chatclient import ApprovalNeeded, ChatClient, Done, RoundEnded, TextDelta, ToolCallFinished, tool
+from chatclient import (
+    ApprovalNeeded,
+    ChatClient,
+    Done,
+    RoundEnded,
+    TextDelta,
+    ToolCallFinished,
+    tool,
+)
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.durable import TurnRetries, durable, launch
 from chatclient.durable.engine import runners
@@ -41,8 +49,10 @@ class Shop:
     async def wait(self) -> str:
         """Wait until the test goes on."""
         self.begun.set()
-        while not self.go_on.is_set():
+        for _ in range(500):
             await asyncio.sleep(0.01)
+            if self.go_on.is_set():
+                break
         return "went on"
 
 

@@ -94,7 +94,9 @@ def test_records_each_step(ask: Ask) -> None:
     """
     journal, shop = Journal(), Shop()
     first = run(ask, journal, shop, script_from(0))
-    assert [name.rsplit(" ", 1)[0] if "model" not in name else name for name in journal.ran] == STEPS
+    assert [
+        name.rsplit(" ", 1)[0] if "model" not in name else name for name in journal.ran
+    ] == STEPS
 
     again = run(ask, journal.reopen(), shop, script_from(4))
 
@@ -122,7 +124,9 @@ def test_continues_after_each_step(ask: Ask, step: str) -> None:
     assert sorted(shop.runs) == ["broken", "buy tea", "price tea", "reserve tea"]
 
 
-@pytest.mark.parametrize(("step", "ran"), [("tool price", "price tea"), ("tool reserve", "reserve tea")])
+@pytest.mark.parametrize(
+    ("step", "ran"), [("tool price", "price tea"), ("tool reserve", "reserve tea")]
+)
 def test_repeats_interrupted_safe_tool(ask: Ask, step: str, ran: str) -> None:
     """An interrupted tool runs again if that is safe, with the same idempotency key."""
     journal, shop = Journal(), Shop()
@@ -282,7 +286,10 @@ def test_undoes_once(ask: Ask) -> None:
         """Book."""
         return "booked"
 
-    for model in (ScriptedModel([call("book", {"item": "x"})], OverloadedError("busy")), ScriptedModel()):
+    for model in (
+        ScriptedModel([call("book", {"item": "x"})], OverloadedError("busy")),
+        ScriptedModel(),
+    ):
         request = ChatClient.create(model).prompt("Book").tools(book)
         with pytest.raises(OverloadedError):
             ask(recorded(request, Recording(journal), "t"))

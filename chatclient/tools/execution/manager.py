@@ -119,10 +119,12 @@ class ToolCallingManager:
             around_undo: Runs around each function that undoes a call.
         """
         manager = copy.copy(self)
-        manager._eager_reads = False
-        manager._around_undo = around_undo
-        manager._set_interceptors((interceptor, *self._interceptors))
+        manager._record(interceptor, around_undo)  # noqa: SLF001 - of the same class
         return manager
+
+    def _record(self, interceptor: ToolInterceptor, around_undo: AroundUndo) -> None:
+        self._eager_reads, self._around_undo = False, around_undo
+        self._set_interceptors((interceptor, *self._interceptors))
 
     def resolve_tool_definitions(self, options: ChatOptions) -> list[ToolDefinition]:
         """Return the definitions of the tools in *options*.

@@ -23,7 +23,7 @@ Callbacks = Mapping[str, ToolCallback]
 
 
 AroundUndo = Callable[[str, Callable[[], Awaitable[None]]], Awaitable[None]]
-"""Runs around a function that undoes a tool call; called with a key of the call and the function."""
+"""Runs around a function that undoes a tool call; its arguments are a key and the function."""
 
 Answer = ToolCallback | Awaitable[ToolCallback | None] | None
 """The result of a resolver: a tool or None, or an awaitable of them."""
