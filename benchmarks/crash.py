@@ -14,20 +14,28 @@ created anew.
 """
 
 import argparse
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
 import psycopg
 
+from chatclient import AssistantMessage, ToolResponseMessage
+from chatclient.durable import DurableTurn, TurnState, connect
+from chatclient.durable.handle import states_of
+from chatclient.tools import Decision
+
 SERVER = os.environ.get("CRASH_SERVER", "postgresql://postgres@127.0.0.1:5432")
 TURNS, EFFECTS = f"{SERVER}/crash_turns", f"{SERVER}/crash_effects"
 HERE = Path(__file__).parent
+LOG = Path(tempfile.gettempdir()) / "crash_workers.log"
 TAKEOVER_SECONDS = 3.0
 
 
@@ -44,11 +52,15 @@ def create_databases() -> None:
         )
 
 
+create_databases()
+import crash_app as app  # noqa: E402 - creates tables
+
+
 class Workers:
     """The worker processes."""
 
     def __init__(self, count: int) -> None:
-        self.log = Path("/tmp/crash_workers.log").open("ab")  # noqa: SIM115 - for all processes
+        self.log = LOG.open("wb")
         self.killed = 0
         self.processes = [self.start() for _ in range(count)]
 
@@ -61,6 +73,11 @@ class Workers:
         ]
         environment = {**os.environ, "PYTHONPATH": f"{HERE.parent}:{HERE}"}
         return subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
+
+    def wait_for_first(self) -> None:
+        """Wait until a worker is running, which has created the tables and the queue."""
+        while b"running turns" not in LOG.read_bytes():
+            time.sleep(0.1)
 
     def kill_one(self) -> None:
         """Kill a random worker, and start another one."""
@@ -90,40 +107,103 @@ def terminate_connection() -> int:
     return row[0] if row else 0
 
 
-def wait_for_end(handles: list, seconds: float) -> Counter:
+def wait_for_end(handles: list[DurableTurn], seconds: float) -> Counter[TurnState]:
     """Wait until no turn is queued or running, and return the number of turns in each state."""
     end = time.monotonic() + seconds
     while True:
-        states = Counter(handle.status().state for handle in handles)
-        if not states["queued"] and not states["running"]:
-            return states
-        if time.monotonic() > end:
+        states = Counter(states_of(handles).values())
+        if not (states["queued"] or states["running"]) or time.monotonic() > end:
             return states
         time.sleep(1)
 
 
-def effects() -> Counter:
+def effects() -> Counter[tuple[str, int, str]]:
     """Return how often each tool took effect: by kind, turn and step."""
     with psycopg.connect(EFFECTS) as connection:
         rows = connection.execute("select kind, turn, step, key from effects").fetchall()
-    keys = {}
+    keys: dict[tuple[str, int, str], str] = {}
     for kind, turn, step, key in rows:
         assert keys.setdefault((kind, turn, step), key) == key, "another idempotency key"
     return Counter((kind, turn, step) for kind, turn, step, _ in rows)
 
 
-def check_conversation(number: int, messages: list, expected_calls: list[list[str]]) -> None:
-    """Check that the conversation of a completed turn is stored once, and is complete."""
+def calls_of(number: int) -> list[list[str]]:
+    """Return the tools that turn *number* calls in each round."""
+    return [app.calls_in(number, round) for round in range(app.rounds_of(number) - 1)]
+
+
+def check_completed(number: int, ran: Counter[tuple[str, int, str]]) -> None:
+    """Check the effects of a completed turn, and that its conversation is stored once."""
+    expected = calls_of(number)
+    for round, names in enumerate(expected):
+        for at, name in enumerate(names):
+            count = ran[name, number, f"{round}.{at}"]
+            assert count == 1 if name == "write" else count >= 1, (number, round, at, count)
+    messages = app.repository.find_by_conversation_id(f"c{number}")
     roles = [message.role for message in messages]
-    rounds = len(expected_calls)
-    assert roles == ["user", *["assistant", "tool"] * rounds, "assistant"], (number, roles)
+    assert roles == ["user", *["assistant", "tool"] * len(expected), "assistant"], (number, roles)
     assert len({message.id for message in messages}) == len(messages)
-    for round, names in enumerate(expected_calls):
-        calls, results = messages[1 + 2 * round], messages[2 + 2 * round]
-        assert [call.name for call in calls.tool_calls] == names
-        assert [r.id for r in results.responses] == [c.id for c in calls.tool_calls]
-        assert not any(each.is_error for each in results.responses), (number, results)
+    for round, names in enumerate(expected):
+        asked, answered = messages[1 + 2 * round], messages[2 + 2 * round]
+        assert isinstance(asked, AssistantMessage)
+        assert isinstance(answered, ToolResponseMessage)
+        assert [call.name for call in asked.tool_calls] == names
+        assert [each.id for each in answered.responses] == [call.id for call in asked.tool_calls]
+        assert not any(each.is_error for each in answered.responses), (number, answered)
     assert messages[-1].text == f"turn {number} is done"
+
+
+def check(handles: list[DurableTurn]) -> None:
+    """Check all turns, of which some may wait, and print numbers."""
+    ran, states = effects(), states_of(handles)
+    assert set(states.values()) <= {"done", "waiting"}, Counter(states.values())
+    waiting = 0
+    for number, handle in enumerate(handles):
+        if states[handle.id] == "done":
+            check_completed(number, ran)
+            continue
+        result = handle.result()
+        assert result.pending_turn is not None
+        assert set(result.interrupted) == set(result.pending_turn.to_decide())
+        assert app.repository.find_by_conversation_id(f"c{number}") == []
+        waiting += len(result.interrupted)
+    twice = [call for call, count in ran.items() if call[0] == "write" and count > 1]
+    assert not twice, twice
+    repeated = sum(count - 1 for call, count in ran.items() if call[0] != "write")
+    writes = sum(call[0] == "write" for call in ran)
+    print(f"{ran.total()} tool runs: {writes} writes, each once; of the others, {repeated} repeats")
+    print(f"{waiting} interrupted writes wait for a decision")
+
+
+def decide(handles: list[DurableTurn]) -> int:
+    """Decide about all interrupted calls, by whether they took effect; return their number."""
+    ran, states, decided = effects(), states_of(handles), 0
+    for handle in handles:
+        if states[handle.id] != "waiting":
+            continue
+        pending, decisions = handle.result().pending_turn, dict[str, Decision | bool]()
+        assert pending is not None
+        for id, call in pending.to_decide().items():
+            given = json.loads(call.arguments)
+            took_effect = ran["write", given["turn"], given["step"]]
+            answer = Decision.answered(f"booked {given['step']}")
+            decisions[id] = answer if took_effect else True
+        handle.decide(decisions)
+        decided += len(decisions)
+    return decided
+
+
+def start_turns(count: int, seconds: float) -> list[DurableTurn]:
+    """Start the turns, spread over most of the time."""
+    return [
+        app.shop.start(
+            app.shop.prompt(f"Run turn {number}").conversation(f"c{number}"),
+            key=str(number),
+            queue="shop",
+            delay=0.01 + number * seconds * 0.8 / count,
+        )
+        for number in range(count)
+    ]
 
 
 def main() -> None:
@@ -133,26 +213,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=300)
     arguments = parser.parse_args()
-    create_databases()
-    sys.path.insert(0, str(HERE))
     workers = Workers(arguments.workers)
-    from crash_app import calls_in, repository, rounds_of, shop
-
-    from chatclient.durable import connect
-    from chatclient.tools import Decision
-
-    time.sleep(4)
+    workers.wait_for_first()
     engine = connect(TURNS)
-    spread = arguments.seconds * 0.8 / arguments.turns
-    handles = [
-        shop.start(
-            shop.prompt(f"Run turn {number}").conversation(f"c{number}"),
-            key=str(number),
-            queue="shop",
-            delay=0.01 + number * spread,
-        )
-        for number in range(arguments.turns)
-    ]
+    handles = start_turns(arguments.turns, arguments.seconds)
     began, terminated = time.monotonic(), 0
     while time.monotonic() < began + arguments.seconds:
         time.sleep(1)
@@ -162,62 +226,18 @@ def main() -> None:
 
     states = wait_for_end(handles, 120)
     print(f"after {time.monotonic() - began:.0f} s: {dict(states)}")
-    assert set(states) <= {"done", "waiting"}, states
-    ran, waiting = effects(), []
-    decided, state_of = 0, {}
-    for number, handle in enumerate(handles):
-        state_of[number] = handle.status().state
-        if state_of[number] == "waiting":
-            result = handle.result()
-            assert set(result.interrupted) == set(result.pending_turn.to_decide())
-            waiting += [(number, call.arguments) for call in result.pending_turn.pending]
-    for (kind, turn, step), count in ran.items():
-        if kind == "write":
-            assert count == 1, f"turn {turn} wrote {count} times in {step}"
-    for number, state in state_of.items():
-        expected = [calls_in(number, round) for round in range(rounds_of(number) - 1)]
-        stored = repository.find_by_conversation_id(f"c{number}")
-        if state == "waiting":
-            assert stored == [], f"turn {number} is stored and waits"
-            continue
-        for round, names in enumerate(expected):
-            for at, name in enumerate(names):
-                count = ran[name, number, f"{round}.{at}"]
-                assert count == 1 if name == "write" else count >= 1
-        check_conversation(number, stored, expected)
-    repeated = sum(count - 1 for (kind, *_), count in ran.items() if kind != "write")
-    print(f"{sum(ran.values())} tool runs, {repeated} of them repeated (read or idempotent);")
-    print(f"{sum(kind == 'write' for kind, *_ in ran)} writes, each once")
-    print(f"{len(waiting)} interrupted writes wait in {states['waiting']} turns")
-
+    check(handles)
+    decided = 0
     while states["waiting"]:
-        for handle in handles:
-            if handle.status().state != "waiting":
-                continue
-            pending = handle.result().pending_turn
-            done = effects()
-            decisions = {}
-            for id, call in pending.to_decide().items():
-                arguments_ = __import__("json").loads(call.arguments)
-                wrote = done["write", arguments_["turn"], arguments_["step"]]
-                decisions[id] = Decision.answered(f"booked {arguments_['step']}") if wrote else True
-            handle.decide(decisions)
-            decided += len(decisions)
+        decided += decide(handles)
         states = wait_for_end(handles, 120)
     print(f"{decided} decisions later: {dict(states)}")
     assert states["done"] == arguments.turns
-    ran = effects()
-    for number in range(arguments.turns):
-        expected = [calls_in(number, round) for round in range(rounds_of(number) - 1)]
-        check_conversation(number, repository.find_by_conversation_id(f"c{number}"), expected)
-        for round, names in enumerate(expected):
-            for at, name in enumerate(names):
-                if name == "write":
-                    assert ran["write", number, f"{round}.{at}"] == 1
+    check(handles)
     print("each turn completed once, each write ran once, each conversation is valid")
     engine.close()
     workers.stop()
-    repository.close()
+    app.repository.close()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from chatclient.tools import ToolCallingManager
 QUEUES = [
     TurnQueue("one", concurrency=1, poll_seconds=0.02),
     TurnQueue("keys", key_concurrency=1, poll_seconds=0.02),
-    TurnQueue("slow", rate=(2, 1.0), poll_seconds=0.02),
+    TurnQueue("slow", rate=(2, 2.0), poll_seconds=0.02),
 ]
 
 Make = Callable[..., DurableClient]
