@@ -1,10 +1,10 @@
 """Durable turns while workers are killed and database connections are terminated.
 
-    python benchmarks/crash.py [--turns 200] [--workers 4] [--seconds 300]
+    python benchmarks/crash.py [--turns 200] [--workers 4] [--seconds 300] [--every 1]
 
 Turns of 1 to 8 rounds, with tools that read, are idempotent or write, run on several workers. Every
-second a random worker gets SIGKILL and is replaced, and a random connection to the database of the
-turns is terminated. In the end, each turn must have completed once or wait for a decision about a
+second, or less often, a random worker gets SIGKILL and is replaced; every second, a random
+connection to the database of the turns is terminated. In the end, each turn must have completed once or wait for a decision about a
 tool that was interrupted; each tool that writes must have run once, or its turn waits; and each
 conversation must be stored once and be valid. The waiting turns are then decided, by what the tools
 have really done, and must complete as well.
@@ -212,15 +212,19 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--every", type=float, default=1, help="seconds between two kills")
     arguments = parser.parse_args()
     workers = Workers(arguments.workers)
     workers.wait_for_first()
     engine = connect(TURNS)
     handles = start_turns(arguments.turns, arguments.seconds)
     began, terminated = time.monotonic(), 0
+    next_kill = began + arguments.every
     while time.monotonic() < began + arguments.seconds:
         time.sleep(1)
-        workers.kill_one()
+        if time.monotonic() >= next_kill:
+            workers.kill_one()
+            next_kill += arguments.every
         terminated += terminate_connection()
     print(f"{workers.killed} workers killed, {terminated} connections terminated")
 
