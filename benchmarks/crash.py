@@ -4,10 +4,10 @@
 
 Turns of 1 to 8 rounds, with tools that read, are idempotent or write, run on several workers. Every
 second, or less often, a random worker gets SIGKILL and is replaced; every second, a random
-connection to the database of the turns is terminated. In the end, each turn must have completed once or wait for a decision about a
-tool that was interrupted; each tool that writes must have run once, or its turn waits; and each
-conversation must be stored once and be valid. The waiting turns are then decided, by what the tools
-have really done, and must complete as well.
+connection to the database of the turns is terminated. In the end, each turn must have completed
+once or wait for a decision about a tool that was interrupted; each tool that writes must have run
+once, or its turn waits; and each conversation must be stored once and be valid. The waiting turns
+are then decided, by what the tools have really done, and must complete as well.
 
 Needs the PostgreSQL server of the tests; the databases `crash_turns` and `crash_effects` are
 created anew.

@@ -346,9 +346,14 @@ def launch(
             _register(queue)
 
     alive.start()  # first, so that no turn belongs to an unknown process
-    # In a thread without an event loop: DBOS would run the turns on the loop of the caller, and
-    # blocking calls there would wait for themselves.
-    outside_loop(start)
+    try:
+        # In a thread without an event loop: DBOS would run the turns on the loop of the caller,
+        # and blocking calls there would wait for themselves.
+        outside_loop(start)
+    except BaseException:
+        outside_loop(DBOS.destroy)
+        alive.stop()
+        raise
 
     def close(drain_seconds: float) -> None:
         _drain(drain_seconds)

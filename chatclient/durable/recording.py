@@ -101,6 +101,11 @@ class Recording:
         self._uses: Counter[str] = Counter()
         self._execution = secrets.token_hex(8)
 
+    @property
+    def live(self) -> bool:
+        """Whether a step was run that was not recorded."""
+        return self._live
+
     def clock(self) -> float:
         """Return the time in seconds: that of the last step while recorded steps are repeated."""
         return time.time() if self._live else self._time

@@ -52,26 +52,27 @@ class SegmentRunner:
             raise TurnCancelledError(msg, turn_id=data["turn"])
         pause = _FIRST_PAUSE
         while True:
+            recording = Recording(
+                steps,
+                started=data["started"],
+                deadline=data["deadline"],
+                on_interrupted=self.on_interrupted,
+                publisher=publisher if data["streaming"] else None,
+            )
             try:
-                return await self._run_once(data, steps, recovered=recovered, publisher=publisher)
-            except ChatMemoryUnavailableError:  # before the first new step: nothing is undone
-                if pause > _LONGEST_PAUSE:
+                return await self._run_once(data, recording, recovered=recovered)
+            except ChatMemoryUnavailableError:
+                # Repeated only if it failed before its first new step: nothing was undone then.
+                if recording.live or pause > _LONGEST_PAUSE:
                     raise
-                await asyncio.sleep(pause)
-                pause, recovered = pause * 2, True
+            await asyncio.sleep(pause)
+            pause, recovered = pause * 2, True
 
     async def _run_once(
-        self, data: Mapping[str, Any], steps: StepRecorder, *, recovered: bool, publisher: Publisher
+        self, data: Mapping[str, Any], recording: Recording, *, recovered: bool
     ) -> dict[str, Any]:
         """Return the result of a segment, continuing after its recorded steps."""
         deadline, resume = data["deadline"], data["resume"]
-        recording = Recording(
-            steps,
-            started=data["started"],
-            deadline=deadline,
-            on_interrupted=self.on_interrupted,
-            publisher=publisher if data["streaming"] else None,
-        )
         request = request_from_dict(self.pipeline, data["request"])
         if resume is not None:
             request = request.resuming(resume["turn"], decisions_from_dict(resume["decisions"]))

@@ -28,7 +28,7 @@ from chatclient.errors import (
 )
 from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import Decision, ToolApproval
+from chatclient.tools import Decision, ToolApproval, ToolCallingManager
 from tests.durable.conftest import Make
 
 
@@ -328,6 +328,26 @@ def test_refuses_request_without_json_form(make: Make) -> None:
     for request in requests:
         with pytest.raises(UsageError):
             client.start(request)
+
+
+def test_agent_waits_for_approval(make: Make) -> None:
+    """If a tool of an agent needs approval, the durable turn that asked the agent waits."""
+    shop = Shop()
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    builder = ChatClient.builder(ScriptedModel(REFUND, "It was refunded."))
+    agent = builder.default_tools(shop).tool_calling_manager(manager).build()
+    ask_agent = call("clerk", {"request": "Refund order 7"}, id="a1")
+    client = make(ScriptedModel(ask_agent, "Done."), agent.as_tool("clerk", "Refunds orders."))
+    turn = client.start("Refund")
+
+    pending = turn.result().pending_turn
+    assert pending is not None
+    turn.decide(dict.fromkeys(pending.to_decide(), True))
+
+    result = turn.result()
+    assert result.content() == "Done."
+    assert [each.response.data for each in result.tool_executions] == ["It was refunded."]
+    assert shop.runs == ["refund 7"]
 
 
 def test_names_missing_tools(make: Make, request: pytest.FixtureRequest) -> None:

@@ -274,6 +274,26 @@ def test_records_tools_of_own_manager(ask: Ask) -> None:
     assert sum(name.startswith("tool ") for name in journal.steps) == 4
 
 
+def test_lost_execution_undoes_nothing(ask: Ask) -> None:
+    """If another process executes the turn now, nothing is undone here."""
+    journal, undone = Journal(), list[str]()
+
+    @tool(compensation=lambda item: undone.append(item))  # noqa: PLW0108 - it has a parameter
+    def book(item: str) -> str:
+        """Book."""
+        return "booked"
+
+    journal.stop_before = "model 2"
+    request = (
+        ChatClient.create(ScriptedModel(call("book", {"item": "x"}))).prompt("Book").tools(book)
+    )
+
+    with pytest.raises(ExecutionLostError):
+        ask(recorded(request, Recording(journal), "t"))
+
+    assert undone == []
+
+
 def test_undoes_once(ask: Ask) -> None:
     """A call that was undone when the turn failed is not undone again when the turn is repeated."""
     journal, undone = Journal(), list[str]()
