@@ -142,9 +142,12 @@ class DurableClient:
         Returns:
             The turns: iterate over them for the results.
         """
-        keyed = prompts if isinstance(prompts, Mapping) else _by_position(prompts)
+        keyed: Mapping[Any, DurableRequest] = (
+            prompts if isinstance(prompts, Mapping) else _by_position(prompts)
+        )
         turns = {
-            each: self.start(prompt, key=f"{key}/{each}", **how) for each, prompt in keyed.items()
+            str(each): self.start(prompt, key=f"{key}/{each}", **how)
+            for each, prompt in keyed.items()
         }
         return TurnMap(turns)
 

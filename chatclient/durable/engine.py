@@ -231,8 +231,7 @@ class Engine:
         stream = outside(
             lambda: self._control.read_stream(id, EVENTS, polling_interval_sec=_PUBLISH_SECONDS)
         )
-        end = object()
-        while (events := outside(next, stream, end)) is not end:
+        while (events := outside(lambda: next(stream, None))) is not None:
             yield from events
 
     def close(self, drain_seconds: float = 0.0) -> None:

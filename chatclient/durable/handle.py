@@ -188,7 +188,7 @@ class DurableTurn:
         if result is None:
             self.engine.cancel(segment.id)
         elif result.pending_turn is not None:
-            # Claims the place of the decisions, and is cancelled before it can start.
+            # Takes the place of decisions, and ends with an error.
             self._continue(segment, {"cancelled": True})
 
     async def acancel(self) -> None:

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from chatclient._internal.logging import get_logger
+from chatclient._internal.sqlite import write_ahead
 
 log = get_logger(__name__)
 
@@ -55,7 +56,10 @@ class Liveness:
         takeover_seconds: float,
         recover: Callable[[str], None],
     ) -> None:
-        self._engine = sa.create_engine(url, pool_size=1, max_overflow=1, pool_pre_ping=True)
+        waits = {"timeout": takeover_seconds} if url.startswith("sqlite") else {}  # for locks
+        self._engine = sa.create_engine(
+            url, pool_size=1, max_overflow=1, pool_pre_ping=True, connect_args=waits
+        )
         self._executor, self._version = executor, version
         self._takeover = takeover_seconds
         self._recover = recover
@@ -66,6 +70,9 @@ class Liveness:
 
     def start(self) -> None:
         """Begin; the first beat is written before this returns."""
+        if self._engine.dialect.name == "sqlite":  # readers and the writer then do not wait
+            with self._engine.connect() as connection:
+                write_ahead(connection.connection.dbapi_connection)
         try:
             _TABLE.create(self._engine, checkfirst=True)
         except SQLAlchemyError:  # another process has created it meanwhile, or this fails again
