@@ -10,8 +10,19 @@ from typing import Any, Protocol, Self, TypeVar
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-import sqlalchemy as sa
-from dbos import DBOS, DBOSClient, DBOSConfig, SetWorkflowID, WorkflowStatus, error as dbos_errors
+try:
+    import sqlalchemy as sa
+    from dbos import (
+        DBOS,
+        DBOSClient,
+        DBOSConfig,
+        SetWorkflowID,
+        WorkflowStatus,
+        error as dbos_errors,
+    )
+except ImportError as error:
+    msg = "durable turns need DBOS; pip install 'chatclient[dbos]'"
+    raise ImportError(msg) from error
 
 from chatclient._internal.logging import get_logger
 from chatclient._internal.version import __version__
@@ -221,6 +232,10 @@ class Engine:
     def cancel(self, id: str) -> None:
         """Cancel the workflow *id*."""
         outside(self._control.cancel_workflow, id)
+
+    def delete(self, ids: list[str]) -> None:
+        """Delete workflows, with their steps and events."""
+        outside(self._control.delete_workflows, ids)
 
     def set_attributes(self, id: str, attributes: dict[str, Any]) -> None:
         """Set attributes of the workflow *id*."""

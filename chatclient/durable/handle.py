@@ -195,6 +195,23 @@ class DurableTurn:
         """Cancel the turn; see `cancel`."""
         await asyncio.to_thread(self.cancel)
 
+    def delete(self) -> None:
+        """Delete all that is stored of the turn, which has ended or waits for decisions.
+
+        Raises:
+            UsageError: It is queued or running: cancel it first.
+        """
+        segment = self._segment()
+        if (state := _state(segment.status)) in ("queued", "running"):
+            msg = f"turn {self.id!r} is {state}; cancel it before it is deleted"
+            raise UsageError(msg)
+        self.engine.delete([segment_id(self.id, n + 1) for n in range(segment.number)])
+        self._known = 1
+
+    async def adelete(self) -> None:
+        """Delete all that is stored of the turn; see `delete`."""
+        await asyncio.to_thread(self.delete)
+
     # --- segments ---
 
     def _segment(self) -> _Segment:

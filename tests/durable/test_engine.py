@@ -1,5 +1,8 @@
 """Engines of durable turns: what they refuse."""
 
+import subprocess
+import sys
+
 import pytest
 
 from chatclient import ChatClient
@@ -17,3 +20,18 @@ def test_needs_engine_and_database() -> None:
     for opening in (launch, connect):
         with pytest.raises(UsageError, match="PostgreSQL or SQLite"):
             opening("mysql://localhost/x")
+
+
+def test_names_extra() -> None:
+    """Without DBOS, recording works, and durable clients name the extra that they need."""
+    code = (
+        "import sys; sys.modules['dbos'] = None\n"
+        "from chatclient.durable import Recording, durable\n"
+        "from chatclient import ChatClient\n"
+        "from chatclient.testing import ScriptedModel\n"
+        "durable(ChatClient.create(ScriptedModel()), name='x')"
+    )
+
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert "pip install 'chatclient[dbos]'" in run.stderr

@@ -373,6 +373,26 @@ def make_plain() -> ChatClient:
     return ChatClient.builder(ScriptedModel("Hi")).default_tools(other).build()
 
 
+async def test_deletes_turn(make: Make) -> None:
+    """A turn that has ended is deleted with all of its parts; a running one is not."""
+    shop = Shop()
+    script = ScriptedModel(REFUND, "Done.", call("wait"), "Done.")
+    client = make(script, shop, interceptors=[ToolApproval()])
+    turn = client.start("Refund", key="a")
+    turn.result()
+    turn.decide("approve")
+    turn.result()
+    running = client.start("Wait")
+
+    await turn.adelete()
+
+    with pytest.raises(UsageError, match="no durable turn"):
+        turn.status()
+    with pytest.raises(UsageError, match="cancel it"):
+        running.delete()
+    await running.acancel()
+
+
 def test_unknown_turn(make: Make) -> None:
     """A turn that was never started is reported."""
     client = make(ScriptedModel())
