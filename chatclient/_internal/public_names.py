@@ -259,9 +259,10 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "chatclient.durable": {
         "chatclient.durable.client": "DurableClient DurableRequest",
-        "chatclient.durable.engine": "Engine connect launch",
+        "chatclient.durable.engine": "Engine",
         "chatclient.durable.events": "DurableEvent RoundRestarted",
         "chatclient.durable.handle": "DurableTurn TurnState TurnStatus",
+        "chatclient.durable.launching": "connect launch",
         "chatclient.durable.map": "MapResult TurnMap",
         "chatclient.durable.queues": "Rate TurnQueue",
         "chatclient.durable.recorded_errors": "error_from_dict error_to_dict",

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     )
     from chatclient.durable.engine import (
         Engine as Engine,
-        connect as connect,
-        launch as launch,
     )
     from chatclient.durable.events import (
         DurableEvent as DurableEvent,
@@ -22,6 +20,10 @@ if TYPE_CHECKING:
         DurableTurn as DurableTurn,
         TurnState as TurnState,
         TurnStatus as TurnStatus,
+    )
+    from chatclient.durable.launching import (
+        connect as connect,
+        launch as launch,
     )
     from chatclient.durable.map import (
         MapResult as MapResult,

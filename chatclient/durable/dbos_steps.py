@@ -13,8 +13,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any
 
-from dbos import DBOS, Serializer, StepInfo, error as dbos_errors
-
+from chatclient.durable.extra import DBOS, Serializer, StepInfo, dbos_errors
 from chatclient.durable.recorded_errors import error_from_dict, error_to_dict
 from chatclient.durable.recording import ExecutionLostError
 

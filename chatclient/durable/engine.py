@@ -1,122 +1,20 @@
 """The engine of durable turns in this process: DBOS, which runs turns, or a connection to it."""
 
 import asyncio
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
-from uuid import uuid4
-from weakref import WeakValueDictionary
+from typing import Any, Self, TypeVar
 
-try:
-    import sqlalchemy as sa
-    from dbos import (
-        DBOS,
-        DBOSClient,
-        DBOSConfig,
-        SetWorkflowID,
-        WorkflowStatus,
-        error as dbos_errors,
-    )
-except ImportError as error:
-    msg = "durable turns need DBOS; pip install 'chatclient[dbos]'"
-    raise ImportError(msg) from error
-
-from chatclient._internal.logging import get_logger
-from chatclient._internal.version import __version__
-from chatclient.chat.events import StreamEvent, TextDelta
-from chatclient.durable.dbos_steps import DbosSteps, JsonSerializer
-from chatclient.durable.events import event_to_dict
-from chatclient.durable.liveness import Liveness
-from chatclient.durable.queues import TurnQueue
-from chatclient.durable.recording import Publisher, StepRecorder
-from chatclient.errors import TurnVersionError, UsageError
-
-log = get_logger(__name__)
+from chatclient.durable.extra import DBOS, DBOSClient, SetWorkflowID, WorkflowStatus, dbos_errors
+from chatclient.durable.workflow import EVENTS, PUBLISH_SECONDS, WORKFLOW, run_turn
+from chatclient.errors import UsageError
 
 T = TypeVar("T")
 
-WORKFLOW = "chatclient_turn"
-DEFAULT_QUEUE = "chatclient"
-"""The queue of turns that are started without a queue in a process that does not run turns."""
-EVENTS = "events"
-
+APPLICATION = "chatclient"
 RUNNING = ("PENDING", "ENQUEUED", "DELAYED")
-
-
-class TurnRunner(Protocol):
-    """Runs the turns of one client."""
-
-    async def run(
-        self, data: Mapping[str, Any], steps: StepRecorder, *, recovered: bool, publisher: Publisher
-    ) -> dict[str, Any]:
-        """Return the outcome of a segment of a turn, as JSON values."""
-        ...
-
-
-runners: WeakValueDictionary[str, TurnRunner] = WeakValueDictionary()
-"""The clients of this process by name."""
-
-_active: set[DbosSteps] = set()
-
-
-class _StreamPublisher:
-    """Writes events to the stream of the workflow, several at a time.
-
-    It is used within steps only: outside of them, each write would be a step.
-    """
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._events: list[StreamEvent | str] = []
-        self._written = time.monotonic()
-
-    async def publish(self, event: StreamEvent | str) -> None:
-        """Add an event, or the name of a step."""
-        last = self._events[-1] if self._events else None
-        if isinstance(event, TextDelta) and isinstance(last, TextDelta):
-            self._events[-1] = TextDelta(last.text + event.text)
-        else:
-            self._events.append(event)
-        if time.monotonic() - self._written > _PUBLISH_SECONDS:
-            await self.flush()
-
-    async def flush(self) -> None:
-        """Write the events so far."""
-        async with self._lock:  # concurrent writes to a stream wait for each other
-            events, self._events = self._events, []
-            self._written = time.monotonic()
-            values = [each for each in map(event_to_dict, events) if each is not None]
-            if values:
-                await DBOS.write_stream_async(EVENTS, values)
-
-
-_PUBLISH_SECONDS = 0.1
-
-
-@DBOS.workflow(name=WORKFLOW)
-async def _run_turn(data: dict[str, Any]) -> dict[str, Any]:
-    runner = runners.get(data["client"])
-    if runner is None:
-        msg = (
-            f"this process has no durable client {data['client']!r}: create it before the worker"
-            f" starts, with durable(client, name={data['client']!r})"
-        )
-        raise TurnVersionError(msg, turn_id=data["turn"])
-    steps = await DbosSteps.open()
-    _active.add(steps)
-    try:
-        return await runner.run(
-            data, steps, recovered=steps.recovered, publisher=_StreamPublisher()
-        )
-    except BaseException:
-        if steps.stopped is not None:  # whatever the turn made of it
-            raise steps.stopped from None
-        raise
-    finally:
-        _active.discard(steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +39,7 @@ class Engine:
 
     Args:
         control: DBOS, if this process runs turns; otherwise a client of DBOS.
+        application: The name of the application.
         runs_turns: Whether this process runs turns.
         close: Called by `close` with the seconds to wait for running turns.
     """
@@ -148,11 +47,13 @@ class Engine:
     def __init__(
         self,
         control: type[DBOS] | DBOSClient,
+        application: str,
         *,
         runs_turns: bool,
         close: Callable[[float], None],
     ) -> None:
         self._control: Any = control
+        self._default_queue = default_queue(application)
         self.runs_turns = runs_turns
         self._close = close
         self._has_key_limits: dict[str, bool] = {}  # of the queues that turns were started in
@@ -194,7 +95,7 @@ class Engine:
 
         def run_here() -> None:
             with SetWorkflowID(id):
-                DBOS.start_workflow(_run_turn, data)
+                DBOS.start_workflow(run_turn, data)
 
         if here:
             outside(run_here)
@@ -202,7 +103,7 @@ class Engine:
         options: dict[str, Any] = {
             "workflow_name": WORKFLOW,
             "workflow_id": id,
-            "queue_name": how.queue or DEFAULT_QUEUE,
+            "queue_name": how.queue or self._default_queue,
             "priority": how.priority,
             "delay_seconds": how.delay,
             "queue_partition_key": how.limit_key,
@@ -244,7 +145,7 @@ class Engine:
     def events(self, id: str) -> Iterable[Any]:
         """Yield the published events of the workflow *id*, until it has ended."""
         stream = outside(
-            lambda: self._control.read_stream(id, EVENTS, polling_interval_sec=_PUBLISH_SECONDS)
+            lambda: self._control.read_stream(id, EVENTS, polling_interval_sec=PUBLISH_SECONDS)
         )
         while (events := outside(lambda: next(stream, None))) is not None:
             yield from events
@@ -264,6 +165,18 @@ class Engine:
 
 
 _current: Engine | None = None
+
+
+def has_engine() -> bool:
+    """Return whether this process has an engine."""
+    return _current is not None
+
+
+def set_engine(engine: Engine) -> Engine:
+    """Make *engine* that of this process, and return it."""
+    global _current  # noqa: PLW0603 - DBOS is one per process, too
+    _current = engine
+    return engine
 
 
 def current_engine() -> Engine:
@@ -292,152 +205,12 @@ def outside(function: Callable[..., T], *args: Any) -> T:
         return thread.submit(context.run, function, *args).result()
 
 
-def launch(
-    database: str,
-    *,
-    queues: Iterable[TurnQueue] = (),
-    listen: Iterable[str] | None = None,
-    version: str | None = None,
-    takeover_seconds: float = 30.0,
-    reject_older: bool = False,
-    config: DBOSConfig | None = None,
-) -> Engine:
-    """Run durable turns in this process, and return the engine; close it at the end.
-
-    Create all durable clients first: turns of earlier processes continue immediately.
-
-    Args:
-        database: The URL of a PostgreSQL database, or `sqlite:///file` on a single machine. Its
-            tables are created.
-        queues: The queues; their limits replace those in the database.
-        listen: The names of the queues that this process takes turns from; default: all.
-        version: The version of the application. Turns continue in processes of the version that
-            started them only. Default: that of chatclient.
-        takeover_seconds: After how many seconds without a sign of life other processes continue
-            the turns of this one.
-        reject_older: Whether turns of other versions end with a `TurnVersionError` if no process
-            of their version is alive; otherwise they wait for one. Turns that wait for decisions
-            are not affected: they continue in the version of the process that gets them.
-        config: Further settings of DBOS.
-
-    Raises:
-        UsageError: This process has an engine already.
-    """
-    global _current  # noqa: PLW0603 - DBOS is one per process, too
-    _check_no_engine()
-    executor = uuid4().hex
-    url = _url(database)
-    settings: DBOSConfig = {
-        "name": "chatclient",
-        "system_database_url": url,
-        "serializer": JsonSerializer(),
-        "executor_id": executor,
-        "log_level": "WARNING",
-        "notification_listener_polling_interval_sec": _PUBLISH_SECONDS,
-        "application_version": version or f"chatclient {__version__}",
-        **(config or {}),
-    }
-    several = [TurnQueue(DEFAULT_QUEUE), *queues]
-
-    def recover(silent: str) -> None:
-        # What the control plane of DBOS calls; it has no public name.
-        handles = outside(DBOS._recover_pending_workflows, [silent])  # noqa: SLF001
-        if handles:
-            log.info("turns taken over", executor=silent, turns=len(handles))
-
-    DBOS.migrate(url)
-    version = settings["application_version"] or ""
-    alive = Liveness(url, executor, version, takeover_seconds, recover)
-    if reject_older:
-        alive.each_beat = lambda: _reject_older(alive.live_versions())
-
-    def start() -> None:
-        DBOS(config=settings)
-        if listen is not None:
-            DBOS.listen_queues([*listen])
-        DBOS.launch()
-        for queue in several:
-            _register(queue)
-
-    alive.start()  # first, so that no turn belongs to an unknown process
-    try:
-        # In a thread without an event loop: DBOS would run the turns on the loop of the caller,
-        # and blocking calls there would wait for themselves.
-        outside_loop(start)
-    except BaseException:
-        outside_loop(DBOS.destroy)
-        alive.stop()
-        raise
-
-    def close(drain_seconds: float) -> None:
-        _drain(drain_seconds)
-        for steps in tuple(_active):
-            steps.detach()
-        outside_loop(DBOS.destroy)
-        alive.stop()
-
-    _current = Engine(DBOS, runs_turns=True, close=close)
-    return _current
+def default_queue(application: str) -> str:
+    """Return the queue of turns that are started without one in a process that runs no turns."""
+    return application if application == APPLICATION else f"{APPLICATION} {application}"
 
 
-def connect(database: str) -> Engine:
-    """Connect to the database of durable turns, to start turns and read their results.
-
-    The turns run in processes that have called `launch`, which also creates the tables.
-
-    Raises:
-        UsageError: This process has an engine already.
-    """
-    global _current  # noqa: PLW0603 - as in `launch`
-    _check_no_engine()
-    client = DBOSClient(
-        system_database_url=_url(database),
-        serializer=JsonSerializer(),
-        application_name="chatclient",
-    )
-    _current = Engine(client, runs_turns=False, close=lambda _: client.destroy())
-    return _current
-
-
-def outside_loop(function: Callable[[], T]) -> T:
-    """Call *function* in a thread without an event loop."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(Context().run, function).result()
-
-
-def _check_no_engine() -> None:
-    if _current is not None:
-        msg = "this process has an engine of durable turns already; close it first"
-        raise UsageError(msg)
-
-
-def _url(database: str) -> str:
-    url = sa.make_url(database)
-    if url.get_backend_name() == "postgresql":
-        url = url.set(drivername="postgresql+psycopg")
-    elif url.get_backend_name() != "sqlite":
-        msg = f"durable turns need PostgreSQL or SQLite, not {url.get_backend_name()!r}"
-        raise UsageError(msg)
-    return url.render_as_string(hide_password=False)
-
-
-def _register(queue: TurnQueue) -> None:
-    def rate(value: tuple[int, float] | None) -> Any:
-        return None if value is None else {"limit": value[0], "period": value[1]}
-
-    DBOS.register_queue(
-        queue.name,
-        global_concurrency=queue.concurrency,
-        worker_concurrency=queue.worker_concurrency,
-        limiter=rate(queue.rate),
-        partition_concurrency=queue.key_concurrency,
-        partition_worker_concurrency=queue.key_worker_concurrency,
-        partition_limiter=rate(queue.key_rate),
-        polling_interval_sec=queue.poll_seconds,
-    )
-
-
-def _reject_older(live: set[str]) -> None:
+def reject_older_turns(live: set[str]) -> None:
     """End the turns of versions that are not among *live*."""
     engine = _current
     if engine is None:
@@ -452,9 +225,3 @@ def _reject_older(live: set[str]) -> None:
         )
         engine.set_attributes(status.workflow_id, {"rejected": reason})
         engine.cancel(status.workflow_id)
-
-
-def _drain(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while _active and time.monotonic() < end:
-        time.sleep(0.05)

@@ -18,9 +18,8 @@ from chatclient.tools.execution.approval import Decision, Decisions, decisions_f
 from chatclient.tools.pending_turn import PendingTurn
 
 if TYPE_CHECKING:  # only loaded with the extra
-    from dbos import WorkflowStatus
-
     from chatclient.durable.engine import Engine
+    from chatclient.durable.extra import WorkflowStatus
 
 TurnState: TypeAlias = Literal["queued", "running", "waiting", "done", "failed", "cancelled"]
 """Where a durable turn is; `waiting` means for decisions about its tool calls."""

@@ -33,7 +33,7 @@ def durable(
         UsageError: This process has a client of this name already, or an argument is invalid.
         ImportError: The extra `dbos` is not installed.
     """
-    from chatclient.durable.engine import runners  # noqa: PLC0415 - an extra
+    from chatclient.durable.workflow import runners  # noqa: PLC0415 - an extra
 
     check_type("the client", client, ChatClient)
     checked_id(name, "the name of a durable client")

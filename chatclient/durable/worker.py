@@ -14,7 +14,8 @@ from typing import Any
 
 from chatclient._internal.text import printable
 from chatclient.durable.client import DurableClient
-from chatclient.durable.engine import launch
+from chatclient.durable.engine import APPLICATION
+from chatclient.durable.launching import launch
 from chatclient.durable.queues import TurnQueue
 from chatclient.errors import ChatClientError, UsageError
 
@@ -33,6 +34,7 @@ def main(argv: Sequence[str]) -> int:
             arguments.database,
             queues=queues,
             listen=arguments.queue,
+            application=arguments.application,
             version=arguments.version,
             takeover_seconds=arguments.takeover_seconds,
             reject_older=arguments.reject_older,
@@ -91,6 +93,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--queue", action="append", help="take turns from this queue only; repeatable"
+    )
+    parser.add_argument(
+        "--application",
+        default=APPLICATION,
+        help="the name of the application, if several share the database (default: %(default)s)",
     )
     parser.add_argument("--version", help="the version of the application")
     parser.add_argument(

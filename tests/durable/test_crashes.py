@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from chatclient.durable import DurableClient, Engine, connect
-from chatclient.durable.engine import runners
+from chatclient.durable.workflow import runners
 from chatclient.errors import TurnVersionError, UsageError
 from chatclient.memory import SqlChatMemoryRepository
 from chatclient.tools import Decision

@@ -17,7 +17,7 @@ from chatclient import (
 )
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.durable import TurnRetries, durable, launch
-from chatclient.durable.engine import runners
+from chatclient.durable.workflow import runners
 from chatclient.errors import (
     AuthenticationError,
     DeadlineExceededError,
