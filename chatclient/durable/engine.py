@@ -1,8 +1,9 @@
 """The engine of durable turns in this process: DBOS, which runs turns, or a connection to it."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -142,13 +143,14 @@ class Engine:
         """Set attributes of the workflow *id*."""
         outside(self._control.update_workflow_attributes, id, attributes)
 
-    def events(self, id: str) -> Iterable[Any]:
+    def events(self, id: str) -> Iterator[Any]:
         """Yield the published events of the workflow *id*, until it has ended."""
         stream = outside(
             lambda: self._control.read_stream(id, EVENTS, polling_interval_sec=PUBLISH_SECONDS)
         )
-        while (events := outside(lambda: next(stream, None))) is not None:
-            yield from events
+        with closing(stream):
+            while (events := outside(lambda: next(stream, None))) is not None:
+                yield from events
 
     def close(self, drain_seconds: float = 0.0) -> None:
         """Stop; turns that still run after *drain_seconds* are continued by other processes."""

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -130,7 +131,7 @@ class DurableTurn:
             await asyncio.sleep(polls.next_pause())
         return result
 
-    def events(self) -> Iterator[DurableEvent]:
+    def events(self) -> Generator[DurableEvent, None, None]:
         """Yield the events of the turn from its beginning, until it has ended or waits.
 
         The last one is `Done` or `ApprovalNeeded`; it is the only one unless the turn was started
@@ -144,11 +145,11 @@ class DurableTurn:
             yield from events_from_dicts(self.engine.events(segment_id(self.id, number)))
         yield last_event(self.result())
 
-    async def aevents(self) -> AsyncIterator[DurableEvent]:
+    async def aevents(self) -> AsyncGenerator[DurableEvent, None]:
         """Yield the events of the turn; see `events`."""
-        events, end = self.events(), object()
-        while (event := await asyncio.to_thread(next, events, end)) is not end:
-            yield event  # type: ignore[misc]  # not the end
+        with closing(self.events()) as events:
+            while (event := await asyncio.to_thread(lambda: next(events, None))) is not None:
+                yield event
 
     def decide(self, decisions: Decisions) -> None:
         """Continue a turn that waits, with decisions about its calls; applied once.

@@ -251,10 +251,10 @@ def test_times_out(make: Make) -> None:
 def test_deadline_without_waiting_time(make: Make) -> None:
     """The time in which a turn waits for decisions does not count in its deadline."""
     client = make(ScriptedModel(REFUND, "Done."), Shop(), interceptors=[ToolApproval()])
-    turn = client.start(client.prompt("Refund").deadline(2))
+    turn = client.start(client.prompt("Refund").deadline(3))
     turn.result()
 
-    time.sleep(2)
+    time.sleep(3)
     turn.decide("approve")
 
     assert turn.result().content() == "Done."
