@@ -3,6 +3,7 @@
 python -m chatclient                                  # the local model, no key
 python -m chatclient --model openai:gpt-5-mini --tools myapp.tools:WeatherTools --trace
 echo "Say hello" | python -m chatclient --model ollama:qwen3
+python -m chatclient worker app:clients --database postgresql://localhost/turns  # durable turns
 """
 
 import argparse
@@ -33,7 +34,12 @@ _HELP = "Write a message. An empty line or Ctrl-D ends the chat, Ctrl-C stops an
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0, 1 if a request failed, 2 for wrong usage."""
-    arguments = _parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    if given and given[0] == "worker":
+        from chatclient.durable.worker import main as run_worker  # noqa: PLC0415 - an extra
+
+        return run_worker(given[1:])
+    arguments = _parser().parse_args(given)
     with ExitStack() as resources:
         try:
             client = _client(arguments, resources)

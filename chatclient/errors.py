@@ -277,6 +277,10 @@ class ToolDeniedError(ToolExecutionError):
     """The call was not allowed; the message with the reason is sent to the model."""
 
 
+class ToolInterruptedError(ToolExecutionError):
+    """The process ended while the tool ran; whether the call took effect is unknown."""
+
+
 class ToolTimeoutError(ToolExecutionError, TimeoutError):
     """A tool did not return within its timeout."""
 
@@ -410,6 +414,47 @@ class DeadlineExceededError(ChatClientError, TimeoutError):
     """The deadline has passed; `partial` is the response of an interrupted stream, or None."""
 
     partial: Any = None
+
+
+class DurableTurnError(ChatClientError):
+    """The durable turn `turn_id` did not end with a response."""
+
+    def __init__(self, message: str, *, turn_id: str) -> None:
+        super().__init__(message)
+        self.turn_id = turn_id
+
+
+class TurnCancelledError(DurableTurnError):
+    """The durable turn was cancelled."""
+
+
+class TurnVersionError(DurableTurnError):
+    """This version of the application cannot continue the durable turn.
+
+    Attributes:
+        version: The version that started the turn, or None if it is unknown.
+        missing_tools: The tools of the turn that this version does not have.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        turn_id: str,
+        version: str | None = None,
+        missing_tools: Iterable[str] = (),
+    ) -> None:
+        super().__init__(message, turn_id=turn_id)
+        self.version = version
+        self.missing_tools = tuple(missing_tools)
+
+
+class RecordedError(ChatClientError):
+    """A recorded error whose class, named `kind`, is not known in this process."""
+
+    def __init__(self, message: str, *, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class BlockingCallError(ChatClientError):

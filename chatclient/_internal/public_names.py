@@ -259,6 +259,23 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
         "chatclient.structured.type_converter": "TypeOutputConverter",
     },
+    "chatclient.durable": {
+        "chatclient.durable.client": "DurableClient DurableRequest",
+        "chatclient.durable.engine": "Engine",
+        "chatclient.durable.events": "DurableEvent RoundRestarted",
+        "chatclient.durable.handle": "DurableTurn TurnState TurnStatus",
+        "chatclient.durable.launching": "connect launch",
+        "chatclient.durable.map": "MapResult TurnMap",
+        "chatclient.durable.queues": "Rate TurnQueue",
+        "chatclient.durable.recorded_errors": "error_from_dict error_to_dict",
+        "chatclient.durable.recorded_model": "TurnRetries",
+        "chatclient.durable.recording": (
+            "ExecutionLostError OnInterrupted Publisher Recording StepRecorder"
+        ),
+        "chatclient.durable.registry": "durable",
+        "chatclient.durable.requests": "recorded request_from_dict request_to_dict",
+        "chatclient.durable.results": "TurnResult",
+    },
     "chatclient.services": {
         "chatclient.services.markers": "MemoryId system_message user_message",
         "chatclient.services.results": "Result",

@@ -343,11 +343,7 @@ class _Ledger:
 
     async def add(self, response: ChatResponse, runtime: Runtime) -> None:
         """Add the usage of *response*, also to the budgets around this one."""
-        cost = self.budget.cost_of(response) or 0.0
-        usage = _without_negative_counts(response.usage)
-        with self.lock:
-            spent = self.spent
-            self.spent = Spent(spent.usage + usage, spent.calls + 1, spent.cost + cost)
+        usage, cost = self._count(response)
         if (quota := self.budget.quota) is not None:
             for unit in self.budget.limits:
                 amount = {"calls": 1, "cost": cost}.get(unit)
@@ -355,3 +351,18 @@ class _Ledger:
                 await quota.add(self.user, unit, amount, runtime)
         if self.outer is not None:
             await self.outer.add(response, runtime)
+
+    def replay(self, response: ChatResponse) -> None:
+        """Add the usage of a *response* from a record, which the quota has counted already."""
+        self._count(response)
+        if self.outer is not None:
+            self.outer.replay(response)
+
+    def _count(self, response: ChatResponse) -> tuple[Usage, float]:
+        """Add the usage of *response* to that of the turn, and return it with its cost."""
+        cost = self.budget.cost_of(response) or 0.0
+        usage = _without_negative_counts(response.usage)
+        with self.lock:
+            spent = self.spent
+            self.spent = Spent(spent.usage + usage, spent.calls + 1, spent.cost + cost)
+        return usage, cost

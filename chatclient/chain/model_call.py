@@ -49,6 +49,10 @@ class UsageLedger(Protocol):
         """Add the usage of *response*."""
         ...
 
+    def replay(self, response: ChatResponse) -> None:
+        """Add the usage of a *response* from a record; it was added when it was recorded."""
+        ...
+
 
 _ledger: ContextVar[UsageLedger | None] = context_variable("chatclient_ledger", None)
 
@@ -66,6 +70,12 @@ def record_usage(ledger: UsageLedger | None) -> Generator[None, None, None]:
 def current_ledger() -> UsageLedger | None:
     """Return the ledger of the current `record_usage` block, or None."""
     return _ledger.get()
+
+
+def count_replayed(response: ChatResponse) -> None:
+    """Add the usage of a *response* from a record to the current ledger, if there is one."""
+    if (ledger := _ledger.get()) is not None:
+        ledger.replay(response)
 
 
 async def ask_model(model: ChatModel, prompt: PromptLike, runtime: Runtime) -> ChatResponse:

@@ -33,7 +33,17 @@ EARLIER_MESSAGES = "earlier_messages"
 tuple without system messages, inside a tool loop that sends no history. A memory inside the loop
 sends them."""
 
+TURN_CLOCK = "turn_clock"
+"""The key in a request's context of the clock that measures how long the turn takes: a function
+that returns seconds. Default: `time.monotonic`. A recorded turn has one that survives restarts."""
+
+AROUND_STORE = "turn_around_store"
+"""The key in a request's context of an `AroundStore`."""
+
 Work = Callable[[Runtime], Awaitable[object]]
+
+AroundStore = Callable[[Work, Runtime], Awaitable[object]]
+"""Calls the function with which a memory stores a turn, perhaps several times."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +81,7 @@ class Turn:
         history_sent: Whether the suspended turn contains the history that memory had sent.
         offered_tools: The tools that the last model call offered; None before the first call.
         state: What participants keep for the turn, by participant.
+        around_store: Calls the functions with which memories store the turn, or None.
     """
 
     def __init__(
@@ -87,6 +98,7 @@ class Turn:
         self.resumed = self.history_sent = False
         self.offered_tools: Sequence[ToolCallback] | None = None
         self.state: dict[object, Any] = {}
+        self.around_store: AroundStore | None = None
         self._beginner: object = None
         self._stores: dict[object, PendingStore] = {}
         self._finishers: dict[object, Callable[[], Mapping[str, Any]]] = {}
@@ -192,7 +204,10 @@ class Turn:
         cancelled: asyncio.CancelledError | None = None
         for each in stores:
             try:
-                await each.store(runtime)
+                if self.around_store is None:
+                    await each.store(runtime)
+                else:
+                    await self.around_store(each.store, runtime)
             except asyncio.CancelledError as error:
                 if error.__cause__ is not None:  # the store failed after it was cancelled
                     raise

@@ -32,7 +32,7 @@ from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import DEFAULT_MESSAGES, Prompt, count_default_messages
 from chatclient.chat.tool import CONVERSATION_ID
-from chatclient.chat.turn import TURN, TURN_ID, Turn
+from chatclient.chat.turn import AROUND_STORE, TURN, TURN_ID, Turn
 from chatclient.client.options import complete_request, runs_tools, static_options
 from chatclient.client.request_settings import RequestSettings, with_system_text
 from chatclient.client.shared_parts import SharedParts
@@ -216,8 +216,11 @@ class Pipeline:
 def _turn_for(context: Mapping[str, Any]) -> Turn:
     """Return the turn that a request with *context* begins or resumes."""
     if RESUMED_TURN in context:
-        return load_turn(context[RESUMED_TURN].pending, context)
-    return Turn.of(context)
+        turn = load_turn(context[RESUMED_TURN].pending, context)
+    else:
+        turn = Turn.of(context)
+    turn.around_store = context.get(AROUND_STORE)
+    return turn
 
 
 def _check_resumed(settings: RequestSettings) -> None:

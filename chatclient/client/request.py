@@ -211,6 +211,11 @@ class ChatClientRequestSpec:
         """The settings of this request."""
         return self._settings
 
+    @property
+    def pipeline(self) -> Pipeline:
+        """What runs this request."""
+        return self._pipeline
+
     def mutate(self) -> ChatClientBuilder:
         """Return a builder with the settings of this request as defaults."""
         return ChatClientBuilder(self._pipeline.shared, self._settings.as_defaults())

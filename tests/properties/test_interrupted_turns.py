@@ -96,6 +96,9 @@ def test_interrupt_restores_thread_state() -> None:
         async def add(self, response: ChatResponse, runtime: Runtime) -> None:
             """Do nothing."""
 
+        def replay(self, response: ChatResponse) -> None:
+            """Do nothing."""
+
     async def work() -> None:
         with callers.CallerDeadline(0.0), model_calls.record_usage(Purse()):
             pass

@@ -130,6 +130,12 @@ class ToolCallingAdvisor:
             adapted.manager = manager
         return adapted
 
+    def with_manager(self, change: Callable[[ToolCallingManager], ToolCallingManager]) -> Self:
+        """Return a copy with the manager that *change* returns for the present one."""
+        adapted = copy.copy(self)
+        adapted.manager = change(self.manager)
+        return adapted
+
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the final response of the loop."""
         if request.prompt.options.internal_tool_execution_enabled is False:

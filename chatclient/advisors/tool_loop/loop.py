@@ -16,7 +16,7 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Generation
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID, ToolCallback
-from chatclient.chat.turn import EARLIER_MESSAGES, TURN
+from chatclient.chat.turn import EARLIER_MESSAGES, TURN, TURN_CLOCK
 from chatclient.errors import ToolLoopError
 from chatclient.tools.execution.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.execution.compensation import rewritten, with_undone
@@ -310,9 +310,7 @@ class ToolLoop:
         if result.return_direct:
             return await self._answer_with(response, result.generations())
         limits = self.advisor.manager.limits
-        between = limits.breach_between_rounds(
-            self.tool_turn.rounds, time.monotonic() - self.tool_turn.started
-        )
+        between = limits.breach_between_rounds(self.tool_turn.rounds, self.tool_turn.seconds())
         breach = result.breach if limits.on_exceeded != "tell_model" else None
         breach = breach or between
         if breach is None:
@@ -376,7 +374,11 @@ class ToolLoop:
 
 def new_tool_turn(request: ChatClientRequest) -> ToolTurn:
     """Return the state of the tools for a run of the loop with *request*."""
-    turn = ToolTurn(_tool_context(request, request.prompt.options), turn_of(request).id)
+    turn = ToolTurn(
+        _tool_context(request, request.prompt.options),
+        turn_of(request).id,
+        clock=request.context.get(TURN_CLOCK, time.monotonic),
+    )
     turn.executions.extend(request.context.get(TOOL_EXECUTIONS, ()))
     undo_log = request.runtime.undo_log
     if undo_log is not None:

@@ -189,7 +189,13 @@ class Compensation:
             try:
                 # The deadline of the turn has usually passed.
                 with CallerDeadline(None), runtime.observe(ToolUndo(call, cause)) as step:
-                    await _compensate(tool.metadata.compensation, tool, run, values)
+                    undo = functools.partial(
+                        _compensate, tool.metadata.compensation, tool, run, values
+                    )
+                    if toolset.around_undo is None:
+                        await undo()
+                    else:
+                        await toolset.around_undo(values.idempotency_key, undo)
                     step.result = undone = _undone(execution, cause)
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
                 # The request is not cancelled here, only something that the function awaited. The

@@ -1,8 +1,9 @@
 """The tool calling manager: finds and runs the tools that models call."""
 
+import copy
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from chatclient._internal.checks import check_callable, check_method, check_number, check_type
 from chatclient._internal.frozen import merged
@@ -42,6 +43,7 @@ from chatclient.tools.execution.result import (
 )
 from chatclient.tools.execution.round import ToolRound
 from chatclient.tools.execution.toolset import (
+    AroundUndo,
     Callbacks,
     ToolCallbackResolver,
     Toolset,
@@ -106,18 +108,41 @@ class ToolCallingManager:
             raise UsageError(msg)
         self.limits = limits or ToolLimits()
         self._resolver = resolver
-        checked = _checked(interceptors)
-        self._chain = InterceptorChain(checked, invoke_tool)
-        self._resumed_chain = InterceptorChain((*checked, apply_decision), invoke_tool)
+        self._around_undo: AroundUndo | None = None
+        self._set_interceptors(_checked(interceptors))
         self._exception_processor = exception_processor or ToolFailurePolicy()
         self._max_concurrency = max_concurrency
         self._blocking_concurrency = blocking_concurrency
         self._eager_reads = eager_reads
         self._approvals: tuple[ToolApproval, ...] | None = None
         if wait_together:
-            self._approvals = tuple(each for each in checked if isinstance(each, ToolApproval))
+            self._approvals = tuple(
+                each for each in self._interceptors if isinstance(each, ToolApproval)
+            )
         # The last list of tools, by name: usually all rounds of all requests have the same list.
         self._offered_cache: tuple[object, Callbacks] = (None, {})
+
+    def _set_interceptors(self, interceptors: tuple[ToolInterceptor, ...]) -> None:
+        self._interceptors = interceptors
+        self._chain = InterceptorChain(interceptors, invoke_tool)
+        self._resumed_chain = InterceptorChain((*interceptors, apply_decision), invoke_tool)
+
+    def recorded(self, interceptor: ToolInterceptor, around_undo: AroundUndo) -> Self:
+        """Return a copy that records its calls, to repeat a turn without running them again.
+
+        No tool of the copy starts while the model is still streaming.
+
+        Args:
+            interceptor: Runs around each call, outside of the other interceptors.
+            around_undo: Runs around each function that undoes a call.
+        """
+        manager = copy.copy(self)
+        manager._record(interceptor, around_undo)  # noqa: SLF001 - of the same class
+        return manager
+
+    def _record(self, interceptor: ToolInterceptor, around_undo: AroundUndo) -> None:
+        self._eager_reads, self._around_undo = False, around_undo
+        self._set_interceptors((interceptor, *self._interceptors))
 
     def resolve_tool_definitions(self, options: ChatOptions) -> list[ToolDefinition]:
         """Return the definitions of the tools in *options*.
@@ -196,12 +221,9 @@ class ToolCallingManager:
         """Run the calls that waited, as one round of *turn*; see `resume_tool_calls`."""
         # Allowed when made, whatever `tool_choice` says now.
         prompt = Prompt.of(pending.messages, options.mutate(tool_choice=None))
-        toolset = self._toolset(prompt.options, turn)
         decided = decision_context(pending, decisions)
         try:
-            for call in (*pending.pending, *pending.held):
-                decision = decided[DECISIONS].get(call.id, APPROVE)
-                await _check_resumed(call, decision, toolset, runtime)
+            await self.check_decisions(pending, decisions, options, runtime, turn)
         except BaseException:
             turn.abandoned = True  # still pending: nothing that it has done is undone
             raise
@@ -219,6 +241,24 @@ class ToolCallingManager:
         if waiting is not None:
             waiting = replace(waiting, breach=breach)
         return replace(result, breach=breach, pending_turn=waiting)
+
+    async def check_decisions(
+        self,
+        pending: PendingTurn,
+        decisions: Mapping[str, Decision],
+        options: ChatOptions,
+        runtime: Runtime,
+        turn: ToolTurn | None = None,
+    ) -> None:
+        """Check that *decisions* can be applied to *pending*, without running anything.
+
+        Raises:
+            ToolUsageError: A tool is missing, or cannot be run with the arguments of a decision.
+        """
+        toolset = self._toolset(options, turn or ToolTurn())
+        decided = decision_context(pending, decisions)[DECISIONS]
+        for call in (*pending.pending, *pending.held):
+            await _check_resumed(call, decided.get(call.id, APPROVE), toolset, runtime)
 
     def execute(
         self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
@@ -295,7 +335,7 @@ class ToolCallingManager:
         if cached is not callbacks:
             by_name = {callback.definition.name: callback for callback in callbacks}
             self._offered_cache = (callbacks, by_name)
-        return Toolset(by_name, turn.unoffered, self._resolver)
+        return Toolset(by_name, turn.unoffered, self._resolver, around_undo=self._around_undo)
 
     def watched(self, prompt: Prompt, runtime: Runtime, turn: ToolTurn) -> Runtime:
         """Return *runtime* for a model call that continues *prompt*, with eager reads if enabled.

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,7 +47,8 @@ class ToolTurn:
         failures: The number of rounds in which each tool failed in each way.
         executions: All calls so far.
         rounds: The number of model calls.
-        started: When the turn started, on the clock of `time.monotonic`.
+        clock: Measures how long the turn takes, in seconds.
+        started: When the turn started, on that clock.
         unoffered: Tools by name that are run although the model was not offered them.
         early_calls: Calls that were started while the model was streaming; see `streamed_call`.
         resumed: Whether the turn continues a pending one.
@@ -62,7 +63,8 @@ class ToolTurn:
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     executions: list[ToolExecution] = field(default_factory=list)
     rounds: int = 0
-    started: float = field(default_factory=time.monotonic)
+    clock: Callable[[], float] = time.monotonic
+    started: float = field(init=False)
     unoffered: Mapping[str, ToolCallback] = EMPTY
     early_calls: dict[StreamedCall, BackgroundJob[Any]] = field(default_factory=dict)
     resumed: bool = False
@@ -74,6 +76,7 @@ class ToolTurn:
     _failed_in_round: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.started = self.clock()
         self.keys = IdempotencyKeys(self.identity)
         self.compensation = Compensation(self.keys, self.executions)
 
@@ -119,7 +122,7 @@ class ToolTurn:
             agents=result.agents,
             failures=tuple((*key, count) for key, count in self.failures.items()),
             repeats=tuple((*key, *seen) for key, seen in self._repeats.items()),
-            seconds=time.monotonic() - self.started,
+            seconds=self.seconds(),
             notes={_SEED: self.keys.seed(self.context)},
             breach=result.breach,
             # Not serialisable; dropped so that stored turns behave alike.
@@ -166,6 +169,10 @@ class ToolTurn:
             if isinstance(message, AssistantMessage):
                 self.keys.count(message.tool_calls)
         self.compensation.add_earlier(turn)
+
+    def seconds(self) -> float:
+        """Return how long the turn has taken so far."""
+        return self.clock() - self.started
 
     def repeats(self, call: ToolCall) -> int:
         """Return how often in a row *call* has been made with the same result."""

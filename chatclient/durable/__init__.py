@@ -1,0 +1,62 @@
+"""Turns that survive crashes, deployments and long waits, on an engine for durable execution."""
+
+from typing import TYPE_CHECKING
+
+from chatclient._internal.public_names import lazy_exports
+
+if TYPE_CHECKING:
+    from chatclient.durable.client import (
+        DurableClient as DurableClient,
+        DurableRequest as DurableRequest,
+    )
+    from chatclient.durable.engine import (
+        Engine as Engine,
+    )
+    from chatclient.durable.events import (
+        DurableEvent as DurableEvent,
+        RoundRestarted as RoundRestarted,
+    )
+    from chatclient.durable.handle import (
+        DurableTurn as DurableTurn,
+        TurnState as TurnState,
+        TurnStatus as TurnStatus,
+    )
+    from chatclient.durable.launching import (
+        connect as connect,
+        launch as launch,
+    )
+    from chatclient.durable.map import (
+        MapResult as MapResult,
+        TurnMap as TurnMap,
+    )
+    from chatclient.durable.queues import (
+        Rate as Rate,
+        TurnQueue as TurnQueue,
+    )
+    from chatclient.durable.recorded_errors import (
+        error_from_dict as error_from_dict,
+        error_to_dict as error_to_dict,
+    )
+    from chatclient.durable.recorded_model import (
+        TurnRetries as TurnRetries,
+    )
+    from chatclient.durable.recording import (
+        ExecutionLostError as ExecutionLostError,
+        OnInterrupted as OnInterrupted,
+        Publisher as Publisher,
+        Recording as Recording,
+        StepRecorder as StepRecorder,
+    )
+    from chatclient.durable.registry import (
+        durable as durable,
+    )
+    from chatclient.durable.requests import (
+        recorded as recorded,
+        request_from_dict as request_from_dict,
+        request_to_dict as request_to_dict,
+    )
+    from chatclient.durable.results import (
+        TurnResult as TurnResult,
+    )
+else:  # not seen by type checkers, which would take any name for one that exists
+    __getattr__, __dir__ = lazy_exports(__name__)

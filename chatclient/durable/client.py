@@ -1,0 +1,202 @@
+"""`DurableClient`: starts turns that survive crashes."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from chatclient._internal.checks import checked_id, seconds
+from chatclient.chat.model import PromptLike
+from chatclient.client.options import complete_options
+from chatclient.client.request import ChatClientRequestSpec
+from chatclient.durable.handle import DurableTurn, turn_id
+from chatclient.durable.map import TurnMap
+from chatclient.durable.requests import request_to_dict, tool_names
+from chatclient.durable.results import TurnResult
+from chatclient.errors import UsageError
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.runtime import BLOCKING
+from chatclient.tools.execution.approval import Decision
+from chatclient.tools.pending_turn import PendingTurn
+
+if TYPE_CHECKING:  # it imports most of the package; and the engine needs the extra
+    from chatclient.client.client import ChatClient
+    from chatclient.durable.engine import Engine
+
+DurableRequest = ChatClientRequestSpec | PromptLike
+"""A request of the client, or what `client.prompt(...)` takes."""
+
+
+class DurableClient:
+    """A client whose turns survive crashes and restarts; `durable` makes one.
+
+    Turns run in processes that have called `launch`. Each method has an asynchronous twin with an
+    `a` before its name.
+
+    Attributes:
+        client: The client.
+        name: Its name in the database.
+    """
+
+    def __init__(self, client: "ChatClient", name: str, runner: object) -> None:
+        self.client = client
+        self.name = name
+        self._pipeline = client.prompt().pipeline
+        self._runner = runner  # the registry of runners does not keep it
+
+    def __repr__(self) -> str:
+        return f"DurableClient({self.name!r}, {self.client!r})"
+
+    def prompt(self, prompt: PromptLike | None = None) -> ChatClientRequestSpec:
+        """Return a new request for `start`, as `ChatClient.prompt` does."""
+        return self.client.prompt(prompt)
+
+    def start(
+        self,
+        prompt: DurableRequest,
+        *,
+        key: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        delay: float | timedelta | None = None,
+        limit_key: str | None = None,
+        streaming: bool = False,
+    ) -> DurableTurn:
+        """Start a turn, and return its handle at once.
+
+        The deadline of a request counts from now; the time in which the turn waits for decisions
+        does not count.
+
+        Args:
+            prompt: A text or messages, or a request: `durable_client.prompt(...)`, with options,
+                tool context and params that have a JSON form.
+            key: Identifies the turn: if there is a turn with this key, its handle is returned,
+                and nothing is started. Default: a new one.
+            queue: The name of a queue, whose workers run the turn. Default: this process, if it
+                runs turns.
+            priority: Turns with lower numbers, from 1, start later than those without.
+            delay: Seconds after which the turn may start.
+            limit_key: The user or tenant whose limits apply, for queues with limits per key.
+            streaming: Whether events are published while the turn runs, for `events`.
+
+        Raises:
+            UsageError: The request cannot be stored, there is no such queue, or this process has no
+                engine.
+        """
+        from chatclient.durable.engine import Enqueued, current_engine  # noqa: PLC0415 - an extra
+
+        engine = current_engine()
+        wait = None if delay is None else seconds("delay", delay)
+        how = Enqueued(queue, priority, wait, limit_key)
+        engine.check_queue(how)
+        request = self._request(prompt)
+        limit = request.settings.deadline
+        key = uuid4().hex if key is None else checked_id(key, "the key of a turn")
+        id = turn_id(self.name, key)
+        now = time.time()
+        data = {
+            "client": self.name,
+            "turn": id,
+            "segment": 1,
+            "request": request_to_dict(request),
+            "started": now,
+            "deadline": None if limit is None else now + limit,
+            "tools": tool_names(self._pipeline),
+            "streaming": streaming,
+            "queue": queue,
+            "resume": None,
+        }
+        engine.start(id, data, how)
+        return self._handle(engine, id)
+
+    async def astart(self, prompt: DurableRequest, **how: Any) -> DurableTurn:
+        """Start a turn; see `start`, which has the same arguments."""
+        return await asyncio.to_thread(lambda: self.start(prompt, **how))
+
+    def call(self, prompt: DurableRequest, **how: Any) -> TurnResult:
+        """Start a turn, and wait for its result; the arguments are those of `start`."""
+        return self.start(prompt, **how).result()
+
+    async def acall(self, prompt: DurableRequest, **how: Any) -> TurnResult:
+        """Start a turn, and wait for its result; the arguments are those of `start`."""
+        turn = await self.astart(prompt, **how)
+        return await turn.aresult()
+
+    def map(
+        self,
+        prompts: Iterable[DurableRequest] | Mapping[str, DurableRequest],
+        *,
+        key: str,
+        **how: Any,
+    ) -> TurnMap:
+        """Start a turn for each of many prompts; repeated with the same key, nothing starts twice.
+
+        Args:
+            prompts: The prompts; a mapping gives them keys.
+            key: Identifies the map; the keys of the turns begin with it.
+            **how: As in `start`, for all turns, such as `queue`.
+
+        Returns:
+            The turns: iterate over them for the results.
+        """
+        keyed: Mapping[Any, DurableRequest] = (
+            prompts if isinstance(prompts, Mapping) else _by_position(prompts)
+        )
+        turns = {
+            str(each): self.start(prompt, key=f"{key}/{each}", **how)
+            for each, prompt in keyed.items()
+        }
+        return TurnMap(turns)
+
+    async def amap(
+        self,
+        prompts: Iterable[DurableRequest] | Mapping[str, DurableRequest],
+        *,
+        key: str,
+        **how: Any,
+    ) -> TurnMap:
+        """Start a turn for each of many prompts; see `map`."""
+        return await asyncio.to_thread(lambda: self.map(prompts, key=key, **how))
+
+    def turn(self, id: str | None = None, *, key: str | None = None) -> DurableTurn:
+        """Return the handle of a turn that was started in any process.
+
+        Args:
+            id: The `id` of its handle.
+            key: The key that it was started with, instead of the id.
+
+        Raises:
+            UsageError: Not exactly one of them is given, or this process has no engine.
+        """
+        from chatclient.durable.engine import current_engine  # noqa: PLC0415 - an extra
+
+        if (id is None) == (key is None):
+            msg = "give either the id or the key of the turn"
+            raise UsageError(msg)
+        return self._handle(current_engine(), turn_id(self.name, key or "") if id is None else id)
+
+    def _handle(self, engine: "Engine", id: str) -> DurableTurn:
+        return DurableTurn(engine, id, self._check_decisions)
+
+    def _request(self, prompt: DurableRequest) -> ChatClientRequestSpec:
+        if not isinstance(prompt, ChatClientRequestSpec):
+            return self.client.prompt(prompt)
+        if prompt.pipeline is not self._pipeline:
+            msg = (
+                f"the request must be one of this client: durable_client.prompt(...), without a"
+                f" model of its own; {self.name!r} runs all of its turns with its own model"
+            )
+            raise UsageError(msg)
+        return prompt
+
+    def _check_decisions(self, pending: PendingTurn, decisions: dict[str, Decision]) -> None:
+        pipeline = self._pipeline
+        shared, defaults = pipeline.shared, pipeline.defaults
+        options = drive(complete_options(shared, defaults, pending.messages, BLOCKING))
+        drive(shared.manager.check_decisions(pending, decisions, options, BLOCKING))
+
+
+def _by_position(prompts: Iterable[DurableRequest]) -> dict[str, DurableRequest]:
+    return {str(position): prompt for position, prompt in enumerate(prompts)}

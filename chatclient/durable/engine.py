@@ -1,0 +1,229 @@
+"""The engine of durable turns in this process: DBOS, which runs turns, or a connection to it."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from chatclient.durable.extra import DBOS, DBOSClient, SetWorkflowID, WorkflowStatus, dbos_errors
+from chatclient.durable.workflow import EVENTS, PUBLISH_SECONDS, WORKFLOW, run_turn
+from chatclient.errors import UsageError
+
+T = TypeVar("T")
+
+APPLICATION = "chatclient"
+RUNNING = ("PENDING", "ENQUEUED", "DELAYED")
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """How a turn is enqueued.
+
+    Attributes:
+        queue: The name of the queue, or None to run the turn in this process if possible.
+        priority: Turns with lower numbers start first; None is the highest priority.
+        delay: Seconds after which it may start.
+        limit_key: The key for limits per key, such as a user or tenant.
+    """
+
+    queue: str | None = None
+    priority: int | None = None
+    delay: float | None = None
+    limit_key: str | None = None
+
+
+class Engine:
+    """Starts turns and reads their state; of a process that runs turns or of any other.
+
+    Args:
+        control: DBOS, if this process runs turns; otherwise a client of DBOS.
+        application: The name of the application.
+        runs_turns: Whether this process runs turns.
+        close: Called by `close` with the seconds to wait for running turns.
+    """
+
+    def __init__(
+        self,
+        control: type[DBOS] | DBOSClient,
+        application: str,
+        *,
+        runs_turns: bool,
+        close: Callable[[float], None],
+    ) -> None:
+        self._control: Any = control
+        self._default_queue = default_queue(application)
+        self.runs_turns = runs_turns
+        self._close = close
+        self._has_key_limits: dict[str, bool] = {}  # of the queues that turns were started in
+
+    def check_queue(self, how: Enqueued) -> None:
+        """Check that a turn can be enqueued like this; otherwise no worker would take it.
+
+        Raises:
+            UsageError: There is no such queue, or a key is missing or given needlessly.
+        """
+        name = how.queue
+        if name is None:
+            return
+        if name not in self._has_key_limits:
+            queue = outside(self._control.retrieve_queue, name)
+            if queue is None:
+                msg = (
+                    f"there is no queue {name!r} in the database: launch(url, queues=[...]) creates"
+                    " it, in a process that runs turns"
+                )
+                raise UsageError(msg)
+            self._has_key_limits[name] = outside(
+                lambda: (
+                    (queue.partition_concurrency, queue.partition_worker_concurrency)
+                    != (None, None)
+                    or queue.partition_limiter is not None
+                )
+            )
+        if self._has_key_limits[name] != (how.limit_key is not None):
+            needed = (
+                "needs a limit_key, for its limits" if how.limit_key is None else "has no limit"
+            )
+            msg = f"a turn in queue {name!r} {needed} per key"
+            raise UsageError(msg)
+
+    def start(self, id: str, data: dict[str, Any], how: Enqueued, *, reject: bool = False) -> bool:
+        """Start a segment of a turn; return whether the id was new, if *reject*."""
+        here = self.runs_turns and how == Enqueued() and not reject
+
+        def run_here() -> None:
+            with SetWorkflowID(id):
+                DBOS.start_workflow(run_turn, data)
+
+        if here:
+            outside(run_here)
+            return True
+        options: dict[str, Any] = {
+            "workflow_name": WORKFLOW,
+            "workflow_id": id,
+            "queue_name": how.queue or self._default_queue,
+            "priority": how.priority,
+            "delay_seconds": how.delay,
+            "queue_partition_key": how.limit_key,
+            "workflow_id_reuse_policy": "reject" if reject else None,
+        }
+        options = {name: value for name, value in options.items() if value is not None}
+        enqueue = (
+            self._control.enqueue_workflow_with_options
+            if self.runs_turns
+            else self._control.enqueue
+        )
+        try:
+            outside(enqueue, options, data)
+        except dbos_errors.DBOSWorkflowIDInUseError:
+            return False
+        return True
+
+    def status(self, id: str) -> WorkflowStatus | None:
+        """Return the status of the workflow *id*, or None if there is none."""
+        found = self.statuses(workflow_ids=[id])
+        return found[0] if found else None
+
+    def statuses(self, **filters: Any) -> list[WorkflowStatus]:
+        """Return the workflows that match the filters of `DBOS.list_workflows`."""
+        return outside(lambda: self._control.list_workflows(**filters))
+
+    def cancel(self, id: str) -> None:
+        """Cancel the workflow *id*."""
+        outside(self._control.cancel_workflow, id)
+
+    def delete(self, ids: list[str]) -> None:
+        """Delete workflows, with their steps and events."""
+        outside(self._control.delete_workflows, ids)
+
+    def set_attributes(self, id: str, attributes: dict[str, Any]) -> None:
+        """Set attributes of the workflow *id*."""
+        outside(self._control.update_workflow_attributes, id, attributes)
+
+    def events(self, id: str) -> Iterator[Any]:
+        """Yield the published events of the workflow *id*, until it has ended."""
+        stream = outside(
+            lambda: self._control.read_stream(id, EVENTS, polling_interval_sec=PUBLISH_SECONDS)
+        )
+        with closing(stream):
+            while (events := outside(lambda: next(stream, None))) is not None:
+                yield from events
+
+    def close(self, drain_seconds: float = 0.0) -> None:
+        """Stop; turns that still run after *drain_seconds* are continued by other processes."""
+        global _current  # noqa: PLW0603 - DBOS is one per process, too
+        if _current is self:
+            _current = None
+        self._close(drain_seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_current: Engine | None = None
+
+
+def has_engine() -> bool:
+    """Return whether this process has an engine."""
+    return _current is not None
+
+
+def set_engine(engine: Engine) -> Engine:
+    """Make *engine* that of this process, and return it."""
+    global _current  # noqa: PLW0603 - DBOS is one per process, too
+    _current = engine
+    return engine
+
+
+def current_engine() -> Engine:
+    """Return the engine of this process.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if _current is None:
+        msg = (
+            "durable turns need a database: call chatclient.durable.launch(url) in a process that"
+            " runs turns, or connect(url) in one that only starts them"
+        )
+        raise UsageError(msg)
+    return _current
+
+
+def outside(function: Callable[..., T], *args: Any) -> T:
+    """Call *function* outside of the workflow that may be running, in which it would be a step."""
+    context = Context()
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return context.run(function, *args)
+    with ThreadPoolExecutor(1) as thread:  # DBOS refuses blocking calls on the thread of a loop
+        return thread.submit(context.run, function, *args).result()
+
+
+def default_queue(application: str) -> str:
+    """Return the queue of turns that are started without one in a process that runs no turns."""
+    return application if application == APPLICATION else f"{APPLICATION} {application}"
+
+
+def reject_older_turns(live: set[str]) -> None:
+    """End the turns of versions that are not among *live*."""
+    engine = _current
+    if engine is None:
+        return
+    filters = {"name": WORKFLOW, "status": [*RUNNING], "load_input": False, "load_output": False}
+    for status in engine.statuses(**filters):
+        if status.app_version is None or status.app_version in live:
+            continue
+        reason = (
+            f"turn {status.workflow_id!r} was started by version {status.app_version!r} of the"
+            " application, of which no worker is running"
+        )
+        engine.set_attributes(status.workflow_id, {"rejected": reason})
+        engine.cancel(status.workflow_id)

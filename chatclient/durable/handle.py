@@ -1,0 +1,345 @@
+"""`DurableTurn`: a handle of a durable turn, in any process."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from chatclient.durable.events import DurableEvent, events_from_dicts
+from chatclient.durable.results import (
+    TurnResult,
+    decisions_to_dict,
+    last_event,
+    result_from_dict,
+)
+from chatclient.errors import DurableTurnError, TurnCancelledError, TurnVersionError, UsageError
+from chatclient.tools.execution.approval import Decision, Decisions, decisions_for
+from chatclient.tools.pending_turn import PendingTurn
+
+if TYPE_CHECKING:  # only loaded with the extra
+    from chatclient.durable.engine import Engine
+    from chatclient.durable.extra import WorkflowStatus
+
+TurnState: TypeAlias = Literal["queued", "running", "waiting", "done", "failed", "cancelled"]
+"""Where a durable turn is; `waiting` means for decisions about its tool calls."""
+
+_STATES: dict[str, TurnState] = {
+    "DELAYED": "queued",
+    "ENQUEUED": "queued",
+    "PENDING": "running",
+    "ERROR": "failed",
+    "CANCELLED": "cancelled",
+    "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "failed",
+}
+_FIRST_POLL, _LONGEST_POLL, _SLOWER = 0.01, 0.5, 1.2  # seconds, seconds, factor
+
+_SEGMENTS_AT_ONCE, _TURNS_AT_ONCE = 4, 500
+
+CheckDecisions = Callable[[PendingTurn, dict[str, Decision]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStatus:
+    """The status of a durable turn.
+
+    Attributes:
+        state: Where it is.
+        version: The version of the application that runs it, or None before it has run.
+        queue: The queue that it waits in or was taken from, or None.
+    """
+
+    state: TurnState
+    version: str | None
+    queue: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """A workflow of the turn: the first one, or one that continues after decisions."""
+
+    id: str
+    number: int
+    status: "WorkflowStatus"
+
+    @property
+    def result(self) -> TurnResult | None:
+        """The result, if it has succeeded."""
+        status = self.status
+        return result_from_dict(output_of(status)) if status.status == "SUCCESS" else None
+
+
+class DurableTurn:
+    """A durable turn that was started: reads its result, events and status, and sends decisions.
+
+    Each method has an asynchronous twin with an `a` before its name.
+
+    Args:
+        engine: The engine of this process.
+        id: The id of the turn.
+        check_decisions: Checks whether decisions can be applied.
+
+    Attributes:
+        engine: The engine of this process.
+        id: The id of the turn, with which any process gets a handle: `durable_client.turn(id)`.
+    """
+
+    def __init__(self, engine: "Engine", id: str, check_decisions: CheckDecisions) -> None:
+        self.id = id
+        self.engine = engine
+        self._check_decisions = check_decisions
+        self._known = 1  # the number of a segment that exists
+
+    def __repr__(self) -> str:
+        return f"DurableTurn({self.id!r})"
+
+    def status(self) -> TurnStatus:
+        """Return where the turn is.
+
+        Raises:
+            UsageError: There is no such turn.
+        """
+        status = self._segment().status
+        return TurnStatus(_state(status), status.app_version, status.queue_name)
+
+    async def astatus(self) -> TurnStatus:
+        """Return where the turn is; see `status`."""
+        return await asyncio.to_thread(self.status)
+
+    def result(self, timeout: float | None = None) -> TurnResult:
+        """Wait until the turn has ended, or waits for decisions, and return its result.
+
+        Args:
+            timeout: The maximum time to wait in seconds.
+
+        Raises:
+            TimeoutError: *timeout* has passed; the turn continues.
+            TurnCancelledError: The turn was cancelled.
+            DurableTurnError: The turn cannot be continued.
+            ChatClientError: The turn failed; the error is that of its request.
+        """
+        polls = _Polls(timeout)
+        while (result := self._result_so_far()) is None:
+            time.sleep(polls.next_pause())
+        return result
+
+    async def aresult(self, timeout: float | None = None) -> TurnResult:  # noqa: ASYNC109
+        """Wait until the turn has ended; see `result`."""
+        polls = _Polls(timeout)
+        while (result := await asyncio.to_thread(self._result_so_far)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(polls.next_pause())
+        return result
+
+    def events(self) -> Generator[DurableEvent, None, None]:
+        """Yield the events of the turn from its beginning, until it has ended or waits.
+
+        The last one is `Done` or `ApprovalNeeded`; it is the only one unless the turn was started
+        with `streaming=True`.
+
+        Raises:
+            ChatClientError: The turn failed, as in `result`.
+        """
+        segment = self._segment()
+        for number in range(1, segment.number + 1):
+            yield from events_from_dicts(self.engine.events(segment_id(self.id, number)))
+        yield last_event(self.result())
+
+    async def aevents(self) -> AsyncGenerator[DurableEvent, None]:
+        """Yield the events of the turn; see `events`."""
+        with closing(self.events()) as events:
+            while (event := await asyncio.to_thread(lambda: next(events, None))) is not None:
+                yield event
+
+    def decide(self, decisions: Decisions) -> None:
+        """Continue a turn that waits, with decisions about its calls; applied once.
+
+        Args:
+            decisions: As in `ChatClient.resume`; `pending_turn.to_decide()` has the ids.
+
+        Raises:
+            UsageError: The turn does not wait, has been continued by other decisions, or a
+                decision is missing or cannot be applied; nothing was changed.
+        """
+        segment = self._segment()
+        result = segment.result
+        pending = None if result is None else result.pending_turn
+        if pending is None:
+            msg = f"turn {self.id!r} does not wait for decisions: it is {self.status().state}"
+            raise UsageError(msg)
+        given = decisions_for(pending, decisions)
+        self._check_decisions(pending, given)
+        resume = {"turn": pending.to_json(), "decisions": decisions_to_dict(given)}
+        if not self._continue(segment, {"resume": resume}):
+            msg = f"turn {self.id!r} has been continued by other decisions"
+            raise UsageError(msg)
+
+    async def adecide(self, decisions: Decisions) -> None:
+        """Continue a turn that waits; see `decide`."""
+        await asyncio.to_thread(self.decide, decisions)
+
+    def cancel(self) -> None:
+        """Cancel the turn; what its tools have done is undone, where they say how.
+
+        Does nothing if it has ended. A tool that runs is cancelled at its next `await`.
+        """
+        segment = self._segment()
+        result = segment.result
+        if result is None:
+            self.engine.cancel(segment.id)
+        elif result.pending_turn is not None:
+            # Takes the place of decisions, and ends with an error.
+            self._continue(segment, {"cancelled": True})
+
+    async def acancel(self) -> None:
+        """Cancel the turn; see `cancel`."""
+        await asyncio.to_thread(self.cancel)
+
+    def delete(self) -> None:
+        """Delete all that is stored of the turn, which has ended or waits for decisions.
+
+        Raises:
+            UsageError: It is queued or running: cancel it first.
+        """
+        segment = self._segment()
+        if (state := _state(segment.status)) in ("queued", "running"):
+            msg = f"turn {self.id!r} is {state}; cancel it before it is deleted"
+            raise UsageError(msg)
+        self.engine.delete([segment_id(self.id, n + 1) for n in range(segment.number)])
+        self._known = 1
+
+    async def adelete(self) -> None:
+        """Delete all that is stored of the turn; see `delete`."""
+        await asyncio.to_thread(self.delete)
+
+    # --- segments ---
+
+    def _segment(self) -> _Segment:
+        """Return the last segment.
+
+        Raises:
+            UsageError: There is no such turn.
+        """
+        last: _Segment | None = None
+        while True:
+            first = self._known if last is None else last.number + 1
+            numbers = {segment_id(self.id, n): n for n in range(first, first + _SEGMENTS_AT_ONCE)}
+            found = self.engine.statuses(workflow_ids=[*numbers], load_input=False)
+            if not found:
+                break
+            status = max(found, key=lambda each: numbers[each.workflow_id])
+            last = _Segment(status.workflow_id, numbers[status.workflow_id], status)
+            if len(found) < _SEGMENTS_AT_ONCE:
+                break
+        if last is None:
+            msg = f"there is no durable turn {self.id!r} in this database"
+            raise UsageError(msg)
+        self._known = last.number
+        return last
+
+    def _continue(self, segment: _Segment, changes: dict[str, Any]) -> bool:
+        """Start the segment after *segment*; return False if there is one already."""
+        from chatclient.durable.engine import Enqueued  # noqa: PLC0415 - an extra
+
+        (status,) = self.engine.statuses(workflow_ids=[segment.id])
+        assert status.input is not None  # noqa: S101 - all workflows have one
+        (data,) = status.input["args"]
+        left = output_of(status)["seconds_left"]
+        data = {
+            **data,
+            "segment": segment.number + 1,
+            "started": time.time(),
+            "deadline": None if left is None else time.time() + left,
+            **changes,
+        }
+        how = Enqueued(data["queue"], status.priority or None, None, status.queue_partition_key)
+        id = segment_id(self.id, segment.number + 1)
+        return self.engine.start(id, data, how, reject=True)
+
+    def _result_so_far(self) -> TurnResult | None:
+        """Return the result, or None while the turn is running.
+
+        Raises:
+            ChatClientError: It failed.
+        """
+        segment = self._segment()
+        status = segment.status
+        match status.status:
+            case "SUCCESS":
+                return segment.result
+            case "ERROR":
+                assert status.error is not None  # noqa: S101 - of a failed workflow
+                raise status.error
+            case "CANCELLED":
+                reason = (status.attributes or {}).get("rejected")
+                if reason is not None:
+                    raise TurnVersionError(reason, turn_id=self.id, version=status.app_version)
+                msg = f"turn {self.id!r} was cancelled"
+                raise TurnCancelledError(msg, turn_id=self.id)
+            case "MAX_RECOVERY_ATTEMPTS_EXCEEDED":
+                msg = (
+                    f"turn {self.id!r} is not continued any more, because the processes that ran it"
+                    " ended too often"
+                )
+                raise DurableTurnError(msg, turn_id=self.id)
+        return None
+
+
+def turn_id(client: str, key: str) -> str:
+    """Return the id of the turn of *client* with *key*."""
+    return f"{client}/{key.replace('#', '##')}"
+
+
+def segment_id(turn_id: str, number: int) -> str:
+    """Return the id of a segment of a turn, which is the id of no other turn."""
+    return turn_id if number == 1 else f"{turn_id}#{number}"
+
+
+def states_of(turns: Sequence[DurableTurn]) -> dict[str, TurnState]:
+    """Return the states of *turns* of one database by their ids, with few queries.
+
+    The outcome of a turn that has succeeded is not read, except for whether it waits.
+    """
+    found: dict[str, TurnState] = {}
+    for at in range(0, len(turns), _TURNS_AT_ONCE):
+        several = turns[at : at + _TURNS_AT_ONCE]
+        engine = several[0].engine
+        ids = [turn.id for turn in several]
+        for status in engine.statuses(workflow_ids=ids, load_input=False):
+            found[status.workflow_id] = _state(status)
+        for turn in several:
+            if found.get(turn.id) == "waiting":  # or decided already
+                found[turn.id] = turn.status().state
+    return found
+
+
+def _state(status: "WorkflowStatus") -> TurnState:
+    if status.status != "SUCCESS":
+        return _STATES[status.status]
+    return "done" if output_of(status)["pending"] is None else "waiting"
+
+
+def output_of(status: "WorkflowStatus") -> Mapping[str, Any]:
+    """Return the output of a workflow that has succeeded."""
+    output: Mapping[str, Any] = status.output or {}
+    return output
+
+
+class _Polls:
+    """The pauses between queries for a result: short at first."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._end = None if timeout is None else time.monotonic() + timeout
+        self._pause = _FIRST_POLL
+
+    def next_pause(self) -> float:
+        """Return the seconds to wait.
+
+        Raises:
+            TimeoutError: The time is up.
+        """
+        if self._end is not None and time.monotonic() >= self._end:
+            msg = "the durable turn has no result yet; it continues"
+            raise TimeoutError(msg)
+        pause, self._pause = self._pause, min(self._pause * _SLOWER, _LONGEST_POLL)
+        return pause

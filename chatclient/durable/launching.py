@@ -1,0 +1,188 @@
+"""`launch` and `connect`: begin to run durable turns, or to start them, in this process."""
+
+import math
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+from functools import partial
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from chatclient._internal.logging import get_logger
+from chatclient._internal.version import __version__
+from chatclient.durable.dbos_steps import JsonSerializer
+from chatclient.durable.engine import (
+    APPLICATION,
+    Engine,
+    default_queue,
+    has_engine,
+    outside,
+    reject_older_turns,
+    set_engine,
+)
+from chatclient.durable.extra import DBOS, DBOSClient, DBOSConfig, sqlalchemy as sa
+from chatclient.durable.liveness import Liveness
+from chatclient.durable.queues import TurnQueue
+from chatclient.durable.workflow import PUBLISH_SECONDS, detach_all, drain
+from chatclient.errors import UsageError
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+
+def launch(
+    database: str,
+    *,
+    queues: Iterable[TurnQueue] = (),
+    listen: Iterable[str] | None = None,
+    application: str = APPLICATION,
+    version: str | None = None,
+    takeover_seconds: float = 30.0,
+    reject_older: bool = False,
+    config: DBOSConfig | None = None,
+) -> Engine:
+    """Run durable turns in this process, and return the engine; close it at the end.
+
+    Create all durable clients first: turns of earlier processes continue immediately.
+
+    Args:
+        database: The URL of a PostgreSQL database, or `sqlite:///file` on a single machine. Its
+            tables are created.
+        queues: The queues; their limits replace those in the database.
+        listen: The names of the queues that this process takes turns from; default: all.
+        application: The name of the application, whose processes have the same durable clients.
+            Applications with different names may share a database, not a queue.
+        version: The version of the application. Turns continue in processes of the version that
+            started them only. Default: that of chatclient.
+        takeover_seconds: After how many seconds without a sign of life other processes continue
+            the turns of this one.
+        reject_older: Whether turns of other versions end with a `TurnVersionError` if no process
+            of their version is alive; otherwise they wait for one. Turns that wait for decisions
+            are not affected: they continue in the version of the process that gets them.
+        config: Further settings of DBOS.
+
+    Raises:
+        UsageError: This process has an engine already.
+    """
+    _check_no_engine()
+    executor = uuid4().hex
+    url = _url(database)
+    settings: DBOSConfig = {
+        "name": application,
+        "system_database_url": url,
+        "serializer": JsonSerializer(),
+        "executor_id": executor,
+        "log_level": "WARNING",
+        "notification_listener_polling_interval_sec": PUBLISH_SECONDS,
+        "application_version": version or f"chatclient {__version__}",
+        **(config or {}),
+    }
+    several = [TurnQueue(default_queue(application)), *queues]
+
+    def recover(silent: str) -> None:
+        # What the control plane of DBOS calls; it has no public name.
+        handles = outside(DBOS._recover_pending_workflows, [silent])  # noqa: SLF001
+        if handles:
+            log.info("turns taken over", executor=silent, turns=len(handles))
+
+    DBOS.migrate(url)
+    version = settings["application_version"] or ""
+    alive = Liveness(url, executor, version, takeover_seconds, recover)
+    if reject_older:
+        alive.each_beat = lambda: reject_older_turns(alive.live_versions())
+
+    def start() -> None:
+        DBOS(config=settings)
+        if listen is not None:
+            DBOS.listen_queues([*listen])
+        DBOS.launch()
+        for queue in several:
+            _register(queue)
+
+    alive.start()  # first, so that no turn belongs to an unknown process
+    try:
+        # In a thread without an event loop: DBOS would run the turns on the loop of the caller,
+        # and blocking calls there would wait for themselves.
+        outside_loop(start)
+    except BaseException:
+        outside_loop(DBOS.destroy)
+        alive.stop()
+        raise
+
+    def close(drain_seconds: float) -> None:
+        with ThreadPoolExecutor(1) as thread:
+            if drain_seconds > 0:
+                # No new turns are taken, and running ones have a second more than needed.
+                seconds = math.ceil(drain_seconds) + 1
+                destroy = partial(DBOS.destroy, workflow_completion_timeout_sec=seconds)
+                destroyed = thread.submit(Context().run, destroy)
+                drain(drain_seconds)
+                detach_all()
+                destroyed.result()
+            else:
+                detach_all()
+                thread.submit(Context().run, DBOS.destroy).result()
+        alive.stop()
+
+    return set_engine(Engine(DBOS, application, runs_turns=True, close=close))
+
+
+def connect(database: str, *, application: str = APPLICATION) -> Engine:
+    """Connect to the database of durable turns, to start turns and read their results.
+
+    The turns run in processes that have called `launch`, which also creates the tables.
+
+    Args:
+        database: The URL, as in `launch`.
+        application: The name of the application, as in `launch`.
+
+    Raises:
+        UsageError: This process has an engine already.
+    """
+    _check_no_engine()
+    client = DBOSClient(
+        system_database_url=_url(database),
+        serializer=JsonSerializer(),
+        application_name=application,
+    )
+    engine = Engine(client, application, runs_turns=False, close=lambda _: client.destroy())
+    return set_engine(engine)
+
+
+def outside_loop(function: Callable[[], T]) -> T:
+    """Call *function* in a thread without an event loop."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(Context().run, function).result()
+
+
+def _check_no_engine() -> None:
+    if has_engine():
+        msg = "this process has an engine of durable turns already; close it first"
+        raise UsageError(msg)
+
+
+def _url(database: str) -> str:
+    url = sa.make_url(database)
+    if url.get_backend_name() == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+    elif url.get_backend_name() != "sqlite":
+        msg = f"durable turns need PostgreSQL or SQLite, not {url.get_backend_name()!r}"
+        raise UsageError(msg)
+    return url.render_as_string(hide_password=False)
+
+
+def _register(queue: TurnQueue) -> None:
+    def rate(value: tuple[int, float] | None) -> Any:
+        return None if value is None else {"limit": value[0], "period": value[1]}
+
+    DBOS.register_queue(
+        queue.name,
+        global_concurrency=queue.concurrency,
+        worker_concurrency=queue.worker_concurrency,
+        limiter=rate(queue.rate),
+        partition_concurrency=queue.key_concurrency,
+        partition_worker_concurrency=queue.key_worker_concurrency,
+        partition_limiter=rate(queue.key_rate),
+        polling_interval_sec=queue.poll_seconds,
+    )

@@ -1,0 +1,106 @@
+"""Runs one segment of a durable turn: until its answer, or until it waits for decisions."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chatclient.client.pipeline import Pipeline
+from chatclient.durable.recorded_model import TurnRetries
+from chatclient.durable.recording import OnInterrupted, Publisher, Recording, StepRecorder
+from chatclient.durable.requests import recorded, request_from_dict, tool_names
+from chatclient.durable.results import decisions_from_dict, result_to_dict
+from chatclient.errors import ChatMemoryUnavailableError, TurnCancelledError, TurnVersionError
+from chatclient.runtime.cancellation import Cancellation, run_request
+from chatclient.runtime.runtime import ON_LOOP
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds
+_REPLAY_SECONDS = 10.0  # for a turn that is repeated after its deadline, until its next new step
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class SegmentRunner:
+    """Runs segments of the turns of one client.
+
+    Attributes:
+        pipeline: The pipeline of the client.
+        on_interrupted: What happens with interrupted calls of tools that write.
+        retries: Whether failed model calls are repeated.
+    """
+
+    pipeline: Pipeline
+    on_interrupted: OnInterrupted
+    retries: TurnRetries | None
+
+    async def run(
+        self, data: Mapping[str, Any], steps: StepRecorder, *, recovered: bool, publisher: Publisher
+    ) -> dict[str, Any]:
+        """Return the result of a segment, as JSON values.
+
+        Args:
+            data: What `segment` returns.
+            steps: Records the steps.
+            recovered: Whether an earlier execution has recorded steps.
+            publisher: Receives the events.
+        """
+        resume = data["resume"]
+        if recovered or resume is not None:
+            self._check_tools(data)
+        if data.get("cancelled"):
+            msg = f"turn {data['turn']!r} was cancelled while it waited for decisions"
+            raise TurnCancelledError(msg, turn_id=data["turn"])
+        pause = _FIRST_PAUSE
+        while True:
+            recording = Recording(
+                steps,
+                started=data["started"],
+                deadline=data["deadline"],
+                on_interrupted=self.on_interrupted,
+                publisher=publisher if data["streaming"] else None,
+            )
+            try:
+                return await self._run_once(data, recording, recovered=recovered)
+            except ChatMemoryUnavailableError:
+                # Repeated only if it failed before its first new step: nothing was undone then.
+                if recording.live or pause > _LONGEST_PAUSE:
+                    raise
+            await asyncio.sleep(pause)
+            pause, recovered = pause * 2, True
+
+    async def _run_once(
+        self, data: Mapping[str, Any], recording: Recording, *, recovered: bool
+    ) -> dict[str, Any]:
+        """Return the result of a segment, continuing after its recorded steps."""
+        deadline, resume = data["deadline"], data["resume"]
+        request = request_from_dict(self.pipeline, data["request"])
+        if resume is not None:
+            request = request.resuming(resume["turn"], decisions_from_dict(resume["decisions"]))
+        if deadline is not None:
+            left = max(deadline - time.time(), _REPLAY_SECONDS if recovered else 0.001)
+            request = request.deadline(left)
+        request = recorded(request, recording, data["turn"], retries=self.retries)
+        runtime = ON_LOOP.streamed_to(_discard) if data["streaming"] else ON_LOOP
+        cancellation = Cancellation()
+        work = request.pipeline.run(request.settings, runtime.with_cancellation(cancellation))
+        response = await run_request(work, cancellation)
+        return result_to_dict(response, recording.interrupted, deadline)
+
+    def _check_tools(self, data: Mapping[str, Any]) -> None:
+        """Check that this version has the tools that the turn was started with.
+
+        Raises:
+            TurnVersionError: Tools are missing.
+        """
+        missing = sorted(set(data["tools"]) - set(tool_names(self.pipeline)))
+        if missing:
+            names = ", ".join(missing)
+            msg = (
+                f"turn {data['turn']!r} was started with tools that the client {data['client']!r}"
+                f" does not have here: {names}. Run a worker of the version that started it"
+            )
+            raise TurnVersionError(msg, turn_id=data["turn"], missing_tools=missing)
+
+
+async def _discard(_event: object) -> None:
+    """Drop an event; the publisher has it."""

@@ -1,0 +1,105 @@
+"""The workflow of DBOS that runs a segment of a durable turn."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from chatclient.chat.events import StreamEvent, TextDelta
+from chatclient.durable.dbos_steps import DbosSteps
+from chatclient.durable.events import event_to_dict
+from chatclient.durable.extra import DBOS
+from chatclient.durable.recording import Publisher, StepRecorder
+from chatclient.errors import TurnVersionError
+
+WORKFLOW = "chatclient_turn"
+EVENTS = "events"
+"""The stream of the workflow with its events."""
+
+PUBLISH_SECONDS = 0.1
+"""How long events are collected before they are published."""
+
+
+class TurnRunner(Protocol):
+    """Runs the turns of one client."""
+
+    async def run(
+        self, data: Mapping[str, Any], steps: StepRecorder, *, recovered: bool, publisher: Publisher
+    ) -> dict[str, Any]:
+        """Return the outcome of a segment of a turn, as JSON values."""
+        ...
+
+
+runners: WeakValueDictionary[str, TurnRunner] = WeakValueDictionary()
+"""The clients of this process by name."""
+
+_active: set[DbosSteps] = set()
+
+
+class _StreamPublisher:
+    """Writes events to the stream of the workflow, several at a time.
+
+    It is used within steps only: outside of them, each write would be a step.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._events: list[StreamEvent | str] = []
+        self._written = time.monotonic()
+
+    async def publish(self, event: StreamEvent | str) -> None:
+        """Add an event, or the name of a step."""
+        last = self._events[-1] if self._events else None
+        if isinstance(event, TextDelta) and isinstance(last, TextDelta):
+            self._events[-1] = TextDelta(last.text + event.text)
+        else:
+            self._events.append(event)
+        if time.monotonic() - self._written > PUBLISH_SECONDS:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write the events so far."""
+        async with self._lock:  # concurrent writes to a stream wait for each other
+            events, self._events = self._events, []
+            self._written = time.monotonic()
+            values = [each for each in map(event_to_dict, events) if each is not None]
+            if values:
+                await DBOS.write_stream_async(EVENTS, values)
+
+
+@DBOS.workflow(name=WORKFLOW)
+async def run_turn(data: dict[str, Any]) -> dict[str, Any]:
+    """Run a segment; *data* is what `DurableClient.start` stores."""
+    runner = runners.get(data["client"])
+    if runner is None:
+        msg = (
+            f"this process has no durable client {data['client']!r}: create it before the worker"
+            f" starts, with durable(client, name={data['client']!r})"
+        )
+        raise TurnVersionError(msg, turn_id=data["turn"])
+    steps = await DbosSteps.open()
+    _active.add(steps)
+    try:
+        return await runner.run(
+            data, steps, recovered=steps.recovered, publisher=_StreamPublisher()
+        )
+    except BaseException:
+        if steps.stopped is not None:  # whatever the turn made of it
+            raise steps.stopped from None
+        raise
+    finally:
+        _active.discard(steps)
+
+
+def detach_all() -> None:
+    """Stop recording: what is cancelled from now on is continued by other processes."""
+    for steps in tuple(_active):
+        steps.detach()
+
+
+def drain(seconds: float) -> None:
+    """Wait until no turn runs in this process, or *seconds* have passed."""
+    end = time.monotonic() + seconds
+    while _active and time.monotonic() < end:
+        time.sleep(0.05)

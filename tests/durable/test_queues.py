@@ -1,0 +1,146 @@
+"""Queues of durable turns: limits, priorities, delays, and many turns at once."""
+
+import asyncio
+import time
+
+import pytest
+
+from chatclient import ChatResponse, Prompt, Runtime
+from chatclient.durable import TurnQueue
+from chatclient.errors import AuthenticationError, UsageError
+from chatclient.testing import ScriptedModel
+from tests.durable.conftest import Make
+
+
+class Meter(ScriptedModel):
+    """A model that records its calls and how many overlap."""
+
+    def __init__(self, seconds: float = 0.05) -> None:
+        super().__init__(lambda prompt: prompt.messages[-1].text.upper())
+        self.order: list[str] = []
+        self.times: list[float] = []
+        self.seconds = seconds
+        self.most = self.running = 0
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        self.order.append(prompt.messages[-1].text)
+        self.times.append(time.monotonic())
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await runtime.sleep(self.seconds)
+        self.running -= 1
+        return await super().generate(prompt, runtime)
+
+
+def test_concurrency(make: Make) -> None:
+    """A queue runs no more turns at once than its concurrency."""
+    meter = Meter()
+    client = make(meter)
+
+    turns = [client.start(f"t{number}", queue="one") for number in range(4)]
+
+    assert sorted(turn.result().content() for turn in turns) == ["T0", "T1", "T2", "T3"]
+    assert meter.most == 1
+
+
+def test_priority(make: Make) -> None:
+    """Turns of higher priority start before those that wait already."""
+    meter = Meter(0.3)
+    client = make(meter)
+    first = client.start("first", queue="one")
+    while not meter.order:
+        time.sleep(0.01)
+
+    turns = [client.start(f"p{number}", queue="one", priority=number) for number in (3, 1, 2)]
+
+    for turn in (first, *turns):
+        turn.result()
+    assert meter.order == ["first", "p1", "p2", "p3"]
+
+
+def test_delay(make: Make) -> None:
+    """A delayed turn starts later; meanwhile it is queued."""
+    client = make(ScriptedModel("Hi"))
+    began = time.monotonic()
+
+    turn = client.start("Hi", delay=0.5)
+
+    assert turn.status().state == "queued"
+    turn.result()
+    assert time.monotonic() - began > 0.5
+
+
+def test_limits_per_key(make: Make) -> None:
+    """Turns of one key run one after another, those of different keys at once."""
+    meter = Meter(0.3)
+    client = make(meter)
+
+    def run(*keys: str) -> int:
+        meter.most = 0
+        for turn in [client.start("x", queue="keys", limit_key=key) for key in keys]:
+            turn.result()
+        return meter.most
+
+    assert run("ann", "ann") == 1
+    assert run("bob", "cem") == 2
+    with pytest.raises(UsageError, match="limit_key"):
+        client.start("x", queue="keys")
+
+
+def test_rate(make: Make) -> None:
+    """No more turns start in a period than the rate of the queue."""
+    meter = Meter(0)
+    client, began = make(meter), time.monotonic()
+
+    for turn in [client.start(f"t{number}", queue="slow") for number in range(4)]:
+        turn.result()
+
+    assert meter.times[-1] - began > 1.0
+
+
+def test_map(make: Make) -> None:
+    """A map yields a result for each prompt; repeated with its key, it starts nothing again."""
+
+    def answer(prompt: Prompt) -> str | Exception:
+        text = prompt.messages[-1].text
+        return AuthenticationError("no key") if text == "bad" else text.upper()
+
+    model = ScriptedModel(answer)
+    client = make(model)
+    prompts = {"a": "one", "b": "bad", "c": "three"}
+
+    for _ in range(2):
+        results = {each.key: each for each in client.map(prompts, key="m")}
+        assert results["a"].unwrap().content() == "ONE"
+        with pytest.raises(AuthenticationError):
+            results["b"].unwrap()
+    assert len(model.prompts) == 3
+    assert client.map(prompts, key="m").progress() == {"done": 2, "failed": 1}
+
+
+async def test_amap(make: Make) -> None:
+    """Results of a map can be awaited; prompts without keys have their positions."""
+    client = make(ScriptedModel(lambda prompt: prompt.messages[-1].text))
+
+    turns = await client.amap([f"p{number}" for number in range(20)], key="m", queue="one")
+
+    assert len(turns) == 20
+    found = {each.key: each.unwrap().content() async for each in turns}
+    assert found == {str(number): f"p{number}" for number in range(20)}
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"name": " "},
+        {"concurrency": 0},
+        {"rate": (0, 1.0)},
+        {"key_rate": (1, 0.0)},
+        {"poll_seconds": 0},
+    ],
+)
+def test_invalid_queue(settings: dict[str, object]) -> None:
+    """Invalid settings of a queue are refused."""
+    with pytest.raises(UsageError):
+        TurnQueue(**{"name": "q", **settings})  # type: ignore[arg-type]
