@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from chatclient._internal.closeable import Closeable
-from chatclient.errors import ChatMemoryError, UsageError
+from chatclient.errors import ChatMemoryError, UsageError, VersionConflictError
 from chatclient.memory.sessions.event import Session, SessionEvent
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.runtime.runtime import Runtime
@@ -169,3 +169,12 @@ def checked_events(session_id: str, events: Sequence[SessionEvent]) -> Sequence[
         msg = "two events have the same id; give each event a unique id"
         raise UsageError(msg)
     return events
+
+
+def version_conflict(session_id: str, *, expected: int, actual: int) -> VersionConflictError:
+    """Return the error for a log whose version is not the *expected* one."""
+    msg = (
+        f"the log of session {session_id!r} has version {actual}, not {expected}: it was changed"
+        " meanwhile; read it again"
+    )
+    return VersionConflictError(msg, conversation_id=session_id, expected=expected, actual=actual)

@@ -8,11 +8,15 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from chatclient.errors import VersionConflictError
 from chatclient.memory.encoding import digest, entry_digest, microseconds, restored, storable
 from chatclient.memory.sessions.event import MESSAGE, Session, SessionEvent, visible_branches
 from chatclient.memory.sessions.filter import EventFilter
-from chatclient.memory.sessions.repository import SessionLog, checked_events, missing_session
+from chatclient.memory.sessions.repository import (
+    SessionLog,
+    checked_events,
+    missing_session,
+    version_conflict,
+)
 from chatclient.memory.sessions.sql_rows import (
     ACTIVE,
     ARCHIVED,
@@ -199,7 +203,7 @@ class SqlLogs:
             connection.rollback()
             if repeated:
                 return False
-            raise VersionConflictError(session_id, expected=expected, actual=actual)
+            raise version_conflict(session_id, expected=expected, actual=actual)
         try:
             self._insert(connection, found, rows)
         except IntegrityError:  # the log contains one of the ids
