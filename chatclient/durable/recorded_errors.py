@@ -42,10 +42,7 @@ def error_from_dict(data: Mapping[str, Any]) -> Exception:
     attributes = data["attributes"]
     if isinstance(error, ChatClientError):  # their sequences are tuples
         attributes = {k: tuple(v) if isinstance(v, list) else v for k, v in attributes.items()}
-    try:
-        vars(error).update(attributes)
-    except TypeError:  # a class without a __dict__
-        return RecordedError(f"{data['name']}: {message}", kind=f"{data['module']}.{data['name']}")
+    vars(error).update(attributes)
     return error
 
 

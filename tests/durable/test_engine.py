@@ -1,14 +1,18 @@
-"""Engines of durable turns: what they refuse."""
+"""Engines of durable turns: what they refuse, and how they end."""
 
+import asyncio
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 
-from chatclient import ChatClient
-from chatclient.durable import connect, durable, launch
-from chatclient.errors import UsageError
-from chatclient.testing import ScriptedModel
+from chatclient import ChatClient, tool
+from chatclient.durable import DurableClient, TurnQueue, connect, durable, launch
+from chatclient.durable.workflow import runners
+from chatclient.errors import TurnVersionError, UsageError
+from chatclient.testing import ScriptedModel, call
 
 
 def test_needs_engine_and_database() -> None:
@@ -35,3 +39,62 @@ def test_names_extra() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert "pip install 'chatclient[dbos]'" in run.stderr
+
+
+class Slow:
+    """A client whose tool takes some time."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self.runs, self.begun = 0, threading.Event()
+
+        @tool(effect="read")
+        async def wait() -> str:
+            """Wait."""
+            self.runs += 1
+            self.begun.set()
+            await asyncio.sleep(seconds if self.runs == 1 else 0)
+            return "waited"
+
+        model = ScriptedModel(call("wait"), "Done.")
+        client = ChatClient.builder(model).default_tools(wait).build()
+        self.durable: DurableClient = durable(client, name=name)
+
+
+def test_close_waits_for_turns(tmp_path: Path) -> None:
+    """An engine that is closed lets running turns end."""
+    url, slow = f"sqlite:///{tmp_path / 'turns.db'}", Slow("drained", 0.5)
+    engine = launch(url, application="shop")
+    turn = slow.durable.start("Wait")
+    slow.begun.wait()
+
+    engine.close(drain_seconds=20)
+
+    with connect(url, application="shop"):
+        assert slow.durable.turn(turn.id).status().state == "done"
+    assert slow.runs == 1
+
+
+def test_another_engine_continues(tmp_path: Path) -> None:
+    """Turns of an engine that was closed are continued by another one."""
+    url, slow = f"sqlite:///{tmp_path / 'turns.db'}", Slow("continued", 60)
+    with launch(url, takeover_seconds=0.4):
+        turn = slow.durable.start("Wait")
+        slow.begun.wait()
+
+    with launch(url, takeover_seconds=0.4, queues=[TurnQueue("q")]):
+        assert slow.durable.turn(turn.id).result(30).content() == "Done."
+        assert slow.runs == 2
+        with pytest.raises(UsageError, match="no queue"):
+            slow.durable.start("Hi", queue="other")
+        with pytest.raises(UsageError, match="no limit per key"):
+            slow.durable.start("Hi", queue="q", limit_key="ann")
+
+
+def test_unknown_client(tmp_path: Path) -> None:
+    """A turn of a client that this process does not have ends with an error that names it."""
+    gone = durable(ChatClient.create(ScriptedModel()), name="gone")
+    with launch(f"sqlite:///{tmp_path / 'turns.db'}"):
+        del runners["gone"]
+
+        with pytest.raises(TurnVersionError, match="'gone'"):
+            gone.call("Hi")
