@@ -309,12 +309,10 @@ class VersionConflictError(ChatMemoryError):
         actual: The present version.
     """
 
-    def __init__(self, conversation_id: str, *, expected: int, actual: int) -> None:
-        super().__init__(
-            f"the log of session {conversation_id!r} has version {actual}, not {expected}: it was "
-            "changed meanwhile; read it again",
-            conversation_id=conversation_id,
-        )
+    def __init__(
+        self, message: str, *, conversation_id: str | None = None, expected: int, actual: int
+    ) -> None:
+        super().__init__(message, conversation_id=conversation_id)
         self.expected = expected
         self.actual = actual
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import merge
 
-from chatclient.errors import VersionConflictError
 from chatclient.memory.sessions.event import Session, SessionEvent
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import (
@@ -13,6 +12,7 @@ from chatclient.memory.sessions.repository import (
     SessionRepository,
     checked_events,
     missing_session,
+    version_conflict,
 )
 from chatclient.memory.sessions.turns import archived_ids, older_events
 from chatclient.runtime.fork_safety import ForkSafeLock
@@ -149,8 +149,8 @@ class InMemorySessionRepository(SessionRepository):
                 raise missing_session(session_id)
             if state.holds_any({event.id for event in events}):
                 return False
-            if expected not in (None, state.version):
-                raise VersionConflictError(session_id, expected=expected, actual=state.version)
+            if expected is not None and expected != state.version:
+                raise version_conflict(session_id, expected, state.version)
             self._states[session_id] = state.with_events(events)
             return True
 

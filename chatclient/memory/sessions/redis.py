@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from chatclient._internal.json import dumps, loads
-from chatclient.errors import ChatMemoryError, VersionConflictError
+from chatclient.errors import ChatMemoryError
 from chatclient.memory.encoding import (
     as_json,
     digest,
@@ -28,6 +28,7 @@ from chatclient.memory.sessions.repository import (
     SessionRepository,
     checked_events,
     missing_session,
+    version_conflict,
 )
 from chatclient.memory.sessions.turns import archived_ids, older_events
 from chatclient.runtime.runtime import Runtime
@@ -220,7 +221,7 @@ class RedisSessionRepository(SessionRepository):
         if not done:
             raise missing_session(session_id)
         if int(done[0]) < 0 and expected is not None:
-            raise VersionConflictError(session_id, expected=expected, actual=int(done[1]))
+            raise version_conflict(session_id, expected, int(done[1]))
         return bool(done[0])
 
     def _log(self, session_id: str, filter: EventFilter, until: int | None) -> SessionLog:

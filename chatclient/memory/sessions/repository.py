@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from chatclient._internal.closeable import Closeable
-from chatclient.errors import ChatMemoryError, UsageError
+from chatclient.errors import ChatMemoryError, UsageError, VersionConflictError
 from chatclient.memory.sessions.event import Session, SessionEvent
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.runtime.runtime import Runtime
@@ -153,6 +153,15 @@ def missing_session(session_id: str) -> ChatMemoryError:
     """Return the error for a session that does not exist."""
     msg = f"there is no session {session_id!r}; create it first"
     return ChatMemoryError(msg, conversation_id=session_id)
+
+
+def version_conflict(session_id: str, expected: int, actual: int) -> VersionConflictError:
+    """Return the error for a log that has another version than expected."""
+    msg = (
+        f"the log of session {session_id!r} has version {actual}, not {expected}: it was changed "
+        "meanwhile; read it again"
+    )
+    return VersionConflictError(msg, conversation_id=session_id, expected=expected, actual=actual)
 
 
 def checked_events(session_id: str, events: Sequence[SessionEvent]) -> Sequence[SessionEvent]:

@@ -8,11 +8,15 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from chatclient.errors import VersionConflictError
 from chatclient.memory.encoding import digest, entry_digest, microseconds, restored, storable
 from chatclient.memory.sessions.event import MESSAGE, Session, SessionEvent, visible_branches
 from chatclient.memory.sessions.filter import EventFilter
-from chatclient.memory.sessions.repository import SessionLog, checked_events, missing_session
+from chatclient.memory.sessions.repository import (
+    SessionLog,
+    checked_events,
+    missing_session,
+    version_conflict,
+)
 from chatclient.memory.sessions.sql_rows import (
     ACTIVE,
     ARCHIVED,
@@ -171,8 +175,8 @@ class SqlLogs:
 
     def _insert_session(self, connection: sa.Connection, session: Session) -> None:
         insert = sa.insert(self._tables.sessions).values(new_row(session))
-        (number,) = connection.execute(insert).inserted_primary_key or ()
-        self._index(connection, number, session)
+        key: Any = connection.execute(insert).inserted_primary_key
+        self._index(connection, key[0], session)
 
     def _index(self, connection: sa.Connection, number: Any, session: Session) -> None:
         """Add the metadata of the session with this row number to the index."""
@@ -192,12 +196,12 @@ class SqlLogs:
         if found is None:
             raise missing_session(session_id)
         actual = found.length - len(rows)
-        if expected not in (None, actual):
+        if expected is not None and expected != actual:
             repeated = self._holds_any(connection, found.id, rows)
             connection.rollback()
             if repeated:
                 return False
-            raise VersionConflictError(session_id, expected=expected, actual=actual)
+            raise version_conflict(session_id, expected, actual)
         try:
             self._insert(connection, found, rows)
         except IntegrityError:  # the log contains one of the ids
