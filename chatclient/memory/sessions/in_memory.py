@@ -149,8 +149,8 @@ class InMemorySessionRepository(SessionRepository):
                 raise missing_session(session_id)
             if state.holds_any({event.id for event in events}):
                 return False
-            if expected not in (None, state.version):
-                raise version_conflict(session_id, expected=expected, actual=state.version)
+            if expected is not None and expected != state.version:
+                raise version_conflict(session_id, expected, state.version)
             self._states[session_id] = state.with_events(events)
             return True
 

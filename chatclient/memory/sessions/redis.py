@@ -221,7 +221,7 @@ class RedisSessionRepository(SessionRepository):
         if not done:
             raise missing_session(session_id)
         if int(done[0]) < 0 and expected is not None:
-            raise version_conflict(session_id, expected=expected, actual=int(done[1]))
+            raise version_conflict(session_id, expected, int(done[1]))
         return bool(done[0])
 
     def _log(self, session_id: str, filter: EventFilter, until: int | None) -> SessionLog:

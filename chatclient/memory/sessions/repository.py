@@ -155,6 +155,15 @@ def missing_session(session_id: str) -> ChatMemoryError:
     return ChatMemoryError(msg, conversation_id=session_id)
 
 
+def version_conflict(session_id: str, expected: int, actual: int) -> VersionConflictError:
+    """Return the error for a log that has another version than expected."""
+    msg = (
+        f"the log of session {session_id!r} has version {actual}, not {expected}: it was changed "
+        "meanwhile; read it again"
+    )
+    return VersionConflictError(msg, conversation_id=session_id, expected=expected, actual=actual)
+
+
 def checked_events(session_id: str, events: Sequence[SessionEvent]) -> Sequence[SessionEvent]:
     """Return *events* after checking that they can be appended to the log of a session.
 
@@ -169,12 +178,3 @@ def checked_events(session_id: str, events: Sequence[SessionEvent]) -> Sequence[
         msg = "two events have the same id; give each event a unique id"
         raise UsageError(msg)
     return events
-
-
-def version_conflict(session_id: str, *, expected: int, actual: int) -> VersionConflictError:
-    """Return the error for a log whose version is not the *expected* one."""
-    msg = (
-        f"the log of session {session_id!r} has version {actual}, not {expected}: it was changed"
-        " meanwhile; read it again"
-    )
-    return VersionConflictError(msg, conversation_id=session_id, expected=expected, actual=actual)

@@ -69,7 +69,7 @@ class SqlLogs:
 
     def save(self, session: Session) -> None:
         """Create or update a session."""
-        table = self._tables.sessions
+        table, index = self._tables.sessions, self._tables.index
         row = row_of_session(session)
         mine = table.c.digest == row["digest"]
         change, find = sa.update(table).where(mine).values(row), sa.select(table.c.id).where(mine)
@@ -78,6 +78,7 @@ class SqlLogs:
             connection.execute(change)  # MySQL's drivers do not count rows that stay unchanged
             present = connection.scalar(find)
             if present is not None:
+                connection.execute(sa.delete(index).where(index.c.session == present))
                 self._index(connection, present, session)
                 return
             try:
@@ -173,18 +174,15 @@ class SqlLogs:
         return [session_of(row) for row in self._database.read(query, {})]
 
     def _insert_session(self, connection: sa.Connection, session: Session) -> None:
-        connection.execute(sa.insert(self._tables.sessions), new_row(session))
-        table = self._tables.sessions.c
-        number = connection.scalar(sa.select(table.id).where(table.digest == digest(session.id)))
-        self._index(connection, number, session)
+        insert = sa.insert(self._tables.sessions).values(new_row(session))
+        key: Any = connection.execute(insert).inserted_primary_key
+        self._index(connection, key[0], session)
 
     def _index(self, connection: sa.Connection, number: Any, session: Session) -> None:
-        """Replace the metadata in the index of the session with this row number."""
-        index = self._tables.index
-        connection.execute(sa.delete(index).where(index.c.session == number))
+        """Add the metadata of the session with this row number to the index."""
         rows = [{**row, "session": number} for row in index_rows(session)]
         if rows:
-            connection.execute(sa.insert(index), rows)
+            connection.execute(sa.insert(self._tables.index), rows)
 
     def _append(
         self,
@@ -198,12 +196,12 @@ class SqlLogs:
         if found is None:
             raise missing_session(session_id)
         actual = found.length - len(rows)
-        if expected not in (None, actual):
+        if expected is not None and expected != actual:
             repeated = self._holds_any(connection, found.id, rows)
             connection.rollback()
             if repeated:
                 return False
-            raise version_conflict(session_id, expected=expected, actual=actual)
+            raise version_conflict(session_id, expected, actual)
         try:
             self._insert(connection, found, rows)
         except IntegrityError:  # the log contains one of the ids
