@@ -7,6 +7,7 @@ echo "Say hello" | python -m chatclient --model ollama:qwen3
 
 import argparse
 import importlib
+import logging
 import os
 import shlex
 import sys
@@ -25,6 +26,9 @@ from chatclient.memory.chat_memory import MessageWindowChatMemory
 from chatclient.observability.operations import ModelCall
 from chatclient.observability.trail import Trail
 from chatclient.runtime.observation import Operation
+from chatclient.tools.execution.approval import Decision, ToolApproval
+from chatclient.tools.execution.interceptors import ToolInvocation
+from chatclient.tools.execution.manager import ToolCallingManager
 
 _RESULT_LENGTH = 200  # maximum number of characters shown of a tool's result
 _PROMPT = "> "
@@ -34,6 +38,8 @@ _HELP = "Write a message. An empty line or Ctrl-D ends the chat, Ctrl-C stops an
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0, 1 if a request failed, 2 for wrong usage."""
     arguments = _parser().parse_args(argv)
+    if arguments.log:
+        logging.basicConfig(level=arguments.log.upper(), format="%(levelname)s %(message)s")
     with ExitStack() as resources:
         try:
             client = _client(arguments, resources)
@@ -140,6 +146,28 @@ def _tokens(operation: Operation, result: Any) -> str:
     return f", {result.usage.input_tokens} + {result.usage.output_tokens} tokens"
 
 
+# --- approval -------------------------------------------------------------------------------
+
+
+def confirm(invocation: ToolInvocation) -> Decision:
+    """Ask in the terminal whether a tool may be run."""
+    call = invocation.tool_call
+    question = printable_line(f"Run {call.name}({call.arguments})? [y/N] ")
+    try:
+        answer = input(f"\n{question}")
+    except EOFError:
+        answer = ""
+    return Decision(answer.strip().lower() in ("y", "yes"))
+
+
+def deny(invocation: ToolInvocation) -> Decision:
+    """Deny the call, because nobody can be asked."""
+    name = printable_line(invocation.tool_call.name)
+    print(f"chatclient: {name} was not run; --yes runs tools that write", file=sys.stderr)
+    message = "The user cannot be asked here, so no tool that changes anything is run."
+    return Decision(approved=False, message=message)
+
+
 # --- the client -----------------------------------------------------------------------------
 
 
@@ -173,6 +201,17 @@ def _parser() -> argparse.ArgumentParser:
         "without it, in this process only",
     )
     parser.add_argument("--conversation", default="terminal", help="its id (default: %(default)s)")
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="run tools that write without asking; without it, and without a terminal, they are "
+        "not run",
+    )
+    parser.add_argument(
+        "--log",
+        choices=("debug", "info", "warning"),
+        help="write the log to standard error, from that level on",
+    )
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--trace", action="store_true", help="show the operations of each turn")
     return parser
@@ -186,6 +225,9 @@ def _client(arguments: argparse.Namespace, resources: ExitStack) -> ChatClient:
     tools = [_load_tool(name) for name in arguments.tools]
     if arguments.mcp:
         tools.append(_mcp_tools(arguments.mcp, resources))
+    if not arguments.yes:
+        approval = ToolApproval(ask=confirm if sys.stdin.isatty() else deny)
+        builder = builder.tool_calling_manager(ToolCallingManager(interceptors=[approval]))
     client = (
         builder.default_tools(*tools).default_advisors(MessageChatMemoryAdvisor(memory)).build()
     )

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from chatclient.providers.http.settings import HttpOptions as HttpOptions
     from chatclient.providers.http.stream_listener import with_listener as with_listener
     from chatclient.providers.http.timeouts import Timeouts as Timeouts
+    from chatclient.providers.langchain import (
+        LangChainChatModel as LangChainChatModel,
+    )
     from chatclient.providers.local.hub import fetch_model_file as fetch_model_file
     from chatclient.providers.local.minilm import MiniLmEmbeddingModel as MiniLmEmbeddingModel
     from chatclient.providers.local.model import LocalChatModel as LocalChatModel
