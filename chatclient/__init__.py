@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from chatclient.chat.events import (
         ApprovalNeeded as ApprovalNeeded,
         Done as Done,
+        HandedOver as HandedOver,
         ReasoningDelta as ReasoningDelta,
         ReasoningSigned as ReasoningSigned,
         RoundEnded as RoundEnded,
@@ -127,6 +128,7 @@ if TYPE_CHECKING:
         ChatClient as ChatClient,
     )
     from chatclient.client.durations import UNLIMITED as UNLIMITED, Duration as Duration
+    from chatclient.client.handoff import handoff as handoff
     from chatclient.client.request import ChatClientRequestSpec as ChatClientRequestSpec
     from chatclient.client.settings import (
         BackoffSettings as BackoffSettings,

@@ -8,6 +8,7 @@ python -m chatclient worker app:clients --database postgresql://localhost/turns 
 
 import argparse
 import importlib
+import logging
 import os
 import shlex
 import sys
@@ -26,6 +27,9 @@ from chatclient.memory.chat_memory import MessageWindowChatMemory
 from chatclient.observability.operations import ModelCall
 from chatclient.observability.trail import Trail
 from chatclient.runtime.observation import Operation
+from chatclient.tools.execution.approval import Decision, ToolApproval
+from chatclient.tools.execution.interceptors import ToolInvocation
+from chatclient.tools.execution.manager import ToolCallingManager
 
 _RESULT_LENGTH = 200  # maximum number of characters shown of a tool's result
 _PROMPT = "> "
@@ -40,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return run_worker(given[1:])
     arguments = _parser().parse_args(given)
+    if arguments.log:
+        logging.basicConfig(level=arguments.log.upper(), format="%(levelname)s %(message)s")
     with ExitStack() as resources:
         try:
             client = _client(arguments, resources)
@@ -146,6 +152,28 @@ def _tokens(operation: Operation, result: Any) -> str:
     return f", {result.usage.input_tokens} + {result.usage.output_tokens} tokens"
 
 
+# --- approval -------------------------------------------------------------------------------
+
+
+def confirm(invocation: ToolInvocation) -> Decision:
+    """Ask in the terminal whether a tool may be run."""
+    call = invocation.tool_call
+    question = printable_line(f"Run {call.name}({call.arguments})? [y/N] ")
+    try:
+        answer = input(f"\n{question}")
+    except EOFError:
+        answer = ""
+    return Decision(answer.strip().lower() in ("y", "yes"))
+
+
+def deny(invocation: ToolInvocation) -> Decision:
+    """Deny the call, because nobody can be asked."""
+    name = printable_line(invocation.tool_call.name)
+    print(f"chatclient: {name} was not run; --yes runs tools that write", file=sys.stderr)
+    message = "The user cannot be asked here, so no tool that changes anything is run."
+    return Decision(approved=False, message=message)
+
+
 # --- the client -----------------------------------------------------------------------------
 
 
@@ -179,6 +207,17 @@ def _parser() -> argparse.ArgumentParser:
         "without it, in this process only",
     )
     parser.add_argument("--conversation", default="terminal", help="its id (default: %(default)s)")
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="run tools that write without asking; without it, and without a terminal, they are "
+        "not run",
+    )
+    parser.add_argument(
+        "--log",
+        choices=("debug", "info", "warning"),
+        help="write the log to standard error, from that level on",
+    )
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--trace", action="store_true", help="show the operations of each turn")
     return parser
@@ -192,6 +231,9 @@ def _client(arguments: argparse.Namespace, resources: ExitStack) -> ChatClient:
     tools = [_load_tool(name) for name in arguments.tools]
     if arguments.mcp:
         tools.append(_mcp_tools(arguments.mcp, resources))
+    if not arguments.yes:
+        approval = ToolApproval(ask=confirm if sys.stdin.isatty() else deny)
+        builder = builder.tool_calling_manager(ToolCallingManager(interceptors=[approval]))
     client = (
         builder.default_tools(*tools).default_advisors(MessageChatMemoryAdvisor(memory)).build()
     )

@@ -1,5 +1,6 @@
 """The errors of the library, ordered by what a caller does next; `docs/errors.md` has a tree."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +14,18 @@ class ChatClientError(Exception):
     """
 
     trail: Any = None
+
+    def __init__(self, *args: object) -> None:
+        if "_pytest" in sys.modules:
+            from chatclient._internal.tracebacks import hide_from_pytest  # noqa: PLC0415
+
+            hide_from_pytest()
+        super().__init__(*args)
+
+    def _render_traceback_(self) -> list[str]:  # called by IPython
+        from chatclient._internal.tracebacks import in_ipython  # noqa: PLC0415
+
+        return in_ipython(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By default, exceptions are unpickled with their positional arguments only.

@@ -1,5 +1,6 @@
 """Fixtures of all tests; `ask` sends a request in each of the four modes."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,9 @@ from hypothesis import settings
 from chatclient import ChatModel
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer
+
+# Failures of this project's own tests show the frames of the library.
+os.environ["CHATCLIENT_FULL_TRACEBACK"] = "1"
 
 # Examples are deterministic; --hypothesis-profile=default tries random ones.
 settings.register_profile("same", deadline=None, derandomize=True, print_blob=True)

@@ -15,8 +15,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.chat.aggregator": "MessageAggregator",
         "chatclient.chat.embedding": "EmbeddingModel EmbeddingOptions Vector",
         "chatclient.chat.events": (
-            "ApprovalNeeded Done ReasoningDelta ReasoningSigned RoundEnded StreamEvent TextDelta "
-            "TextReplaced ToolCallDelta ToolCallFinished ToolCallStarted "
+            "ApprovalNeeded Done HandedOver ReasoningDelta ReasoningSigned RoundEnded StreamEvent "
+            "TextDelta TextReplaced ToolCallDelta ToolCallFinished ToolCallStarted "
             "ToolCallUndone ToolRunStarted"
         ),
         "chatclient.chat.messages": (
@@ -45,6 +45,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.client.builder": "ChatClientBuilder",
         "chatclient.client.client": "ChatClient",
         "chatclient.client.request": "ChatClientRequestSpec",
+        "chatclient.client.handoff": "handoff",
         "chatclient.client.durations": "UNLIMITED Duration",
         "chatclient.client.settings": (
             "BackoffSettings ChatClientSettings EvictionSettings "
@@ -134,6 +135,10 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.function.decorator": "tool",
         "chatclient.tools.function.parameters": "ToolMemoryId ToolParam",
         "chatclient.tools.mcp.provider": "McpToolCallbackProvider ToolNamePrefix",
+        "chatclient.tools.handoff": "HANDOFFS Handoff",
+        "chatclient.tools.langchain": "to_langchain tools_from_langchain",
+        "chatclient.tools.openai_agents": "tools_from_openai_agents",
+        "chatclient.tools.pydantic_ai": "tools_from_pydantic_ai",
         "chatclient.tools.mcp.limits": "McpLimits",
         "chatclient.tools.mcp.server": (
             "Connect ElicitationHandler McpElicitation McpProgress McpServer McpServerSettings "
@@ -182,6 +187,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.providers.http.retry": "RetryPolicy",
         "chatclient.providers.http.settings": "HttpOptions",
         "chatclient.providers.http.request": "Timeouts",
+        "chatclient.providers.langchain": "LangChainChatModel",
         "chatclient.providers.local.hub": "fetch_model_file",
         "chatclient.providers.local.minilm": "MiniLmEmbeddingModel",
         "chatclient.providers.local.model": "LocalChatModel",
@@ -283,6 +289,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.services.service": "ai_service",
     },
     "chatclient.observability": {
+        "chatclient.observability.log_fields": "log_fields",
         "chatclient.observability.operations": (
             "ANSWERING_MODEL TIME_TO_FIRST_CHUNK WAITS AdvisorPass ClientCall "
             "Fallback MemoryAccess ModelCall Retrieval RetryWait ToolRun ToolUndo"
@@ -301,7 +308,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.testing.recording": "Exchange Recording RecordingAdvisor RecordingModel Redact",
         "chatclient.testing.replaying": "ReplayError ReplayingModel",
         "chatclient.testing.repository_contract": "ChatMemoryRepositoryContract",
-        "chatclient.testing.scripted": "Answer ScriptedModel call",
+        "chatclient.testing.scripted": "Answer AnswerFunction ScriptedModel call",
         "chatclient.testing.session_contract": "SessionRepositoryContract",
     },
     "chatclient.errors": {

@@ -109,6 +109,17 @@ class ToolCallUndone:
 
 
 @dataclass(frozen=True, slots=True)
+class HandedOver:
+    """Another client continues the conversation; the events that follow are those of its rounds.
+
+    Attributes:
+        agent: The name of the client.
+    """
+
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
 class RoundEnded:
     """The model has finished one response; after tool calls another round follows."""
 
@@ -163,6 +174,7 @@ StreamEvent: TypeAlias = (
     | ToolProgress
     | ToolCallFinished
     | ToolCallUndone
+    | HandedOver
     | RoundEnded
     | TextReplaced
     | ApprovalNeeded

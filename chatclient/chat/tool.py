@@ -23,6 +23,7 @@ __all__ = [
     "CONVERSATION_ID",
     "DONE",
     "FAILURE",
+    "HANDOFF",
     "OWN_METADATA",
     "RAN_WITH",
     "REMARK",
@@ -78,9 +79,12 @@ RETURN_DIRECT = "return_direct"
 ACTIVATED_SKILL = "activated_skill"
 """The skill whose instructions the response contains."""
 
+HANDOFF = "handoff"
+"""The name of the client that continues the conversation from this call on."""
+
 OWN_METADATA = frozenset(
     {
-        *(STEP, FAILURE, DONE, RAN_WITH, REMARK, RETURN_DIRECT, ACTIVATED_SKILL),
+        *(STEP, FAILURE, DONE, RAN_WITH, REMARK, RETURN_DIRECT, ACTIVATED_SKILL, HANDOFF),
         # Of messages, defined in modules above this one.
         *("ends_turn", "correction", "chat_memory_summary", "found_tools", "tool_search_roles"),
         *("name", "role", "cache_control", "reasoning_field", "anthropic_container"),
@@ -349,6 +353,11 @@ class ToolCallback(Protocol):
             Exception: The errors of the tool.
         """
         ...
+
+
+def is_handoff(tool: ToolCallback | None) -> bool:
+    """Return whether *tool* is a `Handoff`, after which another client continues the turn."""
+    return hasattr(tool, "take_over")  # `isinstance` takes many times as long
 
 
 @dataclass(frozen=True, slots=True)

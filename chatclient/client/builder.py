@@ -16,6 +16,7 @@ from chatclient.chat.messages import Media, Message
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions, OptionValues
 from chatclient.chat.template import TemplateRenderer
+from chatclient.client.dropped import warn_if_dropped
 from chatclient.client.options import with_options
 from chatclient.client.request_settings import RequestSettings, merge_params
 from chatclient.client.shared_parts import SharedParts, model_of
@@ -35,11 +36,21 @@ MEMORY_HINT = "it is in an advisor: .default_advisors(MessageChatMemoryAdvisor(m
 
 
 class ChatClientBuilder:
-    """Collects the settings of a client; immutable, each method returns a new builder."""
+    """Collects the settings of a client; immutable, each method returns a new builder.
+
+    A statement that makes a builder and drops it emits a `RuntimeWarning`.
+    """
 
     def __init__(self, shared: SharedParts, settings: RequestSettings) -> None:
         self._shared = shared
-        self._settings = settings
+        self._stored = settings
+        self._used = False
+
+    @property
+    def _settings(self) -> RequestSettings:
+        """The settings; each method reads them first, also one that raises."""
+        self._used = True
+        return self._stored
 
     def default_system(
         self,
@@ -116,8 +127,9 @@ class ChatClientBuilder:
 
     def default_template_renderer(self, renderer: TemplateRenderer) -> Self:
         """Set the function that fills the placeholders of system and user texts."""
+        settings = self._settings
         check_callable("a template renderer", renderer, takes=("template", "values"))
-        return self._with(replace(self._settings, renderer=renderer))
+        return self._with(replace(settings, renderer=renderer))
 
     def model(self, model: ChatModel | str) -> Self:
         """Replace the model; see `ChatClientRequestSpec.model`.
@@ -128,8 +140,9 @@ class ChatClientBuilder:
         Raises:
             UsageError: The provider in the name is unknown, or *model* is not a model.
         """
+        settings = self._settings
         shared = replace(self._shared, model=model_of(model))
-        return type(self)(shared, self._settings.without_model_name())
+        return type(self)(shared, settings.without_model_name())
 
     def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
         """Set whether requests run tools; if not, they return the tool calls.
@@ -146,14 +159,15 @@ class ChatClientBuilder:
             UsageError: *manager* is not a `ToolCallingManager`, or it overrides a method that
                 requests do not call.
         """
+        settings = self._settings
         check_manager(manager)
-        return type(self)(replace(self._shared, manager=manager), self._settings)
+        return type(self)(replace(self._shared, manager=manager), settings)
 
     def tool_callback_resolver(self, resolver: ToolCallbackResolver) -> Self:
         """Set the resolver that finds tools by name."""
-        hint = "put tools into a StaticToolCallbackResolver(...)"
+        settings, hint = self._settings, "put tools into a StaticToolCallbackResolver(...)"
         check_method("a resolver of tools", resolver, "resolve", hint)
-        return type(self)(replace(self._shared, resolver=resolver), self._settings)
+        return type(self)(replace(self._shared, resolver=resolver), settings)
 
     def name(self, name: str) -> Self:
         """Set the name of the client: in logs, spans and trails, and as a tool.
@@ -161,7 +175,8 @@ class ChatClientBuilder:
         Raises:
             UsageError: The name is blank, or not a string.
         """
-        return type(self)(self._shared.with_name(name), self._settings)
+        settings = self._settings
+        return type(self)(self._shared.with_name(name), settings)
 
     def observers(self, *observers: Observer | Iterable[Observer]) -> Self:
         """Add observers of the operations of all requests, such as a `Telemetry`.
@@ -169,7 +184,8 @@ class ChatClientBuilder:
         Raises:
             WrongTypeError: One of them is not an observer.
         """
-        return type(self)(self._shared.with_observers(observers), self._settings)
+        settings = self._settings
+        return type(self)(self._shared.with_observers(observers), settings)
 
     def duplicate_tools(self, policy: DuplicatePolicy) -> Self:
         """Set what to do if several tools have the same name: raise, or use one of them.
@@ -177,8 +193,9 @@ class ChatClientBuilder:
         Raises:
             UsageError: *policy* is not a known value.
         """
+        settings = self._settings
         check_choice("duplicate_tools", policy, DuplicatePolicy)
-        return type(self)(replace(self._shared, duplicate_tools=policy), self._settings)
+        return type(self)(replace(self._shared, duplicate_tools=policy), settings)
 
     def clone(self) -> Self:
         """Return a builder with the same settings."""
@@ -198,6 +215,10 @@ class ChatClientBuilder:
     def _with(self, settings: RequestSettings) -> Self:
         return type(self)(self._shared, settings)
 
+    def __del__(self) -> None:
+        if not self.__dict__.get("_used", True):
+            warn_if_dropped("a ChatClientBuilder was made and never built: it changes no client")
+
     def __repr__(self) -> str:
         return f"ChatClientBuilder({self._shared.label})"
 
@@ -207,6 +228,7 @@ class ChatClientBuilder:
             from chatclient.client.client import ChatClient  # noqa: PLC0415 - it imports this module
             from chatclient.client.request import ChatClientRequestSpec  # noqa: PLC0415 - as above
 
+            self._used = True  # the error refers to it
             hint = ""
             if hasattr(ChatClient, name):
                 hint = "; call .build() first"

@@ -1,12 +1,14 @@
 """`ChatClient`: a model with default settings, and the requests that it makes."""
 
 from collections.abc import Iterable, Mapping
+from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from chatclient._internal.checks import (
     missing_attribute,
 )
 from chatclient._internal.closeable import Closeable
+from chatclient.chain.chain import ChatClientRequest, ChatClientResponse
 from chatclient.chat.messages import Message
 from chatclient.chat.model import ChatModel
 from chatclient.chat.prompt import Prompt
@@ -115,6 +117,8 @@ class ChatClient(Closeable):
             UsageError: The text is blank, or not a string.
             TypeError: One of the messages is not a message.
         """
+        if not isinstance(prompt, str | Prompt | None):
+            check_text(prompt, Message, Iterable)
         request = ChatClientRequestSpec(self._pipeline, self._defaults)
         if prompt is None:
             return request
@@ -122,7 +126,6 @@ class ChatClient(Closeable):
             return request.messages(prompt.messages).options(prompt.options)
         if isinstance(prompt, str):
             return request.user(prompt)
-        check_text(prompt, Message, Iterable)
         return request.messages(prompt)
 
     @overload
@@ -237,6 +240,10 @@ class ChatClient(Closeable):
     def _agent_request(self, question: str | AgentTurn) -> ChatClientRequestSpec:
         return self.prompt(question) if isinstance(question, str) else self.resume(*question)
 
+    async def take_over(self, request: ChatClientRequest) -> ChatClientResponse:
+        """Return the response to the conversation of another client; see `handoff`."""
+        return await self._pipeline.take_over(request)
+
     def mutate(self) -> ChatClientBuilder:
         """Return a builder with the settings of this client."""
         return ChatClientBuilder(self._shared, self._defaults)
@@ -270,6 +277,14 @@ class ChatClient(Closeable):
     def __str__(self) -> str:
         pipeline = self._pipeline
         return describe_chain(pipeline.chain, self.name, rounds=pipeline.runs_tools)
+
+    def _repr_html_(self) -> str:
+        """Return the chain as HTML, which notebooks show."""
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 - IPython's
+        """Print the chain in the terminal of IPython."""
+        printer.text(str(self))
 
     def diagram(self) -> str:
         """Return the advisor chain as a Mermaid flowchart."""

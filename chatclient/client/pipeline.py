@@ -1,9 +1,9 @@
 """`Pipeline`: builds the advisor chain of a request, runs it, and observes it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from chatclient._internal.frozen import merged, without
 from chatclient.advisors.structured_output import (
@@ -33,6 +33,7 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import DEFAULT_MESSAGES, Prompt, count_default_messages
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import AROUND_STORE, TURN, TURN_ID, Turn
+from chatclient.client.handed_over import handed_over_settings
 from chatclient.client.options import complete_request, runs_tools, static_options
 from chatclient.client.request_settings import RequestSettings, with_system_text
 from chatclient.client.shared_parts import SharedParts
@@ -102,6 +103,11 @@ class Pipeline:
         with CallerDeadline(runtime.deadline):
             return await self._run_observed(settings, output, runtime)
 
+    def take_over(self, request: ChatClientRequest) -> Awaitable[ChatClientResponse]:
+        """Continue the conversation and the turn of another client; see `Handoff`."""
+        output: StructuredOutput[Any] | None = request.context.get(STRUCTURED_OUTPUT)
+        return self.run(handed_over_settings(self.defaults, request), request.runtime, output)
+
     async def _run_observed(
         self, settings: RequestSettings, output: StructuredOutput[Any] | None, runtime: Runtime
     ) -> ChatClientResponse:
@@ -115,6 +121,7 @@ class Pipeline:
         outer, undo_log = runtime.undo_log, UndoLog()
         runtime = runtime.for_request(trail.steps, observers, conversation_id, undo_log)
         turn = _turn_for(settings.advisor_params)
+        handed_over = TURN in settings.advisor_params
         call = ClientCall(
             EMPTY_PROMPT,
             (),
@@ -126,14 +133,16 @@ class Pipeline:
         )
         try:
             with runtime.observe(call) as step:
-                step.link_to_parent(trail.steps)
+                if not handed_over:
+                    step.link_to_parent(trail.steps)
                 chain, request = await self._prepare(settings, output, call, runtime)
                 if runtime.observers:
                     step.found = call.advisors_and_tools()
                 try:
                     response = await runtime.until_deadline(chain(request))
                     runtime.check_cancelled()
-                    await runtime.until_deadline(turn.commit(runtime), "memory")
+                    if not handed_over:
+                        await runtime.until_deadline(turn.commit(runtime), "memory")
                 except BaseException:
                     await runtime.shielded(undo_log.undo())
                     raise
@@ -143,7 +152,7 @@ class Pipeline:
             error.trail = trail  # the trail of a failed agent call is part of this one
             raise
         finally:
-            added = turn.close()
+            added = {} if handed_over else turn.close()
         context = merged(without(response.context, TURN, TURN_ID), added)
         return ChatClientResponse(response.chat_response, context, trail)
 
@@ -158,12 +167,13 @@ class Pipeline:
 
         The messages are set in *call* first, so that observers see them if a later step fails.
         """
-        if RESUMED_TURN in settings.advisor_params:
+        handed_over = TURN in settings.advisor_params
+        if RESUMED_TURN in settings.advisor_params and not handed_over:
             _check_resumed(settings)
         in_worker = _has_renderer(settings)
         messages = await _rendered(settings.messages_without_system, runtime, in_worker=in_worker)
         messages = with_answered_calls(messages)
-        if not call.turn.resumed:
+        if not call.turn.resumed and not handed_over:
             spoken = without_system(messages)
             first = count_default_messages(spoken, settings.advisor_params)
             call.turn.request_messages = spoken[first:]
@@ -214,7 +224,9 @@ class Pipeline:
 
 
 def _turn_for(context: Mapping[str, Any]) -> Turn:
-    """Return the turn that a request with *context* begins or resumes."""
+    """Return the turn that a request with *context* begins, resumes, or has been handed."""
+    if TURN in context:
+        return cast("Turn", context[TURN])
     if RESUMED_TURN in context:
         turn = load_turn(context[RESUMED_TURN].pending, context)
     else:

@@ -3,7 +3,7 @@
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from chatclient._internal.checks import check_callable, checked_id, missing_attribute
 from chatclient.advisors.tool_loop.resumed_turn import ResumedTurn
@@ -16,6 +16,7 @@ from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import TURN_KEY
 from chatclient.client.builder import MEMORY_HINT, ChatClientBuilder
 from chatclient.client.call_response import AsyncCallResponse, CallResponse
+from chatclient.client.dropped import warn_if_dropped
 from chatclient.client.options import with_request_options
 from chatclient.client.pipeline import Pipeline
 from chatclient.client.request_settings import RequestSettings, merge_params
@@ -35,13 +36,23 @@ CALL_SYNONYMS = frozenset({"ainvoke", "ask", "chat", "generate", "invoke", "run"
 
 
 class ChatClientRequestSpec:
-    """A request before it is sent; immutable, each method returns a new one."""
+    """A request before it is sent; immutable, each method returns a new one.
 
-    __slots__ = ("_pipeline", "_settings")
+    A statement that makes a request and drops it emits a `RuntimeWarning`.
+    """
+
+    __slots__ = ("_pipeline", "_stored", "_used")
 
     def __init__(self, pipeline: Pipeline, settings: RequestSettings) -> None:
         self._pipeline = pipeline
-        self._settings = settings
+        self._stored = settings
+        self._used = False
+
+    @property
+    def _settings(self) -> RequestSettings:
+        """The settings; each method reads them first, also one that raises."""
+        self._used = True
+        return self._stored
 
     def system(
         self,
@@ -104,8 +115,8 @@ class ChatClientRequestSpec:
         Raises:
             UsageError: The provider has no such option, or *options* is not a `ChatOptions`.
         """
-        shared = self._pipeline.shared
-        return self.with_settings(with_request_options(shared, self._settings, options, values))
+        settings, shared = self._settings, self._pipeline.shared
+        return self.with_settings(with_request_options(shared, settings, options, values))
 
     def model(self, model: ChatModel) -> Self:
         """Use another model, of any provider, for this request.
@@ -120,14 +131,14 @@ class ChatClientRequestSpec:
             UsageError: *model* is not a model. (For another model of the same provider, use
                 `.options(model="...")`.)
         """
-        given: object = model
+        settings, given = self._settings, cast("object", model)
         if not isinstance(given, ChatModel):
             msg = (
                 f"{given!r} is not a chat model; make one once, for all requests, or choose another"
                 ' model of the same provider by its name: .options(model="...")'
             )
             raise UsageError(msg)
-        return type(self)(self._pipeline.with_model(model), self._settings.without_model_name())
+        return type(self)(self._pipeline.with_model(model), settings.without_model_name())
 
     def tools(self, *sources: ToolSource, keep_defaults: bool = False) -> Self:
         """Add tools for this request, which replace the default tools of the client.
@@ -168,7 +179,9 @@ class ChatClientRequestSpec:
         Raises:
             UsageError: The id is blank, or not a string.
         """
-        return self.advisor_params({CONVERSATION_ID: checked_id(conversation_id)})
+        settings = self._settings
+        params = {CONVERSATION_ID: checked_id(conversation_id)}
+        return self.with_settings(settings.with_advisors((), params))
 
     def idempotency_key(self, key: str) -> Self:
         """Set a key for the turn, so that a repeated request continues the same turn.
@@ -180,7 +193,8 @@ class ChatClientRequestSpec:
         Raises:
             UsageError: The key is blank, or not a string.
         """
-        return self.advisor_params({TURN_KEY: checked_id(key, "an idempotency key")})
+        settings, params = self._settings, {TURN_KEY: checked_id(key, "an idempotency key")}
+        return self.with_settings(settings.with_advisors((), params))
 
     def deadline(self, seconds: float | timedelta) -> Self:
         """Limit the duration of the call, with all rounds and tools, to *seconds*.
@@ -203,8 +217,9 @@ class ChatClientRequestSpec:
 
     def template_renderer(self, renderer: TemplateRenderer) -> Self:
         """Set the function that fills the placeholders of this request."""
+        settings = self._settings
         check_callable("a template renderer", renderer, takes=("template", "values"))
-        return self.with_settings(replace(self._settings, renderer=renderer))
+        return self.with_settings(replace(settings, renderer=renderer))
 
     @property
     def settings(self) -> RequestSettings:
@@ -222,18 +237,22 @@ class ChatClientRequestSpec:
 
     def call(self) -> CallResponse:
         """Return a blocking response; the request runs at the first access."""
+        self._used = True
         return CallResponse(self._run, BLOCKING)
 
     def acall(self) -> AsyncCallResponse:
         """Return an async response; the request runs at the first `await`."""
+        self._used = True
         return AsyncCallResponse(self._run, ON_LOOP)
 
     def stream(self) -> StreamResponse:
         """Return a blocking stream; the request runs while it is consumed."""
+        self._used = True
         return StreamResponse(self._run, BLOCKING)
 
     def astream(self) -> AsyncStreamResponse:
         """Return an async stream; the request runs while it is consumed."""
+        self._used = True
         return AsyncStreamResponse(self._run, ON_LOOP)
 
     def _run(
@@ -257,6 +276,7 @@ class ChatClientRequestSpec:
     if not TYPE_CHECKING:  # see `ChatClientBuilder.__getattr__`
 
         def __getattr__(self, name: str) -> Any:
+            self._used = True  # the error refers to it
             hint = ""
             if hasattr(CallResponse, name):
                 hint = f"; send it first: .call().{name}()"
@@ -271,6 +291,10 @@ class ChatClientRequestSpec:
             elif name in OptionValues.__annotations__:
                 hint = f"; it is an option: .options({name}=...)"
             raise missing_attribute(self, name, hint)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_used", True):
+            warn_if_dropped("a request was made and never sent: nothing has happened")
 
     def __repr__(self) -> str:
         return f"ChatClientRequestSpec({self._pipeline.shared.model.name})"

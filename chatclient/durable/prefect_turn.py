@@ -16,12 +16,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from chatclient._internal.checks import check_number
+from chatclient._internal.checks import check_number, checked_id
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.recorded_model import TurnRetries
 from chatclient.durable.recording import ExecutionLostError, OnInterrupted, Recording
 from chatclient.durable.requests import recorded
-from chatclient.memory.repository import checked_id
 
 if TYPE_CHECKING:  # an extra
     from prefect import Task

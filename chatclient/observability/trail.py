@@ -159,14 +159,12 @@ def _with_inner(steps: Sequence[Step]) -> Iterator[Step]:
 
 
 def _lines(trail: Trail) -> Iterator[str]:
-    for step in trail.steps:
+    rounds = iter(trail.rounds)
+    for step in tuple(trail.steps):  # a running turn may add steps
         if isinstance(step.operation, ClientCall):
-            names = " → ".join(step.operation.advisors)
-            client = "" if step.operation.client is None else f" of {step.operation.client}"
-            yield f"turn{client}{_duration(step)}" + (f": {names}" if names else "")
-    calls = filter(_is_round, trail.steps)
-    for round_, call in zip(trail.rounds, calls, strict=False):  # a running turn may add rounds
-        yield from _round_lines(round_, call)
+            yield _client_line(step, step.operation, first=step is trail.steps[0])
+        elif _is_round(step) and (round_ := next(rounds, None)) is not None:
+            yield from _round_lines(round_, step)
     for step in trail.steps:
         if not _is(step, ToolRun):  # tool runs are in the rounds
             yield from _inner_lines(step, "    ")
@@ -181,6 +179,14 @@ def _lines(trail: Trail) -> Iterator[str]:
     usage = trail.usage
     cost = f", {usage.cost}" if usage.cost is not None and usage.cost.amount else ""
     yield f"in all: {usage.input_tokens} + {usage.output_tokens} tokens{cost}"
+
+
+def _client_line(step: Step, call: ClientCall, *, first: bool) -> str:
+    """Return the line of a client: the first one of the turn, or one that it was handed to."""
+    client = "" if call.client is None else f" {'of' if first else 'to'} {call.client}"
+    names = " → ".join(call.advisors)
+    line = f"{'turn' if first else 'handed over'}{client}{_duration(step)}"
+    return f"{line}: {names}" if names else line
 
 
 def _inner_lines(step: Step, indent: str) -> Iterator[str]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from chatclient.testing.scripted import (
         Answer as Answer,
+        AnswerFunction as AnswerFunction,
         ScriptedModel as ScriptedModel,
         call as call,
     )

@@ -87,6 +87,14 @@ if TYPE_CHECKING:
         ToolMemoryId as ToolMemoryId,
         ToolParam as ToolParam,
     )
+    from chatclient.tools.handoff import (
+        HANDOFFS as HANDOFFS,
+        Handoff as Handoff,
+    )
+    from chatclient.tools.langchain import (
+        to_langchain as to_langchain,
+        tools_from_langchain as tools_from_langchain,
+    )
     from chatclient.tools.mcp.limits import (
         McpLimits as McpLimits,
     )
@@ -109,9 +117,15 @@ if TYPE_CHECKING:
         McpToolServer as McpToolServer,
         ToolContextFromMeta as ToolContextFromMeta,
     )
+    from chatclient.tools.openai_agents import (
+        tools_from_openai_agents as tools_from_openai_agents,
+    )
     from chatclient.tools.pending_turn import (
         ApprovalRequired as ApprovalRequired,
         PendingTurn as PendingTurn,
+    )
+    from chatclient.tools.pydantic_ai import (
+        tools_from_pydantic_ai as tools_from_pydantic_ai,
     )
     from chatclient.tools.resolvers import (
         DelegatingToolCallbackResolver as DelegatingToolCallbackResolver,

@@ -662,6 +662,26 @@ def test_last_lines_of_a_failed_start(ask: Ask) -> None:
     assert str(caught.value).endswith(caught.value.stderr)
 
 
+def test_standard_error_goes_to_the_log(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    """Line by line, with the name of the server and without secrets."""
+    caplog.set_level("INFO", "chatclient")
+    code = (
+        "import sys; sys.stderr.write('one s3cr3t-0\\n\\x1b[1mtwo' + 'x' * 9000 + '\\nlast');"
+        f"sys.stderr.flush(); exec(open({str(SUPPORT / 'mcp_peer.py')!r}).read())"
+    )
+    server = McpServer.stdio("chatty", sys.executable, "-c", code, env={"KEY": "s3cr3t-0"})
+    with McpToolCallbackProvider(server) as provider:
+        ask(ChatClient.builder(ScriptedModel("x")).default_tools(provider).build().prompt("x"))
+
+    records: list[Any] = [r for r in caplog.records if "standard error" in r.getMessage()]
+    lines = [record.chatclient["line"] for record in records]
+    assert lines[0] == "one ***"
+    assert lines[1].startswith("[1mtwox")
+    assert len(lines[1]) <= 300
+    assert lines[-1] == "last"
+    assert {record.chatclient["server"] for record in records} == {"chatty"}
+
+
 def test_last_lines_are_not_for_the_model(ask: Ask, tmp_path: Path) -> None:
     """A server that cannot be restarted during a call is told about without its lines."""
     fault = tmp_path / "fault"

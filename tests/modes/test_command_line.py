@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -18,6 +21,7 @@ from chatclient.chat.messages import AssistantMessage, Reasoning
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.testing import ScriptedModel
 from chatclient.tools import tool
+from tests.support.paths import ROOT
 from tests.support.servers import ChatServer, Reply, completion
 
 Serve = Callable[..., ChatServer]
@@ -26,12 +30,17 @@ _TOOLS = '''
 from chatclient.tools import tool
 
 class Weather:
-    @tool
+    @tool(effect="read")
     def get_weather(self, city: str) -> str:
         """Get the weather in a city."""
         return f"sunny in {city}" * 20
 
 @tool
+def pay(amount: int) -> str:
+    """Pay."""
+    return "paid"
+
+@tool(effect="read")
 def get_time() -> str:
     """Get the time."""
     raise RuntimeError("no clock")
@@ -112,6 +121,84 @@ def test_tool_calls_are_shown_as_they_happen(
     assert second.endswith("…]")
     assert third.startswith("[get_time({}) failed ")
     assert last == "Fine."
+
+
+PAY = completion(None, ("3", "pay", '{"amount": 5}'))
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked", "ran"),
+    [
+        ("y", True, True),
+        ("Yes", True, True),
+        ("n", True, False),
+        ("", True, False),
+        (None, True, False),
+        ("pipe", False, False),
+        ("--yes", False, True),
+    ],
+)
+def test_tools_that_write_are_confirmed(
+    serve: Serve,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    typed: str | None,
+    asked: bool,
+    ran: bool,
+) -> None:
+    """A terminal is asked, and without one nothing runs; the end of the input is a no."""
+    server = serve(PAY, "Fine.")
+    questions: list[str] = []
+
+    def answer(question: str) -> str:
+        questions.append(question)
+        if typed is None:
+            raise EOFError
+        return typed
+
+    monkeypatch.setattr("builtins.input", answer)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: typed != "pipe", raising=False)
+    flags = ["--yes"] if typed == "--yes" else []
+
+    assert main([*flags, "--tools", "my_cli_tools:pay", "Pay!"]) == 0
+    [result] = [m["content"] for m in server.requests[1]["messages"] if m["role"] == "tool"]
+    assert (result == "paid") is ran
+    assert questions == (['\nRun pay({"amount": 5})? [y/N] '] if asked else [])
+    assert ("--yes" in capsys.readouterr().err) is (typed == "pipe")
+
+
+def test_tools_of_mcp_servers_are_confirmed(
+    serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them, also those that their server calls read-only."""
+    server = serve(completion(None, ("4", "echo", '{"text": "a"}')), "Fine.")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+
+    assert main(["--mcp", f"{sys.executable} {ROOT}/tests/support/mcp_peer.py", "Echo!"]) == 0
+    [result] = [m["content"] for m in server.requests[1]["messages"] if m["role"] == "tool"]
+    assert "cannot be asked" in result
+    assert "echo was not run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [[], ["--log", "info"]])
+def test_standard_error_of_mcp_servers_goes_to_the_log(serve: Serve, flags: list[str]) -> None:
+    """It does not interrupt the chat; `--log` shows it."""
+    serve("Fine.")
+    command = f"echo ready >&2; exec {sys.executable} {ROOT}/tests/support/mcp_peer.py"
+    mcp = shlex.join(["sh", "-c", command])
+    finished = subprocess.run(
+        [sys.executable, "-m", "chatclient", *flags, "--mcp", mcp, "Hi"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+    )
+
+    line = "INFO MCP server wrote to its standard error server='mcp1' line='ready'"
+    assert finished.stdout == "Fine.\n"
+    assert (line in finished.stderr) is bool(flags)
+    assert flags or finished.stderr == ""
 
 
 def test_a_trace_is_the_tree_of_the_turn(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,7 +114,7 @@ class TurnMemoryAdvisor:
         *part* is this advisor, or its part around the loop.
         """
         turn = turn_of(request)
-        turn.store_at_end(self, None)
+        turn.store_at_end(id(self.storage), None)  # another client may share it
         conversation_id = conversation_id_of(request)
         spoken = conversation_messages(request)
         turn.begin(part, spoken[count_default_messages(spoken, request.context) :])
@@ -145,7 +145,7 @@ class TurnMemoryAdvisor:
                 await present.memory.append(id, messages, runtime, key=turn.key)
                 observed.result = messages
 
-        turn.store_at_end(self, PendingStore(store))
+        turn.store_at_end(id(self.storage), PendingStore(store))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,12 +6,14 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from chatclient._internal.frozen import merged, without
+from chatclient.advisors.tool_loop.handover import hand_over, resumed_handoff
+from chatclient.advisors.tool_loop.messages import LoopMessages
 from chatclient.advisors.tool_loop.pending_notes import save_turn
 from chatclient.advisors.tool_loop.resumed_turn import ResumedTurn
 from chatclient.advisors.tool_loop.steering import USER_INPUT
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next, turn_of
 from chatclient.chat.events import ReasoningDelta, ReasoningSigned, TextDelta
-from chatclient.chat.messages import Message, without_system
+from chatclient.chat.messages import Message
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Generation
@@ -23,44 +25,10 @@ from chatclient.tools.execution.compensation import rewritten, with_undone
 from chatclient.tools.execution.manager import ToolCallingManager
 from chatclient.tools.execution.result import ToolExecutionResult
 from chatclient.tools.execution.turn import ToolTurn
+from chatclient.tools.handoff import HANDOFFS, Handoff, handoff_in
 from chatclient.tools.pending_turn import PENDING_TURN, RESUMED_TURN, PendingTurn
 from chatclient.tools.providers import REFRESH_TOOLS, RefreshTools
 from chatclient.tools.tool_execution import TOOL_EXECUTIONS
-
-
-class LoopMessages:
-    """The conversation of a running tool loop, and what of it the next round sends.
-
-    Args:
-        messages: The prompt that the loop was called with.
-
-    Attributes:
-        history: The complete conversation.
-        to_send: The messages that the next round sends; a hook may have changed them.
-    """
-
-    def __init__(self, messages: tuple[Message, ...]) -> None:
-        self.history = self.to_send = messages
-
-    @property
-    def earlier(self) -> tuple[Message, ...]:
-        """The messages of the history that precede those to send."""
-        if self.to_send is self.history:
-            return ()
-        spoken = without_system(self.history)
-        sent = without_system(self.to_send)
-        places = (i for first in sent for i, message in enumerate(spoken) if message is first)
-        return spoken[: next(places, max(0, len(spoken) - len(sent)))]
-
-    def append(self, messages: tuple[Message, ...]) -> None:
-        """Append *messages* to the history and to what is sent."""
-        self.history = (*self.history, *messages)
-        self.to_send = (*self.to_send, *messages)
-
-    def restart(self, history: tuple[Message, ...]) -> None:
-        """Continue from *history*, and send all of it."""
-        self.history = self.to_send = history
-
 
 Eligible = bool | Awaitable[bool]
 
@@ -126,12 +94,17 @@ class ToolLoop:
             self.context = merged(self.context, {TURN: self.record})
         self.listed_tools: Sequence[ToolCallback] = self.options.tool_callbacks or ()
         self.usage = NO_USAGE
+        self.handed_over = False
 
     async def run(self, resumed: ResumedTurn | None) -> ChatClientResponse:
         """Return the response that ends the turn."""
+        self.record.offered_tools = None  # those of another client, if the turn was handed over
         if resumed is not None or self.record.contains_round(self.messages.history):
             self._reset_tool_choice()  # the first round of the turn is over
         if resumed is not None:
+            handoff = resumed_handoff(resumed.pending, self._tools)
+            if handoff is not None:
+                return await self._hand_over(handoff, {RESUMED_TURN: resumed.inside_handoff()})
             ended = await self._resume(resumed)
             if ended is not None:
                 return ended
@@ -195,6 +168,17 @@ class ToolLoop:
             return self.prompt
         return Prompt.of(self.messages.history, self.options.mutate(tool_callbacks=offered))
 
+    def _tools(self) -> Sequence[ToolCallback]:
+        """Return the tools that may be run."""
+        offered = self._offered_prompt().options.tool_callbacks or ()
+        return (*offered, *self.tool_turn.unoffered.values())
+
+    async def _hand_over(self, handoff: Handoff, context: Mapping[str, Any]) -> ChatClientResponse:
+        """Return the response of another client, which continues the turn with *context*."""
+        self.handed_over = True
+        request = ChatClientRequest(self.prompt, self.context, self.request.runtime)
+        return await hand_over(handoff, request, context, self.usage)
+
     def with_loop_context(
         self, response: ChatClientResponse, resumed: ResumedTurn | None
     ) -> ChatClientResponse:
@@ -207,7 +191,8 @@ class ToolLoop:
             resumed.usage = NO_USAGE  # an advisor that calls again adds up the usage itself
             context[RESUMED_TURN] = resumed
         if self.tool_turn.executions:
-            context[TOOL_EXECUTIONS] = tuple(self.tool_turn.executions)
+            if not self.handed_over:  # the other client's contain those of this loop
+                context[TOOL_EXECUTIONS] = tuple(self.tool_turn.executions)
             if PENDING_TURN not in response.context:  # a suspended turn may be stored already
                 self.request.runtime.undo_on_failure(self)
         return response.mutate(context=context) if context else response
@@ -307,6 +292,11 @@ class ToolLoop:
         """Return the turn's response if this round was its last, else None."""
         if result.pending_turn is not None:
             return self._suspended(response, result.pending_turn)
+        handoff = handoff_in(result.executions, self._tools)
+        if handoff is not None:
+            return await self._hand_over(
+                handoff, {TOOL_EXECUTIONS: tuple(self.tool_turn.executions)}
+            )
         if result.return_direct:
             return await self._answer_with(response, result.generations())
         limits = self.advisor.manager.limits
@@ -392,9 +382,11 @@ def _tool_context(request: ChatClientRequest, options: ChatOptions) -> Mapping[s
     if DECISIONS in context:  # an agent's own calls are not those of the decisions
         context = without(context, DECISIONS, AGENT_TURNS)
     # As text, even if an advisor set another type: a suspended turn is stored as JSON.
-    ids = {
+    ids: dict[str, Any] = {
         key: str(request.context[key])
         for key in (CONVERSATION_ID, USER_ID)
         if request.context.get(key) is not None
     }
+    if HANDOFFS in request.context:
+        ids[HANDOFFS] = request.context[HANDOFFS]
     return merged(context, ids) if ids else context

@@ -1,11 +1,13 @@
 """`ResumedTurn`: a suspended turn that continues with the decisions about its calls."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from chatclient.chat.messages import Message
 from chatclient.chat.parts import call_key
 from chatclient.chat.prompt import Prompt
+from chatclient.chat.tool import HANDOFF
 from chatclient.chat.turn import Turn
 from chatclient.errors import ToolLoopError
 from chatclient.runtime.runtime import Runtime
@@ -30,6 +32,7 @@ class ResumedTurn:
     Attributes:
         usage: The usage of the turn before it was suspended, until a response has reported it.
         result: What the calls of the suspended round returned, once they were run.
+        handed_over: The same for the client that the turn was handed to, or None.
     """
 
     def __init__(self, pending: PendingTurn, decisions: Mapping[str, Decision]) -> None:
@@ -37,6 +40,7 @@ class ResumedTurn:
         self.decisions = decisions
         self.usage = pending.usage
         self.result: ToolExecutionResult | None = None
+        self.handed_over: ResumedTurn | None = None
         self._sent = 0
         self._turn: ToolTurn | None = None
 
@@ -47,6 +51,13 @@ class ResumedTurn:
     def started(self) -> bool:
         """Whether the calls were started."""
         return self._turn is not None
+
+    def inside_handoff(self) -> "ResumedTurn":
+        """Return the same for the client that the turn was handed to; see `handover`."""
+        if self.handed_over is None:
+            notes = self.pending.notes[HANDOFF]["notes"]
+            self.handed_over = ResumedTurn(replace(self.pending, notes=notes), self.decisions)
+        return self.handed_over
 
     async def run(
         self, prompt: Prompt, manager: ToolCallingManager, runtime: Runtime, turn: ToolTurn

@@ -271,6 +271,11 @@ async def _as_decided(
     return await call_next(invocation)
 
 
+def is_approved(context: ToolContext) -> bool:
+    """Return whether somebody has approved the call that runs with *context*."""
+    return context.decided or context.tool_call_id in context.get(DECISIONS, {})
+
+
 ForAll = Literal["approve", "deny"]
 Decisions = Mapping[str, Decision | bool] | ForAll
 """Decisions by the ids of `PendingTurn.to_decide`, or the same for all."""

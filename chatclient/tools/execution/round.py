@@ -12,7 +12,7 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
 )
 from chatclient.chat.parts import call_key
-from chatclient.chat.tool import RETURN_DIRECT, ReturnDirect, ToolResult
+from chatclient.chat.tool import RETURN_DIRECT, ReturnDirect, ToolResult, is_handoff
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.call import SuspendedCall, ToolCallRunner
 from chatclient.tools.execution.compensation import rewritten, with_undone_executions
@@ -125,12 +125,21 @@ class ToolRound:
                     f"'{call.name}' has been called {repeats} times with these very arguments, "
                     "with the same result each time. Use that result, or do something else."
                 )
+        if self._follows_handoff(call):
+            return "Not run. The conversation can be handed over to one at a time."
         turn.calls[call.name] += 1
         effect = self.runner.toolset.metadata_of(call.name).effect
         breach = limits.breach(call.name, effect, turn.calls)
         if breach is not None:
             self.breach = breach
         return breach
+
+    def _follows_handoff(self, call: ToolCall) -> bool:
+        """Return whether *call* is a handoff, and not the first one of its message."""
+        toolset = self.runner.toolset
+        if not is_handoff(toolset.get(call.name)):
+            return False
+        return call is not next(c for c in self.calls if is_handoff(toolset.get(c.name)))
 
     async def _waiting(self) -> list[int]:
         """Return the calls that are run first: those that wait, if others wait with them."""

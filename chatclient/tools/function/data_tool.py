@@ -93,6 +93,26 @@ class DataToolCallback:
         return to_tool_result(value, origin=f"tool {self.definition.name!r}")
 
 
+class NeedsApproval(Exception):  # noqa: N818 - not an error: it suspends the turn
+    """Raised by the executor of an `ApprovableTool` for a call that nobody has approved yet."""
+
+
+class ApprovableTool(DataToolCallback):
+    """A tool of another framework, which decides itself which calls need approval."""
+
+    async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
+        """Call the executor, or suspend the turn.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+            ApprovalRequired: The call needs approval.
+        """
+        try:
+            return await super().invoke(arguments, context)
+        except NeedsApproval as error:
+            raise ApprovalRequired from error
+
+
 def _is_written(given: Mapping[str, Any], arguments: str) -> bool:
     """Return whether the JSON text *arguments* contains what is *given*, without repairs."""
     try:

@@ -180,7 +180,7 @@ class McpServer:
         def connect() -> Any:
             from chatclient.tools.mcp.stdio import StdioTransport  # noqa: PLC0415
 
-            return StdioTransport(command, args, env, cwd)
+            return StdioTransport(name, command, args, env, cwd)
 
         return cls(name, connect, command=command, **settings)
 

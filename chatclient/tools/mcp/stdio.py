@@ -3,15 +3,17 @@
 import asyncio
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from chatclient._internal.logging import get_logger
+
+log = get_logger(__name__)
 
 _TAIL = 8_192  # bytes of the standard error to keep
 _LINES, _LINE_LENGTH = 10, 300  # to report
@@ -33,19 +35,21 @@ def with_last_lines(message: str, lines: str) -> str:
 
 
 class StdioTransport:
-    """A server's process; the last lines of its standard error are kept.
+    """A server's process.
 
-    Its standard error is passed on to that of this process, also in notebooks and tests, which
-    replace `sys.stderr` with objects that are no files.
+    The lines of its standard error go to the log, and the last ones are kept. In both, secrets are
+    masked.
     """
 
     def __init__(
         self,
+        name: str,
         command: str,
         args: Sequence[str],
         env: Mapping[str, str] | None,
         cwd: str | Path | None,
     ) -> None:
+        self._name = name
         self._parameters = StdioServerParameters(
             command=command, args=list(args), env=dict(env or {}), cwd=cwd
         )
@@ -57,9 +61,9 @@ class StdioTransport:
 
     async def __aenter__(self) -> Any:
         source, target = os.pipe()
-        drained = partial(asyncio.get_running_loop().call_soon_threadsafe, self._drained.set)
+        call_soon = asyncio.get_running_loop().call_soon_threadsafe
         # A thread, because event loops cannot read pipes on every system. It ends with the pipe.
-        reader = Thread(target=self._forward, args=(source, drained), daemon=True)
+        reader = Thread(target=self._forward, args=(source, call_soon), daemon=True)
         reader.name = "chatclient-mcp-stderr"
         reader.start()
         with open(target, "w") as errors:  # noqa: PTH123, ASYNC230 - a pipe; the process keeps its end
@@ -87,24 +91,35 @@ class StdioTransport:
     def last_lines(self) -> str:
         """The last lines of the standard error, without secrets."""
         lines = self._tail.decode(errors="replace").strip().splitlines()[-_LINES:]
-        text = "\n".join(line[:_LINE_LENGTH] for line in map(self._masked, lines))
-        return "".join(c for c in text if c.isprintable() or c == "\n")
+        return "\n".join(map(self._printable, lines))
+
+    def _printable(self, line: str) -> str:
+        """Return *line* shortened, without secrets and control characters."""
+        return "".join(filter(str.isprintable, self._masked(line)[:_LINE_LENGTH]))
 
     def _masked(self, line: str) -> str:
         for secret in self._secrets:
             line = line.replace(secret, "***")
         return _SECRETS.sub(r"\g<before>***", line)
 
-    def _forward(self, source: int, drained: Callable[[], object]) -> None:
-        """Copy the standard error of the process, and keep its end."""
-        with os.fdopen(source, "rb", buffering=0) as errors:
+    def _forward(self, source: int, call_soon: Callable[..., object]) -> None:
+        """Log the standard error of the process, and keep its end."""
+        # The event loop logs: a thread that ends with Python must not hold the lock of a handler.
+        with os.fdopen(source, "rb", buffering=0) as errors, suppress(RuntimeError):  # it is closed
+            rest = b""
             while chunk := errors.read(_TAIL):
                 self._tail = (self._tail + chunk)[-_TAIL:]
-                # Not through its buffer, whose lock a thread must not hold when Python ends.
-                with suppress(OSError, ValueError, AttributeError):
-                    os.write(sys.__stderr__.fileno(), chunk)  # type: ignore[union-attr]  # or none
-        with suppress(RuntimeError):  # the event loop was closed
-            drained()
+                *lines, rest = (rest + chunk).split(b"\n")
+                call_soon(self._log, lines)
+                rest = rest[-_TAIL:]  # of a line without an end
+            call_soon(self._log, [rest])
+        with suppress(RuntimeError):
+            call_soon(self._drained.set)
+
+    def _log(self, lines: Sequence[bytes]) -> None:
+        for line in lines:
+            if text := self._printable(line.decode(errors="replace")):
+                log.info("MCP server wrote to its standard error", server=self._name, line=text)
 
 
 def _secrets_of(args: Sequence[str], env: Mapping[str, str]) -> Iterator[str]:

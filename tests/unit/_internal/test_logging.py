@@ -1,13 +1,17 @@
 """Logs: events with fields, over the standard library's loggers."""
 
+import io
+import json
 import logging
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+import structlog
 
 from chatclient._internal.logging import get_logger
+from chatclient.observability import log_fields
 
 LOG = get_logger("chatclient.tests")
 
@@ -121,3 +125,32 @@ def test_no_import_without_logging() -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert (ran.stdout, ran.stderr) == ("False\n", "")
+
+
+@pytest.mark.parametrize("extras", [False, True])
+def test_fields_in_structlog(extras: bool) -> None:
+    """With the processor, each field is once in the JSON; other records are left as they are."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    chain: list[Any] = [structlog.stdlib.add_log_level, log_fields]
+    if extras:
+        chain.insert(0, structlog.stdlib.ExtraAdder())
+    processors: list[Any] = [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        structlog.processors.JSONRenderer(sort_keys=True),
+    ]
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=chain, processors=processors)
+    )
+    logger = logging.getLogger("chatclient.tests")
+    logger.addHandler(handler)
+    try:
+        LOG.warning("retried", seconds=0.5, tool=None)
+        logger.warning("another")
+    finally:
+        logger.removeHandler(handler)
+
+    assert [json.loads(line) for line in stream.getvalue().splitlines()] == [
+        {"event": "retried", "level": "warning", "seconds": 0.5},
+        {"event": "another", "level": "warning"},
+    ]

@@ -1,0 +1,179 @@
+"""Tools of LangChain as tools of this library, and the other way round; extra `langchain`."""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from langchain_core.tools import BaseTool, BaseToolkit, StructuredTool, ToolException
+from langchain_core.utils.function_calling import convert_to_openai_function
+from pydantic import BaseModel, ValidationError
+
+from chatclient._internal.checks import check_type
+from chatclient._internal.json import dumps_exact, loads
+from chatclient.chat.content_blocks import block_of, read_blocks
+from chatclient.chat.messages import ToolCall
+from chatclient.chat.tool import ToolCallback, ToolContext, ToolMetadata, ToolResult
+from chatclient.chat.tool_definition import ToolDefinition
+from chatclient.errors import ToolArgumentError, ToolError, ToolExecutionError
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.tools.function.data_tool import DataToolCallback
+from chatclient.tools.sources import ToolSource, tool_callbacks
+
+
+def tools_from_langchain(
+    *tools: BaseTool | BaseToolkit | Iterable[BaseTool], metadata: ToolMetadata | None = None
+) -> list[ToolCallback]:
+    """Return tools of LangChain as tools of this library.
+
+    Asynchronous tools run on an event loop, and others in a thread, or on the caller's in blocking
+    requests. The artifact of a result is the value of the `ToolExecution`. Injected arguments,
+    which the model does not see, get the values of the tool context with their names.
+
+    Args:
+        *tools: The tools, toolkits, and collections of tools.
+        metadata: How the tools are run; default: as tools that write, with the `return_direct` of
+            each tool.
+
+    Raises:
+        WrongTypeError: One of them is not a tool of LangChain.
+        ToolDefinitionError: Providers do not accept the name or the schema of a tool.
+    """
+    return [_callback(tool, metadata) for tool in _flat(tools)]
+
+
+def _flat(tools: Iterable[Any]) -> Iterable[BaseTool]:
+    for each in tools:
+        if isinstance(each, BaseToolkit):
+            yield from each.get_tools()
+        elif isinstance(each, list | tuple):
+            yield from _flat(each)
+        else:
+            check_type("a tool of LangChain", each, BaseTool)
+            yield each
+
+
+def _callback(tool: BaseTool, metadata: ToolMetadata | None) -> ToolCallback:
+    definition = ToolDefinition(tool.name, tool.description, _visible_schema(tool))
+    own = ToolMetadata(return_direct=tool.return_direct)
+    run = _run_async if _is_async(tool) else _run
+    return DataToolCallback(definition, partial(run, tool), metadata or own)
+
+
+def _visible_schema(tool: BaseTool) -> Mapping[str, Any]:
+    """Return the schema of the arguments that the model writes, as LangChain sends it."""
+    schema: Mapping[str, Any] = convert_to_openai_function(tool)["parameters"]
+    return schema
+
+
+def _is_async(tool: BaseTool) -> bool:
+    """Return whether *tool* runs without a thread."""
+    if hasattr(tool, "coroutine"):
+        return tool.coroutine is not None
+    return type(tool)._arun is not BaseTool._arun  # noqa: SLF001 - overridden, if it is async
+
+
+async def _run_async(tool: BaseTool, call: ToolCall, context: ToolContext) -> ToolResult:
+    with _Failures(tool.name):
+        return _result(await tool.ainvoke(_arguments(tool, call, context)))
+
+
+def _run(tool: BaseTool, call: ToolCall, context: ToolContext) -> ToolResult:
+    with _Failures(tool.name):
+        return _result(tool.invoke(_arguments(tool, call, context)))
+
+
+class _Failures:
+    """Raises the errors that LangChain has for the model as those of this library."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, ToolException):
+            raise ToolError(str(error)) from error
+        if isinstance(error, ValidationError):
+            details = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+            msg = "\n- ".join((f"The arguments for {self._name} do not fit:", *details))
+            raise ToolArgumentError(msg, tool_name=self._name, details=details) from error
+
+
+def _arguments(tool: BaseTool, call: ToolCall, context: ToolContext) -> Any:
+    """Return the call as LangChain represents it, with injected arguments."""
+    schema: Any = tool.args_schema
+    injected: set[str] = set()
+    if isinstance(schema, type) and issubclass(schema, BaseModel):
+        visible = _visible_schema(tool).get("properties", {})
+        injected = schema.model_fields.keys() - visible
+    given = {name: context[name] for name in injected if name in context}
+    # LangChain returns a message, with the artifact, only for a call with an id.
+    id = call.id or "call"
+    return {"type": "tool_call", "id": id, "name": tool.name, "args": loads(call.arguments) | given}
+
+
+def _result(message: Any) -> ToolResult:
+    """Return a `ToolMessage` as a result; what else a tool may return, as text."""
+    content: Any = getattr(message, "content", message)
+    if not isinstance(content, str | list):
+        content = str(content)
+    text, media = read_blocks(content)
+    is_error = getattr(message, "status", "success") == "error"
+    return ToolResult(text, media, is_error, value=getattr(message, "artifact", None))
+
+
+def to_langchain(
+    *tools: ToolSource, tool_context: Mapping[str, Any] | None = None
+) -> list[BaseTool]:
+    """Return tools of this library as tools of LangChain, for its agents and chains.
+
+    The value that a tool returns is the artifact of the message. Errors of a tool are
+    `ToolException`s, whose text is for the model.
+
+    Args:
+        *tools: What `.tools(...)` takes, apart from names and providers that need a request.
+        tool_context: The values for `ToolContext`.
+
+    Raises:
+        ToolDefinitionError: A source contains no tool, or a tool is invalid.
+    """
+    values = dict(tool_context or {})
+    return [_structured_tool(callback, values) for callback in tool_callbacks(*tools)]
+
+
+def _structured_tool(callback: ToolCallback, values: Mapping[str, Any]) -> BaseTool:
+    definition = callback.definition
+
+    async def invoke(arguments: Mapping[str, Any], runtime: Runtime) -> tuple[Any, Any]:
+        context = ToolContext(values, runtime=runtime, tool_name=definition.name)
+        try:
+            result = await callback.invoke(dumps_exact(arguments), context)
+        except (ToolError, ToolExecutionError) as error:
+            raise ToolException(str(error)) from error
+        if result.is_error:
+            raise ToolException(result.text)
+        return _content(result), result.value
+
+    def run(**arguments: Any) -> tuple[Any, Any]:
+        return drive(invoke(arguments, BLOCKING))
+
+    async def arun(**arguments: Any) -> tuple[Any, Any]:
+        return await invoke(arguments, ON_LOOP)
+
+    return StructuredTool(
+        name=definition.name,
+        description=definition.description,
+        args_schema=dict(definition.input_schema),
+        func=run,
+        coroutine=arun,
+        return_direct=callback.metadata.return_direct is True,
+        response_format="content_and_artifact",
+        handle_tool_error=True,
+    )
+
+
+def _content(result: ToolResult) -> str | list[Any]:
+    if not result.media:
+        return result.text
+    return [{"type": "text", "text": result.text}, *map(block_of, result.media)]

@@ -1,0 +1,116 @@
+"""Function tools of the OpenAI Agents SDK as tools of this library; extra `openai-agents`."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from agents import FunctionTool, Usage
+from agents.tool import set_function_tool_failure_error_function
+from agents.tool_context import ToolContext as TheirContext
+from pydantic import BaseModel
+
+from chatclient._internal.checks import check_type
+from chatclient._internal.json import loads
+from chatclient.chat.content_blocks import media_of_url
+from chatclient.chat.messages import Media, ToolCall
+from chatclient.chat.tool import ToolCallback, ToolContext, ToolMetadata, ToolResult
+from chatclient.chat.tool_definition import ToolDefinition
+from chatclient.errors import ToolDefinitionError
+from chatclient.tools.execution.approval import is_approved
+from chatclient.tools.function.data_tool import ApprovableTool, NeedsApproval
+from chatclient.tools.function.result import to_tool_result
+
+
+def tools_from_openai_agents(
+    *tools: FunctionTool | Iterable[FunctionTool],
+    context: Any = None,
+    metadata: ToolMetadata | None = None,
+) -> list[ToolCallback]:
+    """Return function tools of the OpenAI Agents SDK as tools of this library.
+
+    Errors of a tool are handled by the failure policy of the client, unless the tool has a
+    `failure_error_function` of its own. A tool that needs approval suspends the turn (see
+    `client.resume`). Tools that are not enabled are left out.
+
+    Args:
+        *tools: The tools, made by `@function_tool` for example, and collections of them.
+        context: The `context` of the run for the tools; or a function of the `ToolContext` that
+            returns it.
+        metadata: How the tools are run; default: as tools that write, with the time limit of each
+            tool.
+
+    Raises:
+        WrongTypeError: One of them is not a function tool.
+        ToolDefinitionError: A tool has guardrails, or a function decides whether it is enabled.
+    """
+    return [_callback(tool, context, metadata) for tool in _flat(tools) if tool.is_enabled]
+
+
+def _flat(tools: Iterable[Any]) -> Iterable[FunctionTool]:
+    for each in tools:
+        if isinstance(each, list | tuple):
+            yield from _flat(each)
+        else:
+            check_type("a tool of OpenAI Agents", each, FunctionTool)
+            yield each
+
+
+def _callback(tool: FunctionTool, values: Any, metadata: ToolMetadata | None) -> ToolCallback:
+    if tool.tool_input_guardrails or tool.tool_output_guardrails or callable(tool.is_enabled):
+        msg = (
+            f"the tool {tool.name!r} has guardrails or a function `is_enabled`, which need a run of"
+            " the SDK; use a tool interceptor, or a ToolCallbackProvider, instead"
+        )
+        raise ToolDefinitionError(msg)
+    strict = tool.strict_json_schema or None
+    definition = ToolDefinition(tool.name, tool.description, tool.params_json_schema, strict=strict)
+    if getattr(
+        tool, "_use_default_failure_error_function", False
+    ):  # errors would look like results
+        tool = set_function_tool_failure_error_function(copy.copy(tool), None)
+    own = ToolMetadata(timeout=tool.timeout_seconds)
+    return ApprovableTool(definition, partial(_run, tool, values), metadata or own)
+
+
+async def _run(tool: FunctionTool, values: Any, call: ToolCall, context: ToolContext) -> ToolResult:
+    given = await context.runtime.invoke(values, context) if callable(values) else values
+    theirs = TheirContext(
+        context=given,
+        usage=Usage(),
+        tool_name=tool.name,
+        tool_call_id=context.tool_call_id,
+        tool_arguments=call.arguments,
+    )
+    needed: Any = tool.needs_approval
+    if callable(needed):
+        needed = await needed(theirs, loads(call.arguments), context.tool_call_id)
+    if needed and not is_approved(context):
+        raise NeedsApproval
+    return _result(await tool.on_invoke_tool(theirs, call.arguments))
+
+
+def _result(returned: Any) -> ToolResult:
+    """Return what a tool returned as a result; media in it are media of the result."""
+    items = returned if isinstance(returned, list) else [returned]
+    outputs = [each.model_dump() if isinstance(each, BaseModel) else each for each in items]
+    if not all(isinstance(each, Mapping) and each.get("type") in _OUTPUTS for each in outputs):
+        return to_tool_result(returned)
+    texts = [each["text"] for each in outputs if each["type"] == "text"]
+    media = tuple(_media(each) for each in outputs if each["type"] != "text")
+    return ToolResult("\n".join(texts), media, value=returned)
+
+
+_OUTPUTS = ("text", "image", "file")
+
+
+def _media(output: Mapping[str, Any]) -> Media:
+    is_image, name = output["type"] == "image", output.get("filename")
+    mime_type = "image/png" if is_image else "application/octet-stream"
+    id = output.get("file_id")
+    if id is not None:
+        return Media(mime_type, id, id=id, name=name)
+    url = output.get("image_url" if is_image else "file_url") or ""
+    if not url and (data := output.get("file_data")):
+        url = data if data.startswith("data:") else f"data:{mime_type};base64,{data}"
+    return media_of_url(url, mime_type, name)

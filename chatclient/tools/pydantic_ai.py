@@ -1,0 +1,149 @@
+"""Function tools of pydantic-ai as tools of this library; extra `pydantic-ai`."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+from pydantic import ValidationError
+from pydantic_ai import (
+    ApprovalRequired as TheirApprovalRequired,
+    ModelRetry,
+    RunContext,
+    RunUsage,
+    Tool,
+    ToolReturn,
+)
+from pydantic_ai.messages import BinaryContent, FileUrl
+from pydantic_ai.toolsets import FunctionToolset
+
+from chatclient.chat.messages import Media, ToolCall
+from chatclient.chat.tool import ToolCallback, ToolContext, ToolMetadata, ToolResult
+from chatclient.chat.tool_definition import ToolDefinition
+from chatclient.errors import ToolArgumentError, ToolDefinitionError, ToolError
+from chatclient.tools.execution.approval import is_approved
+from chatclient.tools.function.data_tool import ApprovableTool, NeedsApproval
+from chatclient.tools.function.result import to_tool_result
+
+PydanticAiTool = Tool[Any] | FunctionToolset[Any] | Callable[..., Any]
+
+
+def tools_from_pydantic_ai(
+    *tools: PydanticAiTool | Iterable[PydanticAiTool],
+    deps: Any = None,
+    metadata: ToolMetadata | None = None,
+) -> list[ToolCallback]:
+    """Return function tools of pydantic-ai as tools of this library.
+
+    A `ModelRetry` becomes a `ToolError`: the model is told, and may call again. A tool that
+    requires approval suspends the turn (see `client.resume`). The `RunContext` has the
+    dependencies, the call and the conversation id, but neither model nor messages.
+
+    Args:
+        *tools: Functions, `Tool`s, `FunctionToolset`s, and collections of them.
+        deps: The dependencies; or a function of the `ToolContext` that returns them.
+        metadata: How the tools are run; default: as tools that write, with the time limit of each
+            tool, and one after another if it is sequential.
+
+    Raises:
+        ToolDefinitionError: A tool is prepared for each request, or providers do not accept its
+            name.
+    """
+    return [_callback(tool, deps, metadata) for tool in _flat(tools)]
+
+
+def _flat(tools: Iterable[Any]) -> Iterable[Tool[Any]]:
+    for each in tools:
+        if isinstance(each, Tool):
+            yield each
+        elif isinstance(each, FunctionToolset):
+            yield from each.tools.values()
+        elif callable(each):
+            yield Tool(each)
+        else:
+            yield from _flat(each)
+
+
+def _callback(tool: Tool[Any], deps: Any, metadata: ToolMetadata | None) -> ToolCallback:
+    if tool.prepare is not None:
+        msg = (
+            f"the tool {tool.name!r} has a function `prepare`, which needs a run of pydantic-ai;"
+            " offer it with a ToolCallbackProvider instead"
+        )
+        raise ToolDefinitionError(msg)
+    schema: Mapping[str, Any] = tool.function_schema.json_schema
+    definition = ToolDefinition(tool.name, tool.description or "", schema, strict=tool.strict)
+    own = ToolMetadata(timeout=tool.timeout, sequential=tool.sequential)
+    return ApprovableTool(definition, partial(_run, tool, deps), metadata or own)
+
+
+async def _run(tool: Tool[Any], deps: Any, call: ToolCall, context: ToolContext) -> ToolResult:
+    approved = is_approved(context)
+    if tool.requires_approval and not approved:
+        raise NeedsApproval
+    run = await _run_context(tool, deps, context, approved=approved)
+    schema = tool.function_schema
+    try:
+        arguments = schema.validator.validate_json(call.arguments or "{}", context=run.deps)
+        if tool.args_validator is not None:
+            await context.runtime.invoke(partial(tool.args_validator, run, **arguments))
+        return _result(await schema.call(arguments, run))
+    except ValidationError as error:
+        msg = f"The arguments for {tool.name} do not fit: {error}"
+        raise ToolArgumentError(msg, tool_name=tool.name) from error
+    except ModelRetry as error:
+        raise ToolError(error.message) from error
+    except TheirApprovalRequired as error:
+        raise NeedsApproval from error
+
+
+async def _run_context(
+    tool: Tool[Any], deps: Any, context: ToolContext, *, approved: bool
+) -> RunContext[Any]:
+    return RunContext(
+        deps=await context.runtime.invoke(deps, context) if callable(deps) else deps,
+        model=cast("Any", None),
+        usage=RunUsage(),
+        tool_call_id=context.tool_call_id,
+        tool_name=tool.name,
+        retry=context.attempt - 1,
+        max_retries=tool.max_retries or 0,
+        tool_call_approved=approved,
+        conversation_id=context.conversation_id,
+    )
+
+
+def _result(returned: Any) -> ToolResult:
+    """Return what a tool returned as a result; media in it are media of the result."""
+    if not isinstance(returned, ToolReturn):
+        value, media = _split(returned)
+        return _with_media(to_tool_result(value), media, returned)
+    value, media = _split(returned.return_value)
+    result = to_tool_result(value)
+    texts, more = _split(returned.content)
+    lines = [] if texts is None else [texts] if isinstance(texts, str) else list(texts)
+    text = "\n".join([result.text, *map(str, lines)])
+    metadata = returned.metadata if isinstance(returned.metadata, Mapping) else {}
+    return ToolResult(text, (*media, *more), metadata=metadata, value=returned.return_value)
+
+
+def _with_media(result: ToolResult, media: tuple[Media, ...], value: Any) -> ToolResult:
+    return ToolResult(result.text, (*result.media, *media), value=value) if media else result
+
+
+def _split(value: Any) -> tuple[Any, tuple[Media, ...]]:
+    """Return *value* without its media, and the media."""
+    if (single := _media(value)) is not None:
+        return "", (single,)
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return value, ()
+    found = [(each, _media(each)) for each in value]
+    media = tuple(each for _, each in found if each is not None)
+    return ([each for each, other in found if other is None], media) if media else (value, ())
+
+
+def _media(value: Any) -> Media | None:
+    if isinstance(value, BinaryContent):
+        return Media(value.media_type, value.data)
+    if isinstance(value, FileUrl):
+        return Media(value.media_type, value.url)
+    return None

@@ -1,0 +1,127 @@
+"""Builders and requests that a statement drops are reported, and no others."""
+
+import copy
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chatclient import ChatClient
+from chatclient.testing import ScriptedModel
+
+client = ChatClient.create(ScriptedModel(lambda prompt: "fine"))
+
+
+def returned() -> Any:
+    return client.prompt("x")
+
+
+def drop_prompt() -> None:
+    client.prompt("x")
+
+
+def drop_changed_request() -> None:
+    request = client.prompt("x")
+    request.user("y")
+
+
+def drop_returned() -> None:
+    returned()
+
+
+def drop_list() -> None:
+    [client.prompt("x")]
+
+
+@pytest.mark.parametrize("drop", [drop_prompt, drop_changed_request, drop_returned, drop_list])
+def test_a_dropped_request_warns(drop: Callable[[], None]) -> None:
+    """At the line that drops it, also if a function returned it, or a list contained it."""
+    with pytest.warns(RuntimeWarning, match="never sent") as caught:
+        drop()
+
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def drop_builder() -> None:
+    ChatClient.builder(client.model)
+
+
+def drop_mutated() -> None:
+    client.prompt("x").mutate()
+
+
+def drop_changed_builder() -> None:
+    builder = client.mutate()
+    builder.default_system("x")
+
+
+def drop_builder_of_model() -> None:
+    client.mutate().model(client.model)
+
+
+@pytest.mark.parametrize(
+    "drop", [drop_builder, drop_mutated, drop_changed_builder, drop_builder_of_model]
+)
+def test_a_dropped_builder_warns(drop: Callable[[], None]) -> None:
+    """It was to change a client, or another builder."""
+    with pytest.warns(RuntimeWarning, match="never built"):
+        drop()
+
+
+class Holder:
+    """Something that stores a request."""
+
+    def __init__(self, request: Any) -> None:
+        self.request = request
+
+    def ask(self) -> "Holder":
+        """Use the request."""
+        self.request.user("y").call().content()
+        return self
+
+
+def test_nothing_else_warns() -> None:
+    """Neither stored ones, used or not, nor intermediate ones, nor copies."""
+
+    def unused(condition: bool) -> None:
+        request, builder = client.prompt("x"), client.mutate()
+        if condition:
+            request.call().content()
+            builder.build()
+
+    def of_generator() -> Iterator[Any]:
+        yield client.prompt("x")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        unused(condition=False)
+        unused(condition=True)
+        base = client.prompt().system("s")
+        for text in ("a", "b"):
+            base.user(text).call().content()
+        requests = [client.prompt("x") for _ in range(3)]
+        list(client.batch(requests))
+        del requests[0], requests
+        list(client.mutate().default_system("x").build().prompt("x").stream())
+        client.prompt("x").settings  # noqa: B018
+        base.mutate().clone().build()
+        Holder(client.prompt("x")).ask()
+        request = copy.copy(client.prompt("x"))
+        request = client.prompt("z")  # the copy is replaced
+        cycle: list[Any] = [request]
+        cycle.append(cycle)
+        del request, cycle
+        for _ in of_generator():
+            pass
+        gc.collect()
+
+
+def test_a_dropped_response_warns_once() -> None:
+    """The request of a response that was never asked is used."""
+    with pytest.warns(RuntimeWarning) as caught:
+        client.prompt("x").call()
+
+    [warning] = caught
+    assert "CallResponse was never asked" in str(warning.message)
