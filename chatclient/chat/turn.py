@@ -127,6 +127,10 @@ class Turn:
             return (*request, *self.rounds)
         return (*request, *self.rounds, *self._identified((answer,), count + len(self.rounds)))
 
+    def next_message_id(self, after: int = 0) -> str:
+        """Return the id that the next message of the turn will have, or one *after* it."""
+        return f"{self.id}-{len(self.request_messages) + len(self.rounds) + after}"
+
     def _identified(self, messages: Sequence[Message], first: int) -> tuple[Message, ...]:
         """Return *messages*, those without an id with one that is the same each time."""
         return tuple(
