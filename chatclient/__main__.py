@@ -1,6 +1,7 @@
-"""Chat in the terminal, with any model, tools and memory.
+"""Chat in the terminal or on a page, with any model, tools and memory.
 
 python -m chatclient                                  # the local model, no key
+python -m chatclient web app:client                   # a page in the browser
 python -m chatclient --model openai:gpt-5-mini --tools myapp.tools:WeatherTools --trace
 echo "Say hello" | python -m chatclient --model ollama:qwen3
 """
@@ -33,7 +34,10 @@ _HELP = "Write a message. An empty line or Ctrl-D ends the chat, Ctrl-C stops an
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0, 1 if a request failed, 2 for wrong usage."""
-    arguments = _parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    if given[:1] == ["web"]:
+        return _serve(given[1:])
+    arguments = _parser().parse_args(given)
     with ExitStack() as resources:
         try:
             client = _client(arguments, resources)
@@ -140,12 +144,61 @@ def _tokens(operation: Operation, result: Any) -> str:
     return f", {result.usage.input_tokens} + {result.usage.output_tokens} tokens"
 
 
+# --- the page -------------------------------------------------------------------------------
+
+
+def _serve(argv: Sequence[str]) -> int:
+    """Serve the chat page until it is interrupted, and return the exit status."""
+    arguments = _web_parser().parse_args(argv)
+    with ExitStack() as resources:
+        try:
+            # Imported here, because Starlette is an optional dependency.
+            from chatclient.services.web.command import serve, web_chat  # noqa: PLC0415
+
+            name = arguments.client
+            client = _client(arguments, resources) if name is None else _load(name, "web")
+            chat = web_chat(client, name or "the client")
+            serve(chat, arguments.host, arguments.port, print)
+        except (ChatClientError, ImportError, AttributeError) as error:
+            print(printable(f"chatclient: {error}"), file=sys.stderr)
+            return 2
+    return 0
+
+
+def _web_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "chatclient web", description="Serve a chat page.", parents=[_client_options()]
+    )
+    parser.add_argument(
+        "client",
+        nargs="?",
+        metavar="MODULE:OBJECT",
+        help="a ChatClient, a WebChat, or a function that returns one; default: the one that the "
+        "options describe",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
+    parser.add_argument("--port", type=int, default=8000, help="0 for any (default: %(default)s)")
+    return parser
+
+
 # --- the client -----------------------------------------------------------------------------
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("chatclient", description="Chat in the terminal.")
+    parser = argparse.ArgumentParser(
+        "chatclient",
+        description="Chat in the terminal; `chatclient web` serves a page instead.",
+        parents=[_client_options()],
+    )
     parser.add_argument("text", nargs="*", help="the message; without it, a chat starts")
+    parser.add_argument("--conversation", default="terminal", help="its id (default: %(default)s)")
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--trace", action="store_true", help="show the operations of each turn")
+    return parser
+
+
+def _client_options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument(
         "--model",
         default=os.environ.get("CHATCLIENT_MODEL", "local"),
@@ -172,9 +225,6 @@ def _parser() -> argparse.ArgumentParser:
         help="where the conversation is stored, such as sqlite:///chat.db or redis://localhost; "
         "without it, in this process only",
     )
-    parser.add_argument("--conversation", default="terminal", help="its id (default: %(default)s)")
-    parser.add_argument("--version", action="version", version=__version__)
-    parser.add_argument("--trace", action="store_true", help="show the operations of each turn")
     return parser
 
 
@@ -193,22 +243,29 @@ def _client(arguments: argparse.Namespace, resources: ExitStack) -> ChatClient:
     return client
 
 
-def _load_tool(name: str) -> Any:
-    """Return the object *name*, such as `myapp.tools:WeatherTools`, or an instance of a class."""
+def _load(name: str, option: str) -> Any:
+    """Return the object *name*, such as `myapp.tools:WeatherTools`."""
     module, _, path = name.partition(":")
     if not path:
-        msg = f"--tools needs MODULE:OBJECT, not {name!r}"
+        msg = f"{option} needs MODULE:OBJECT, not {name!r}"
         raise UsageError(msg)
     if "" not in sys.path:
         sys.path.insert(0, "")  # modules in the current directory, as with `python -m`
     found: Any = importlib.import_module(module)
     for part in path.split("."):
         found = getattr(found, part)
+    return found
+
+
+def _load_tool(name: str) -> Any:
+    """Return the object *name*, or an instance if it is a class."""
+    found = _load(name, "--tools")
     if not isinstance(found, type):
         return found
     try:
         return found()
     except TypeError as error:
+        module, _, path = name.partition(":")
         msg = f"cannot instantiate {path} ({error}); create one in {module}, and pass its name"
         raise UsageError(msg) from error
 

@@ -1,6 +1,6 @@
 """Parts of an answer as events of the AG-UI protocol."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from ag_ui.core import (
@@ -194,7 +194,7 @@ def _outcome(turn: PendingTurn | None) -> RunFinishedSuccessOutcome | RunFinishe
     return RunFinishedSuccessOutcome(pending_tool_call_ids=list(external))
 
 
-def _usage(response: ChatResponse) -> Sequence[TokenUsage] | None:
+def _usage(response: ChatResponse) -> list[TokenUsage] | None:
     usage = response.usage
     if not usage.total_tokens:
         return None

@@ -12,6 +12,7 @@ from chatclient.chat.events import ApprovalNeeded
 from chatclient.client.client import ChatClient
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import UsageError
+from chatclient.observability.trail import Trail
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.services.web.ai_sdk_messages import parse_chat_request
 from chatclient.services.web.ai_sdk_stream import AiSdkEncoder
@@ -142,11 +143,11 @@ class WebChat:
         conversation_id = incoming.conversation_id
         if self.conversation is not None:
             conversation_id = await ON_LOOP.call(self.conversation, http, conversation_id)
-        turn = await ON_LOOP.call(self.pending.get, conversation_id)
+        turn = await ON_LOOP.invoke(self.pending.get, conversation_id)
         spec = await self._request(incoming, conversation_id, turn)
         if self.prepare is not None:
             spec = await ON_LOOP.call(self.prepare, spec, http)
-        if turn is not None and not await ON_LOOP.call(self.pending.take, conversation_id, turn):
+        if turn is not None and not await ON_LOOP.invoke(self.pending.take, conversation_id, turn):
             raise _Refusal(409, _GONE)
         stream = spec.astream()
         encoder = encoder_for(PartReader(stream.trail(), turn))
@@ -179,18 +180,28 @@ class WebChat:
             async with stream:
                 async for event in stream.events():
                     if isinstance(event, ApprovalNeeded):
-                        turn = with_external_calls(event.turn, stream.trail())
-                        event = ApprovalNeeded(turn)
-                        if not await ON_LOOP.call(self.pending.put, conversation_id, turn):
-                            raise InvalidInputError(_BLOCKED)
+                        event = await self._stored(conversation_id, event.turn, stream.trail())
                     for data in encoder.encode(event):
                         yield data
-        except Exception as error:  # noqa: BLE001 - the browser always gets an end
+        except Exception as error:  # the browser always gets an end
             log.warning("web_request_failed", error=repr(error), exc_info=True)
             for data in encoder.fail(self.error_text(error)):
                 yield data
         for data in encoder.end():
             yield data
+
+    async def _stored(
+        self, conversation_id: str, turn: PendingTurn, trail: Trail
+    ) -> ApprovalNeeded:
+        """Store *turn*, and return the event for it.
+
+        Raises:
+            InvalidInputError: Another turn of the conversation waits: two were begun at once.
+        """
+        turn = with_external_calls(turn, trail)
+        if not await ON_LOOP.invoke(self.pending.put, conversation_id, turn):
+            raise InvalidInputError(_BLOCKED)
+        return ApprovalNeeded(turn)
 
 
 def _refused(error: Exception) -> Response:

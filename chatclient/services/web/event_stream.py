@@ -27,7 +27,7 @@ class EventStreamResponse(StreamingResponse):
         super().__init__(events, headers={**_HEADERS, **headers}, media_type="text/event-stream")
         self._events = events
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._wait_for_disconnect, receive, group.cancel_scope)

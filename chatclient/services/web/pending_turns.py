@@ -17,7 +17,7 @@ class PendingTurnStore(Protocol):
         """Store *turn*; return False, and store nothing, if the conversation has one."""
         ...
 
-    def get(self, conversation_id: str) -> PendingTurn | None | Awaitable[PendingTurn | None]:
+    def get(self, conversation_id: str) -> PendingTurn | Awaitable[PendingTurn | None] | None:
         """Return the turn of the conversation, or None."""
         ...
 

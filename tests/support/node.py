@@ -1,0 +1,86 @@
+"""Node.js and npm packages: the original clients of protocols."""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.paths import ROOT
+
+FRONTEND = ROOT / "tests" / "web" / "frontend"
+
+
+def node_modules() -> Path:
+    """Return a folder with the packages of `package.json`, installed at the first use.
+
+    The test is skipped without Node.js, and if npm cannot install them.
+    """
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("Node.js and npm are not installed (Debian: nodejs, npm)")
+    wanted = (FRONTEND / "package.json").read_bytes()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "chatclient-tests" / hashlib.sha256(wanted).hexdigest()[:12]
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "installed").exists():
+            (folder / "package.json").write_bytes(wanted)
+            _install(folder)
+            (folder / "installed").touch()
+    return folder
+
+
+def _install(folder: Path) -> None:
+    # The packages are run as they are: no scripts of theirs.
+    command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
+    done = subprocess.run(
+        command, cwd=folder, check=False, capture_output=True, text=True, timeout=300
+    )
+    if done.returncode:
+        pytest.skip(f"npm cannot install the clients: {done.stderr[-200:]}")
+
+
+def run_script(name: str, given: Any) -> Any:
+    """Run a script of `tests/web/frontend` with *given* as JSON, and return its JSON."""
+    done = subprocess.run(
+        ["node", "--input-type=module", "--eval", (FRONTEND / name).read_text()],
+        cwd=node_modules(),  # where packages are looked for
+        input=json.dumps(given),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def bundled(name: str) -> str:
+    """Return a script of `tests/web/frontend` with its packages, for a page."""
+    folder = node_modules()
+    source = FRONTEND / name
+    done = subprocess.run(
+        [
+            str(folder / "node_modules" / ".bin" / "esbuild"),
+            f"--sourcefile={name}",
+            "--loader=jsx",
+            "--jsx=automatic",
+            "--bundle",
+            "--define:process.env.NODE_ENV='production'",
+        ],
+        cwd=folder,
+        input=source.read_text(),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
