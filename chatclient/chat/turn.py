@@ -28,6 +28,11 @@ TURN_ID = "turn_id"
 """The key in a request's context of the id that the turn is to have; an agent that is called as a
 tool is given one. Default: derived from the `TURN_KEY`, or else random."""
 
+EARLIER_MESSAGES = "earlier_messages"
+"""The key in a request's context of the messages of the turn that precede those of the prompt, a
+tuple without system messages, inside a tool loop that sends no history. A memory inside the loop
+sends them."""
+
 Work = Callable[[Runtime], Awaitable[object]]
 
 
@@ -126,10 +131,6 @@ class Turn:
         if answer is None:
             return (*request, *self.rounds)
         return (*request, *self.rounds, *self._identified((answer,), count + len(self.rounds)))
-
-    def next_message_id(self, after: int = 0) -> str:
-        """Return the id that the next message of the turn will have, or one *after* it."""
-        return f"{self.id}-{len(self.request_messages) + len(self.rounds) + after}"
 
     def _identified(self, messages: Sequence[Message], first: int) -> tuple[Message, ...]:
         """Return *messages*, those without an id with one that is the same each time."""

@@ -110,16 +110,6 @@ class Trail:
         call = self._call
         return () if call is None else call.turn.messages()
 
-    def next_message_id(self, after: int = 0) -> str | None:
-        """Return the id that the next message of the turn will have; None before it begins.
-
-        Args:
-            after: The number of messages in between. During a round, the message of the model is
-                the next one, and the message with the results of its tool calls the one after it.
-        """
-        call = self._call
-        return None if call is None else call.turn.next_message_id(after)
-
     @property
     def _call(self) -> ClientCall | None:
         operation = self.steps[0].operation if self.steps else None

@@ -46,20 +46,42 @@ def _install(folder: Path) -> None:
         pytest.skip(f"npm cannot install the clients: {done.stderr[-200:]}")
 
 
+class NodeScript:
+    """A script of `tests/web/frontend` that answers lines of JSON; loading its packages is slow."""
+
+    def __init__(self, name: str) -> None:
+        self._process = subprocess.Popen(
+            ["node", "--input-type=module", "--eval", (FRONTEND / name).read_text()],
+            cwd=node_modules(),  # where packages are looked for
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, given: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(given) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate(timeout=30)
+
+
+_scripts: dict[str, NodeScript] = {}
+
+
 def run_script(name: str, given: Any) -> Any:
     """Run a script of `tests/web/frontend` with *given* as JSON, and return its JSON."""
-    done = subprocess.run(
-        ["node", "--input-type=module", "--eval", (FRONTEND / name).read_text()],
-        cwd=node_modules(),  # where packages are looked for
-        input=json.dumps(given),
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return json.loads(done.stdout)
+    if name not in _scripts:
+        _scripts[name] = NodeScript(name)
+    return _scripts[name].run(given)
+
+
+def close_scripts() -> None:
+    while _scripts:
+        _scripts.popitem()[1].close()
 
 
 def bundled(name: str) -> str:

@@ -269,5 +269,3 @@ def test_waiting_turn_blocks_the_conversation() -> None:
         ask(address, user("Hello?"), id="c2")
 
     assert model.unused == 0
-
-

@@ -1,7 +1,7 @@
 """Parts of an answer as events of the AG-UI protocol."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, assert_never
 
 from ag_ui.core import (
     BaseEvent,
@@ -46,6 +46,7 @@ from chatclient.services.web.parts import (
     CallProgress,
     FileMade,
     Part,
+    RoundBegun,
     TextRevised,
     TurnEnded,
     TurnWaits,
@@ -101,32 +102,25 @@ class AgUiEncoder:
 
     def _events(self, part: Part) -> Iterator[BaseEvent]:
         match part:
-            case BlockBegun(kind="text"):
-                yield TextMessageStartEvent(message_id=part.message_id, role="assistant")
-            case BlockPiece(kind="text"):
-                yield TextMessageContentEvent(message_id=part.message_id, delta=part.text)
-            case BlockEnded(kind="text"):
-                yield TextMessageEndEvent(message_id=part.message_id)
-            case BlockBegun(id=id):
-                yield ReasoningStartEvent(message_id=id)
-                yield ReasoningMessageStartEvent(message_id=id, role="reasoning")
-            case BlockPiece(id=id, text=text):
-                yield ReasoningMessageContentEvent(message_id=id, delta=text)
-            case BlockEnded(id=id):
-                yield ReasoningMessageEndEvent(message_id=id)
-                yield ReasoningEndEvent(message_id=id)
+            case BlockBegun() | BlockPiece() | BlockEnded():
+                yield from _block_events(part)
             case TextRevised():
                 yield self._snapshot(part)
             case UiState(value=value):
                 yield StateSnapshotEvent(snapshot=value)
             case UiData(name=name, value=value):
                 yield CustomEvent(name=name, value=value)
+            case FileMade(media=media):
+                file = {"url": media.url(), "mimeType": media.mime_type}
+                yield CustomEvent(name="file", value=file)
             case TurnWaits(turn=turn):
                 self._waiting = turn
             case TurnEnded():
                 yield from self._end(part)
+            case RoundBegun():
+                pass  # the events of its parts name the message
             case _:
-                yield from _call_events(part)
+                yield _call_event(part)
 
     def _snapshot(self, part: TextRevised) -> BaseEvent:
         """Return the event that replaces the messages of the frontend by those of the turn."""
@@ -145,32 +139,52 @@ class AgUiEncoder:
         )
 
 
-def _call_events(part: Part) -> Iterator[BaseEvent]:
-    """Yield the events of a part about a tool call or a file."""
+def _block_events(part: BlockBegun | BlockPiece | BlockEnded) -> Iterator[BaseEvent]:
+    match part:
+        case BlockBegun(kind="text", message_id=id):
+            yield TextMessageStartEvent(message_id=id, role="assistant")
+        case BlockPiece(kind="text", message_id=id, text=text):
+            yield TextMessageContentEvent(message_id=id, delta=text)
+        case BlockEnded(kind="text", message_id=id):
+            yield TextMessageEndEvent(message_id=id)
+        case BlockBegun(id=id):
+            yield ReasoningStartEvent(message_id=id)
+            yield ReasoningMessageStartEvent(message_id=id, role="reasoning")
+        case BlockPiece(id=id, text=text):
+            yield ReasoningMessageContentEvent(message_id=id, delta=text)
+        case BlockEnded(id=id):
+            yield ReasoningMessageEndEvent(message_id=id)
+            yield ReasoningEndEvent(message_id=id)
+        case _:
+            assert_never(part)
+
+
+def _call_event(
+    part: CallBegun | CallPiece | CallComplete | CallProgress | CallFinished,
+) -> BaseEvent:
     match part:
         case CallBegun(id=id, name=name, message_id=parent):
-            yield ToolCallStartEvent(tool_call_id=id, tool_call_name=name, parent_message_id=parent)
+            return ToolCallStartEvent(
+                tool_call_id=id, tool_call_name=name, parent_message_id=parent
+            )
         case CallPiece(id=id, arguments=arguments):
-            yield ToolCallArgsEvent(tool_call_id=id, delta=arguments)
+            return ToolCallArgsEvent(tool_call_id=id, delta=arguments)
         case CallComplete(call=call):
-            yield ToolCallEndEvent(tool_call_id=call.id)
+            return ToolCallEndEvent(tool_call_id=call.id)
         case CallProgress(id=id, value=value):
-            yield CustomEvent(name="tool_progress", value={"toolCallId": id, "value": value})
+            return CustomEvent(name="tool_progress", value={"toolCallId": id, "value": value})
         case CallFinished(undone=True):
             data = {"toolCallId": part.id, "content": part.response.data}
-            yield CustomEvent(name="tool_call_undone", value=data)
+            return CustomEvent(name="tool_call_undone", value=data)
         case CallFinished(id=id):
-            yield ToolCallResultEvent(
+            return ToolCallResultEvent(
                 message_id=tool_message_id(part.message_id, id),
                 tool_call_id=id,
                 content=part.response.data,
                 role="tool",
             )
-        case FileMade(media=media):
-            file = {"url": media.url(), "mimeType": media.mime_type}
-            yield CustomEvent(name="file", value=file)
         case _:
-            pass  # the beginning of a round
+            assert_never(part)
 
 
 def _outcome(turn: PendingTurn | None) -> RunFinishedSuccessOutcome | RunFinishedInterruptOutcome:

@@ -1,7 +1,7 @@
 """Parts of an answer as chunks of the UI message stream of the Vercel AI SDK."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, assert_never
 
 from chatclient._internal.json import dumps, loads
 from chatclient.chat.messages import ToolCall, ToolResponse
@@ -81,26 +81,18 @@ class AiSdkEncoder:
                 yield from self._end_step()
                 self._in_step = True
                 yield {"type": "start-step"}
-            case BlockBegun(kind=kind, id=id):
-                yield {"type": f"{kind}-start", "id": id}
-            case BlockPiece(kind=kind, id=id, text=text):
-                yield {"type": f"{kind}-delta", "id": id, "delta": text}
-            case BlockEnded(kind=kind, id=id):
-                yield {"type": f"{kind}-end", "id": id}
-            case TextRevised(text=text):
-                yield from _revised(text)
-            case FileMade(media=media):
-                yield {"type": "file", "url": media.url(), "mediaType": media.mime_type}
+            case TurnEnded():
+                yield from self._end(part)
+            case CallBegun() | CallPiece() | CallComplete() | CallProgress() | CallFinished():
+                yield _call_chunk(part)
             case UiState(value=value):
                 yield {"type": "data-state", "id": "state", "data": value}
             case UiData():
                 yield _data(part)
             case TurnWaits(turn=turn):
                 yield from _approvals(turn)
-            case TurnEnded():
-                yield from self._end(part)
             case _:
-                yield from _call_chunks(part)
+                yield from _content_chunks(part)
 
     def _end_step(self) -> Iterator[Chunk]:
         if self._in_step:
@@ -116,22 +108,41 @@ class AiSdkEncoder:
         yield {"type": "finish", "finishReason": reason}
 
 
-def _call_chunks(part: Part) -> Iterator[Chunk]:
-    """Yield the chunks of a part about a tool call."""
+def _content_chunks(
+    part: BlockBegun | BlockPiece | BlockEnded | TextRevised | FileMade,
+) -> Iterator[Chunk]:
+    match part:
+        case BlockBegun(kind=kind, id=id):
+            yield {"type": f"{kind}-start", "id": id}
+        case BlockPiece(kind=kind, id=id, text=text):
+            yield {"type": f"{kind}-delta", "id": id, "delta": text}
+        case BlockEnded(kind=kind, id=id):
+            yield {"type": f"{kind}-end", "id": id}
+        case TextRevised(text=text):
+            yield from _revised(text)
+        case FileMade(media=media):
+            yield {"type": "file", "url": media.url(), "mediaType": media.mime_type}
+        case _:
+            assert_never(part)
+
+
+def _call_chunk(
+    part: CallBegun | CallPiece | CallComplete | CallProgress | CallFinished,
+) -> Chunk:
     match part:
         case CallBegun(id=id, name=name):
-            yield {"type": "tool-input-start", "toolCallId": id, "toolName": name}
+            return {"type": "tool-input-start", "toolCallId": id, "toolName": name}
         case CallPiece(id=id, arguments=arguments):
-            yield {"type": "tool-input-delta", "toolCallId": id, "inputTextDelta": arguments}
+            return {"type": "tool-input-delta", "toolCallId": id, "inputTextDelta": arguments}
         case CallComplete(call=call):
-            yield _input(call)
+            return _input(call)
         case CallProgress(id=id, value=value):
             data = {"toolCallId": id, "value": value}
-            yield {"type": "data-tool-progress", "data": data, "transient": True}
+            return {"type": "data-tool-progress", "data": data, "transient": True}
         case CallFinished():
-            yield _output(part)
-        case _:  # pragma: no cover - every other part is handled by the encoder
-            pass
+            return _output(part)
+        case _:
+            assert_never(part)
 
 
 def _input(call: ToolCall) -> Chunk:

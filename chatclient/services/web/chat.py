@@ -179,9 +179,10 @@ class WebChat:
                 yield data
             async with stream:
                 async for event in stream.events():
+                    known = event
                     if isinstance(event, ApprovalNeeded):
-                        event = await self._stored(conversation_id, event.turn, stream.trail())
-                    for data in encoder.encode(event):
+                        known = await self._stored(conversation_id, event.turn, stream.trail())
+                    for data in encoder.encode(known):
                         yield data
         except Exception as error:  # the browser always gets an end
             log.warning("web_request_failed", error=repr(error), exc_info=True)

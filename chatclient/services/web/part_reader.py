@@ -22,6 +22,7 @@ from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import ToolProgress
 from chatclient.errors import ToolDeniedError
 from chatclient.observability.trail import Trail
+from chatclient.services.web.message_ids import MessageIds
 from chatclient.services.web.parts import (
     BlockBegun,
     BlockEnded,
@@ -54,6 +55,7 @@ class PartReader:
     """
 
     def __init__(self, trail: Trail, resumed: PendingTurn | None = None) -> None:
+        self._ids = MessageIds(trail, resumed)
         self._trail = trail
         self._waited = frozenset(() if resumed is None else resumed.to_decide())
         self._begun: set[str] = set()
@@ -64,18 +66,16 @@ class PartReader:
         self._is_late = False  # whether the round was begun by a call that was not streamed
         self._block: tuple[BlockKind, str] | None = None
         self._blocks = self._rounds = 0
-        self._used_ids: set[str] = set()
         self._files: list[Media] = []
 
     @property
     def first_message_id(self) -> str:
         """The id of the first message of the model in the turn, also of one that was resumed."""
-        answers = (each.id for each in self.round_messages if isinstance(each, AssistantMessage))
-        return next(answers, None) or self._message_id()
+        return self._ids.first
 
     @property
     def round_messages(self) -> tuple[Message, ...]:
-        """The messages of the completed rounds of the turn."""
+        """The messages of the completed rounds of the turn; all of them at the end."""
         return self._trail.messages[len(self._trail.request_messages) :]
 
     def parts(self, event: Any) -> Iterator[Part]:
@@ -92,7 +92,7 @@ class PartReader:
             case RoundEnded(response=response):
                 yield from self._end_round(response)
             case TextReplaced(text=text):
-                yield TextRevised(text, self._message_id())
+                yield TextRevised(text, self._ids.last)
             case ApprovalNeeded(turn=turn):
                 yield from self._wait(turn)
             case Done(response=response, trail=trail):
@@ -109,9 +109,9 @@ class PartReader:
             case ToolCallFinished(tool_call=call, response=response, error=error):
                 yield from self._complete_call(call)
                 denied = call.id in self._waited and isinstance(error, ToolDeniedError)
-                yield CallFinished(call.id, response, self._message_id(1), denied)
+                yield CallFinished(call.id, response, self._ids.results(), denied)
             case ToolCallUndone(tool_call=call, response=response):
-                yield CallFinished(call.id, response, self._message_id(1), undone=True)
+                yield CallFinished(call.id, response, self._ids.results(), undone=True)
             case ToolProgress(tool_call_id=id, event=inner):
                 yield from self._progress(id, inner)
             case UiState() | UiData():
@@ -127,7 +127,7 @@ class PartReader:
             case ToolCallFinished(tool_call=call, response=response, error=error):
                 if (path := f"{id}/{call.id}") in self._waited:
                     denied = isinstance(error, ToolDeniedError)
-                    yield CallFinished(path, response, self._message_id(1), denied)
+                    yield CallFinished(path, response, self._ids.results(), denied)
             case UiState() | UiData():
                 yield event
             case TextDelta(text=text):
@@ -138,18 +138,9 @@ class PartReader:
             case _:
                 pass  # objects of the application and of the library are not for frontends
 
-    def _message_id(self, after: int = 0) -> str:
-        """Return the id of the next message of the turn, or of one *after* it.
-
-        The answer that an advisor rejected is not in the record of the turn, so that the next one
-        has its id.
-        """
-        id = self._trail.next_message_id(after) or ""
-        return f"{id}.{self._rounds}" if id in self._used_ids else id
-
     def _begin_round(self, *, late: bool = False) -> Iterator[Part]:
         if self._round is None or (self._is_late and not late):
-            self._round, self._is_late = self._message_id(), late
+            self._round, self._is_late = self._ids.begin(late=late), late
             yield RoundBegun(self._round)
 
     def _piece(self, kind: BlockKind, text: str) -> Iterator[Part]:
@@ -197,9 +188,7 @@ class PartReader:
         for call in message.tool_calls:
             if call.id in self._begun:
                 yield from self._complete_call(call)
-        if self._round is not None:
-            self._used_ids.add(self._round)
-            self._rounds += 1
+        self._rounds += self._round is not None
         self._round = None
 
     def _wait(self, turn: PendingTurn) -> Iterator[Part]:
