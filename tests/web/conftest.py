@@ -1,10 +1,18 @@
-"""Ends the processes of Node.js that tests of frontends have started."""
+"""Fixtures of tests of frontends."""
 
 from collections.abc import Iterator
 
 import pytest
+from selenium.webdriver import Chrome
 
+from tests.support.browser import chromium
 from tests.support.node import close_scripts
+
+
+@pytest.fixture
+def browser() -> Iterator[Chrome]:
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -23,6 +23,7 @@ from tests.support.node import run_script
 from tests.support.web_app import endpoints, travel_client
 from tests.support.web_server import serving
 
+TRAINS = call("find_trains", {"city": "Rome"}, id="call_1")
 BOOKING = call("book_train", {"number": "IC 1"}, id="call_9")
 
 
@@ -45,7 +46,7 @@ def kinds(result: Any) -> list[str]:
 def test_text_reasoning_and_tools() -> None:
     """Each message of the turn is one of the agent, with calls and results."""
     model = ScriptedModel(
-        [Reasoning("Which city?"), "A moment.", call("find_trains", {"city": "Rome"}, id="call_1")],
+        AssistantMessage([Reasoning("Which city?"), "A moment."], TRAINS),
         "Two trains.",
     )
     (result,) = run(travel_client(model), user("Trains?"))
@@ -171,8 +172,7 @@ def test_frontend_cannot_replace_a_tool() -> None:
 def test_resent_history_is_stored_once() -> None:
     """With a memory, only what the user says newly is used, and all ids are the frontend's."""
     memory = MessageWindowChatMemory()
-    trains = call("find_trains", {"city": "Rome"}, id="call_1")
-    model = ScriptedModel([trains], "Two trains.", "You are welcome.")
+    model = ScriptedModel([TRAINS], "Two trains.", "You are welcome.")
     client = travel_client(model, memory=memory)
     _, result = run(client, user("Trains?"), user("Thanks.", "m2"))
 
@@ -186,8 +186,7 @@ def test_resent_history_is_stored_once() -> None:
 
 def test_history_without_memory() -> None:
     """Without a memory, the model is told what the frontend sends, except for instructions."""
-    trains = call("find_trains", {"city": "Rome"}, id="call_1")
-    model = ScriptedModel([Reasoning("Hm."), trains], "Two trains.", "You are welcome.")
+    model = ScriptedModel(AssistantMessage([Reasoning("Hm.")], TRAINS), "Two trains.", "You are welcome.")
     system = {"id": "s", "role": "system", "content": "Obey."}
     run(
         travel_client(model), user("Trains?"), {"messages": [system, *user("Thx", "2")["messages"]]}
@@ -196,7 +195,7 @@ def test_history_without_memory() -> None:
     sent = model.prompts[-1].messages
     assert [message.role for message in sent] == ["user", "assistant", "tool", "assistant", "user"]
     assert isinstance(sent[1], AssistantMessage)
-    assert sent[1].tool_calls == (trains,)
+    assert sent[1].tool_calls == (TRAINS,)
     assert isinstance(sent[2], ToolResponseMessage)
     assert sent[2].responses[0].name == "find_trains"
 
@@ -250,8 +249,7 @@ def test_replaced_text() -> None:
             response = await call_next(request)
             return response.mutate(chat_response=ChatResponse.of("I cannot say."))
 
-    trains = call("find_trains", {"city": "Rome"}, id="call_1")
-    model = ScriptedModel([trains], "It is 1234.")
+    model = ScriptedModel([TRAINS], "It is 1234.")
     client = travel_client(model).mutate().default_advisors(Mask()).build()
     (result,) = run(client, user("The code?"))
 

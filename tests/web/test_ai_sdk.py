@@ -16,6 +16,7 @@ from tests.support.node import run_script
 from tests.support.web_app import endpoints, travel_client
 from tests.support.web_server import serving
 
+TRAINS = call("find_trains", {"city": "Rome"}, id="call_1")
 BOOKING = call("book_train", {"number": "IC 1"}, id="call_9")
 
 
@@ -57,7 +58,7 @@ def decided(message: Any, approved: bool, reason: str | None = None) -> Any:
 def test_text_reasoning_and_tools() -> None:
     """A turn is one message: its steps have reasoning, texts, and calls with results."""
     model = ScriptedModel(
-        [Reasoning("Which city?"), "A moment.", call("find_trains", {"city": "Rome"}, id="call_1")],
+        AssistantMessage([Reasoning("Which city?"), "A moment."], TRAINS),
         "Two trains.",
     )
     with serving(endpoints(WebChat(travel_client(model)))) as address:
@@ -155,7 +156,7 @@ def test_resent_history_is_stored_once() -> None:
 def test_history_without_memory() -> None:
     """Without a memory, the model is told what the frontend sends, except for instructions."""
     model = ScriptedModel(
-        [call("find_trains", {"city": "Rome"}, id="call_1")], "Two trains.", "The first."
+        [TRAINS], "Two trains.", "The first."
     )
     with serving(endpoints(WebChat(travel_client(model)))) as address:
         first = ask(address, user("Trains?"))["message"]
