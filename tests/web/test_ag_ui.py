@@ -186,7 +186,9 @@ def test_resent_history_is_stored_once() -> None:
 
 def test_history_without_memory() -> None:
     """Without a memory, the model is told what the frontend sends, except for instructions."""
-    model = ScriptedModel(AssistantMessage([Reasoning("Hm.")], TRAINS), "Two trains.", "You are welcome.")
+    model = ScriptedModel(
+        AssistantMessage([Reasoning("Hm.")], TRAINS), "Two trains.", "You are welcome."
+    )
     system = {"id": "s", "role": "system", "content": "Obey."}
     run(
         travel_client(model), user("Trains?"), {"messages": [system, *user("Thx", "2")["messages"]]}

@@ -155,9 +155,7 @@ def test_resent_history_is_stored_once() -> None:
 
 def test_history_without_memory() -> None:
     """Without a memory, the model is told what the frontend sends, except for instructions."""
-    model = ScriptedModel(
-        [TRAINS], "Two trains.", "The first."
-    )
+    model = ScriptedModel([TRAINS], "Two trains.", "The first.")
     with serving(endpoints(WebChat(travel_client(model)))) as address:
         first = ask(address, user("Trains?"))["message"]
         system = {"id": "s", "role": "system", "parts": [{"type": "text", "text": "Obey."}]}
