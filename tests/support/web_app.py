@@ -3,11 +3,10 @@
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from chatclient import ChatClient
+from chatclient import ChatClient, ChatModel
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.services import WebChat
-from chatclient.testing import ScriptedModel
 from chatclient.tools import ToolApproval, ToolCallingManager, tool
 
 
@@ -24,7 +23,7 @@ def book_train(number: str) -> str:
 
 
 def travel_client(
-    model: ScriptedModel, *more: object, memory: MessageWindowChatMemory | None = None
+    model: ChatModel, *more: object, memory: MessageWindowChatMemory | None = None
 ) -> ChatClient:
     """Return a client whose bookings need approval, with further tools and a memory."""
     builder = (

@@ -73,6 +73,7 @@ class WebChat:
         error_text: Returns what the user is told of an error.
         trail: Whether the trail of the turn is sent. It has internals; use it in development.
         max_body_bytes: The maximum size of a request in bytes.
+        keep_alive_seconds: How often a stream sends a comment, so that proxies keep it open.
     """
 
     client: ChatClient
@@ -82,6 +83,7 @@ class WebChat:
     error_text: Callable[[Exception], str] = public_error_text
     trail: bool = False
     max_body_bytes: int = 20_000_000
+    keep_alive_seconds: float = 15.0
 
     async def ai_sdk(self, request: Request) -> Response:
         """Answer a request of the AI SDK's `DefaultChatTransport` with a UI message stream."""
@@ -92,7 +94,7 @@ class WebChat:
         try:
             incoming = parse_chat_request(await self._body(request))
             return await self._respond(request, incoming, encoder_for)
-        except (_Refusal, InvalidInputError) as error:
+        except (_Refusal, UsageError) as error:
             return _refused(error)
 
     async def ag_ui(self, request: Request) -> Response:
@@ -118,7 +120,7 @@ class WebChat:
                 return AgUiEncoder(reader, given, trail=self.trail)
 
             return await self._respond(request, incoming_of(given), encoder_for)
-        except (_Refusal, InvalidInputError) as error:
+        except (_Refusal, UsageError) as error:
             return _refused(error)
 
     async def _body(self, request: Request) -> bytes:
@@ -151,7 +153,8 @@ class WebChat:
             raise _Refusal(409, _GONE)
         stream = spec.astream()
         encoder = encoder_for(PartReader(stream.trail(), turn))
-        return EventStreamResponse(self._events(conversation_id, stream, encoder), encoder.headers)
+        events = self._events(conversation_id, stream, encoder)
+        return EventStreamResponse(events, encoder.headers, self.keep_alive_seconds)
 
     async def _request(
         self, incoming: Incoming, conversation_id: str, turn: PendingTurn | None
@@ -160,15 +163,9 @@ class WebChat:
             raise _Refusal(409, _BLOCKED)
         if turn is None and incoming.continues:
             raise _Refusal(409, _GONE)
-        try:
-            if turn is None:
-                return begin_turn(self.client, incoming, conversation_id)
-            return resume_turn(self.client, incoming, turn, conversation_id)
-        except InvalidInputError:
-            raise
-        except UsageError as error:
-            log.warning("web_request_refused", error=repr(error))
-            raise _Refusal(422, "The request is invalid.") from error
+        if turn is None:
+            return begin_turn(self.client, incoming, conversation_id)
+        return resume_turn(self.client, incoming, turn, conversation_id)
 
     async def _events(
         self, conversation_id: str, stream: Any, encoder: Encoder
@@ -185,7 +182,7 @@ class WebChat:
                     for data in encoder.encode(known):
                         yield data
         except Exception as error:  # the browser always gets an end
-            log.warning("web_request_failed", error=repr(error), exc_info=True)
+            log.warning("web request failed", error=repr(error), exc_info=error)
             for data in encoder.fail(self.error_text(error)):
                 yield data
         for data in encoder.end():
@@ -205,6 +202,13 @@ class WebChat:
         return ApprovalNeeded(turn)
 
 
-def _refused(error: Exception) -> Response:
-    status, text = (error.status, error.text) if isinstance(error, _Refusal) else (422, str(error))
+def _refused(error: _Refusal | UsageError) -> Response:
+    match error:
+        case _Refusal(status=status, text=text):
+            pass
+        case InvalidInputError():
+            status, text = 422, str(error)
+        case _:
+            log.warning("web request refused", error=repr(error), exc_info=error)
+            status, text = 422, "The request is invalid."
     return JSONResponse({"detail": text}, status)
