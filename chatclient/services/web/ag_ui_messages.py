@@ -76,9 +76,9 @@ def tool_message_id(message_id: str, call_id: str) -> str:
 
 
 def ag_ui_messages(
-    messages: Sequence[Message], answer: str, answer_id: str
+    messages: Sequence[Message], results: Mapping[str, ToolResponse], answer: AgUiAssistantMessage
 ) -> Iterator[AgUiMessage]:
-    """Yield the messages of rounds, and the answer."""
+    """Yield the messages of rounds, with the *results* as they are shown, and the answer."""
     for message in messages:
         match message:
             case AssistantMessage():
@@ -87,12 +87,12 @@ def ag_ui_messages(
                 for response in message.responses:
                     yield AgUiToolMessage(
                         id=tool_message_id(message.id or "", response.id),
-                        content=response.data,
+                        content=results.get(response.id, response).data,
                         tool_call_id=response.id,
                     )
             case _:
                 pass  # the frontend's own
-    yield AgUiAssistantMessage(id=answer_id, content=answer)
+    yield answer
 
 
 def _assistant(message: AssistantMessage) -> AgUiAssistantMessage:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, assert_never
 
 from ag_ui.core import (
+    AssistantMessage,
     BaseEvent,
     CustomEvent,
     Interrupt,
@@ -124,7 +125,8 @@ class AgUiEncoder:
 
     def _snapshot(self, part: TextRevised) -> BaseEvent:
         """Return the event that replaces the messages of the frontend by those of the turn."""
-        produced = ag_ui_messages(self._reader.round_messages, part.text, part.message_id)
+        answer = AssistantMessage(id=part.message_id, content=part.text)
+        produced = ag_ui_messages(self._reader.round_messages, self._reader.results, answer)
         return MessagesSnapshotEvent(messages=[*self._input.messages, *produced])
 
     def _end(self, part: TurnEnded) -> Iterator[BaseEvent]:

@@ -77,6 +77,8 @@ class AiSdkEncoder:
             self._started = True
             yield {"type": "start", "messageId": self._reader.first_message_id}
         match part:
+            case RoundBegun(replaces=True):
+                yield {"type": "reset-step"}
             case RoundBegun():
                 yield from self._end_step()
                 self._in_step = True

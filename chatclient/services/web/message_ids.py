@@ -1,7 +1,7 @@
 """`MessageIds`: the ids under which memories will store the messages of a turn."""
 
 from chatclient.advisors.tool_loop.pending_notes import load_turn
-from chatclient.chat.messages import AssistantMessage, Message
+from chatclient.chat.messages import AssistantMessage
 from chatclient.chat.turn import Turn
 from chatclient.observability.operations import ClientCall
 from chatclient.observability.trail import Trail
@@ -24,7 +24,8 @@ class MessageIds:
         self._turn_id = ""
         self._position = 0
         self._first: str | None = None
-        self._has_results = False
+        self._has_results = False  # whether calls of the last message have results
+        self._has_skipped = False  # whether a message was not streamed since
         self._used: list[str] = []
 
     @property
@@ -38,6 +39,11 @@ class MessageIds:
         """The id of the last message that was begun."""
         return self._used[-1] if self._used else self._next(0)
 
+    @property
+    def is_rejected(self) -> bool:
+        """Whether the last message was an answer that was rejected, if another one begins."""
+        return bool(self._used) and not self._has_results
+
     def begin(self, *, late: bool) -> str:
         """Return the id of the message that begins.
 
@@ -45,15 +51,22 @@ class MessageIds:
         has its id; a frontend shows both.
 
         Args:
-            late: Whether it has only calls that run already.
+            late: Whether it has only calls, of the last message, that were not streamed.
         """
-        if self._has_results and not late:
-            self._position += 2  # the message of the model, and the one with the results
-            self._has_results = False
+        if late and self._used and not self._has_skipped:
+            return self.last
+        self.skip()
+        self._has_skipped = False
         id = self._next(0)
         id = f"{id}.{len(self._used)}" if id in self._used else id
         self._used.append(id)
         return id
+
+    def skip(self) -> None:
+        """Count the messages of the last round, if its tool calls have results."""
+        if self._has_results:
+            self._position += 2  # the message of the model, and the one with the results
+            self._has_results, self._has_skipped = False, True
 
     def results(self) -> str:
         """Return the id of the message with the results of the tool calls of this round."""
@@ -68,13 +81,12 @@ class MessageIds:
         """Read the id of the turn, and how many messages it had when it began."""
         if self._turn_id:
             return
-        call = self._trail.steps[0].operation
-        earlier: tuple[Message, ...] = ()
         if self._resumed is not None:
             turn = load_turn(self._resumed, {})
             earlier = turn.rounds
         else:
-            turn = call.turn if isinstance(call, ClientCall) else Turn()
+            call = self._trail.steps[0].operation
+            turn, earlier = call.turn if isinstance(call, ClientCall) else Turn(), ()
         self._turn_id, self._position = turn.id, len(turn.request_messages) + len(earlier)
         answers = (each.id for each in earlier if isinstance(each, AssistantMessage))
         self._first = next(answers, None) or self._next(0)

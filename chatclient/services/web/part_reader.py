@@ -1,6 +1,7 @@
 """`PartReader`: turns the events of a stream into the parts that frontends show."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from chatclient._internal.json import has_json_form
@@ -17,10 +18,10 @@ from chatclient.chat.events import (
     ToolCallUndone,
     ToolRunStarted,
 )
-from chatclient.chat.messages import AssistantMessage, Media, Message, ToolCall
+from chatclient.chat.messages import AssistantMessage, Media, Message, ToolCall, ToolResponse
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import ToolProgress
-from chatclient.errors import ToolDeniedError
+from chatclient.errors import McpServerError, ToolDeniedError, ToolError, ToolExecutionError
 from chatclient.observability.trail import Trail
 from chatclient.services.web.message_ids import MessageIds
 from chatclient.services.web.parts import (
@@ -43,11 +44,15 @@ from chatclient.services.web.parts import (
 from chatclient.services.web.ui_events import UiData, UiState
 from chatclient.tools.pending_turn import PendingTurn
 
+_FAILED = "The tool failed."
 _SEPARATOR = "\n\n"  # what a stream puts between the texts of two rounds; here they are parts
 
 
 class PartReader:
     """Reads the events of one request in order.
+
+    Attributes:
+        results: The results of the tool calls that have finished, as they are shown.
 
     Args:
         trail: The trail of the request, which knows the ids of its messages.
@@ -67,6 +72,7 @@ class PartReader:
         self._block: tuple[BlockKind, str] | None = None
         self._blocks = self._rounds = 0
         self._files: list[Media] = []
+        self.results: dict[str, ToolResponse] = {}
 
     @property
     def first_message_id(self) -> str:
@@ -106,10 +112,9 @@ class PartReader:
         match event:
             case ToolRunStarted(tool_call=call):
                 yield from self._complete_call(call)
-            case ToolCallFinished(tool_call=call, response=response, error=error):
+            case ToolCallFinished(tool_call=call):
                 yield from self._complete_call(call)
-                denied = call.id in self._waited and isinstance(error, ToolDeniedError)
-                yield CallFinished(call.id, response, self._ids.results(), denied)
+                yield self._finished(call.id, event)
             case ToolCallUndone(tool_call=call, response=response):
                 yield CallFinished(call.id, response, self._ids.results(), undone=True)
             case ToolProgress(tool_call_id=id, event=inner):
@@ -124,10 +129,9 @@ class PartReader:
         match event:
             case ToolProgress(tool_call_id=inner_id, event=inner):
                 yield from self._progress(f"{id}/{inner_id}", inner)
-            case ToolCallFinished(tool_call=call, response=response, error=error):
+            case ToolCallFinished(tool_call=call):
                 if (path := f"{id}/{call.id}") in self._waited:
-                    denied = isinstance(error, ToolDeniedError)
-                    yield CallFinished(path, response, self._ids.results(), denied)
+                    yield self._finished(path, event)
             case UiState() | UiData():
                 yield event
             case TextDelta(text=text):
@@ -138,10 +142,21 @@ class PartReader:
             case _:
                 pass  # objects of the application and of the library are not for frontends
 
+    def _finished(self, id: str, event: ToolCallFinished) -> CallFinished:
+        response, error = event.response, event.error
+        denied = id in self._waited and isinstance(error, ToolDeniedError)
+        # The exceptions of a tool's own code may have internals; the model is told them.
+        told = isinstance(error, ToolError | ToolExecutionError)
+        if isinstance(error, McpServerError) or not (error is None or told):
+            response = replace(response, data=_FAILED)
+        self.results[id] = response
+        return CallFinished(id, response, self._ids.results(), denied)
+
     def _begin_round(self, *, late: bool = False) -> Iterator[Part]:
         if self._round is None or (self._is_late and not late):
+            replaces = self._ids.is_rejected and not late
             self._round, self._is_late = self._ids.begin(late=late), late
-            yield RoundBegun(self._round)
+            yield RoundBegun(self._round, replaces)
 
     def _piece(self, kind: BlockKind, text: str) -> Iterator[Part]:
         yield from self._begin_round()
@@ -188,7 +203,10 @@ class PartReader:
         for call in message.tool_calls:
             if call.id in self._begun:
                 yield from self._complete_call(call)
-        self._rounds += self._round is not None
+        if self._round is None:
+            self._ids.skip()
+        else:
+            self._rounds += 1
         self._round = None
 
     def _wait(self, turn: PendingTurn) -> Iterator[Part]:

@@ -18,9 +18,11 @@ class RoundBegun:
 
     Attributes:
         message_id: The id of the message, under which memories store it.
+        replaces: Whether it replaces the one before it, an answer that an advisor rejected.
     """
 
     message_id: str
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
