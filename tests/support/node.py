@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
+_OLDEST_NODE = 20
 FRONTEND = ROOT / "tests" / "web" / "frontend"
 
 
@@ -23,6 +24,9 @@ def node_modules() -> Path:
     """
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("Node.js and npm are not installed (Debian: nodejs, npm)")
+    version = subprocess.run(["node", "--version"], check=True, capture_output=True, text=True)
+    if int(version.stdout.removeprefix("v").partition(".")[0]) < _OLDEST_NODE:
+        pytest.skip(f"Node.js is {version.stdout.strip()}, and {_OLDEST_NODE} is needed")
     wanted = (FRONTEND / "package.json").read_bytes()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "chatclient-tests" / hashlib.sha256(wanted).hexdigest()[:12]
