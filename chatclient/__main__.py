@@ -153,16 +153,35 @@ def _serve(argv: Sequence[str]) -> int:
     with ExitStack() as resources:
         try:
             # Imported here, because Starlette is an optional dependency.
-            from chatclient.services.web.command import serve, web_chat  # noqa: PLC0415
+            from chatclient.services.web.command import serve  # noqa: PLC0415
 
             name = arguments.client
-            client = _client(arguments, resources) if name is None else _load(name, "web")
-            chat = web_chat(client, name or "the client")
-            serve(chat, arguments.host, arguments.port, print)
+            found = _client(arguments, resources) if name is None else _load(name, "web")
+            chat = _web_chat(found, name)
+            close = chat.client.aclose
+            serve(chat, arguments.host, arguments.port, report=print, close=close)
         except (ChatClientError, ImportError, AttributeError) as error:
             print(printable(f"chatclient: {error}"), file=sys.stderr)
             return 2
     return 0
+
+
+def _web_chat(found: Any, name: str) -> Any:
+    """Return the chat for *found*: a client, a `WebChat`, or a function that returns one.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    from chatclient.services.web.chat import WebChat  # noqa: PLC0415 - optional
+
+    if not isinstance(found, ChatClient | WebChat) and callable(found):
+        found = found()
+    if isinstance(found, ChatClient):
+        return WebChat(found, trail=True)
+    if isinstance(found, WebChat):
+        return found
+    msg = f"{name} must be a ChatClient, a WebChat or a function that returns one, not {found!r}"
+    raise UsageError(msg)
 
 
 def _web_parser() -> argparse.ArgumentParser:

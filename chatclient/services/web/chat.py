@@ -164,8 +164,8 @@ class WebChat:
         if turn is None and incoming.continues:
             raise _Refusal(409, _GONE)
         if turn is None:
-            return begin_turn(self.client, incoming, conversation_id)
-        return resume_turn(self.client, incoming, turn, conversation_id)
+            return begin_turn(self.client.prompt(), incoming, conversation_id)
+        return resume_turn(self.client.prompt(), incoming, turn, conversation_id)
 
     async def _events(
         self, conversation_id: str, stream: Any, encoder: Encoder

@@ -2,45 +2,35 @@
 
 import ipaddress
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from chatclient.client.client import ChatClient
 from chatclient.errors import UsageError
-from chatclient.services.web.chat import WebChat
-from chatclient.services.web.page import web_app
+from chatclient.services.web.page import Endpoints, web_app
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 
-def web_chat(found: object, name: str) -> WebChat:
-    """Return the chat for *found*: a client, a `WebChat`, or a function that returns one.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    if not isinstance(found, ChatClient | WebChat) and callable(found):
-        found = found()
-    if isinstance(found, ChatClient):
-        return WebChat(found, trail=True)
-    if isinstance(found, WebChat):
-        return found
-    msg = f"{name} must be a ChatClient, a WebChat or a function that returns one, not {found!r}"
-    raise UsageError(msg)
-
-
-def serve(chat: WebChat, host: str, port: int, report: Callable[[str], object]) -> None:
+def serve(
+    chat: Endpoints,
+    host: str,
+    port: int,
+    *,
+    report: Callable[[str], object],
+    close: Callable[[], Awaitable[None]],
+) -> None:
     """Serve the chat page until the process is interrupted.
 
     Args:
-        chat: What the page talks to; its client is closed at the end.
+        chat: A `WebChat`.
         host: The address to bind.
         port: The port; 0 for any that is free.
         report: Called with each line for the user.
+        close: Called at the end, on the event loop of the server.
 
     Raises:
         UsageError: The extra `web` is not installed, or the address cannot be bound.
@@ -62,7 +52,7 @@ def serve(chat: WebChat, host: str, port: int, report: Callable[[str], object]) 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         yield
-        await chat.client.aclose()
+        await close()
 
     app = Starlette(routes=[Mount("/", page)], lifespan=lifespan)
     config: Any = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3)

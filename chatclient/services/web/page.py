@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -14,18 +15,28 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from chatclient.services.web.chat import WebChat
-
 _PAGE = Path(__file__).with_name("page.html")
 
 
-def web_app(chat: WebChat, *, allowed_hosts: Sequence[str] = ("*",)) -> Starlette:
+class Endpoints(Protocol):
+    """The endpoints of a `WebChat`."""
+
+    async def ai_sdk(self, request: Request, /) -> Response:
+        """Answer a request of the AI SDK."""
+        ...
+
+    async def ag_ui(self, request: Request, /) -> Response:
+        """Answer a request of AG-UI."""
+        ...
+
+
+def web_app(chat: Endpoints, *, allowed_hosts: Sequence[str] = ("*",)) -> Starlette:
     """Return an ASGI application with a chat page, and the endpoints `ai-sdk` and `ag-ui`.
 
     Mounted into another application, its path ends with a slash: `/chat/`.
 
     Args:
-        chat: What the page talks to.
+        chat: A `WebChat`.
         allowed_hosts: The host names that browsers may use; a site whose name an attacker points
             to this computer is refused.
     """

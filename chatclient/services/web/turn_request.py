@@ -5,7 +5,6 @@ from itertools import takewhile
 
 from chatclient.chain.chain import is_memory
 from chatclient.chat.messages import Message, UserMessage
-from chatclient.client.client import ChatClient
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.memory.conversation import repair_conversation
 from chatclient.services.web.external_calls import external_calls_in
@@ -16,9 +15,9 @@ from chatclient.tools.pending_turn import PendingTurn
 
 
 def begin_turn(
-    client: ChatClient, incoming: Incoming, conversation_id: str
+    request: ChatClientRequestSpec, incoming: Incoming, conversation_id: str
 ) -> ChatClientRequestSpec:
-    """Return the request of a new turn.
+    """Return *request* for a new turn.
 
     With a memory, only the new messages of the user are used: the memory knows the others, and what
     a browser says about them can be forged. Without one, the messages of the frontend are all that
@@ -28,7 +27,7 @@ def begin_turn(
         InvalidInputError: The user says nothing.
     """
     messages: Sequence[Message] = incoming.messages
-    if any(map(is_memory, client.prompt().settings.advisors)):
+    if any(map(is_memory, request.settings.advisors)):
         last = takewhile(lambda message: isinstance(message, UserMessage), reversed(messages))
         messages = tuple(last)[::-1]
     else:
@@ -37,14 +36,14 @@ def begin_turn(
     if not isinstance(asked, UserMessage) or not (asked.text.strip() or asked.media):
         msg = "the message of the user is blank"
         raise InvalidInputError(msg)
-    request = client.prompt().messages(messages).conversation(conversation_id)
+    request = request.messages(messages).conversation(conversation_id)
     return _with_frontend(request, incoming)
 
 
 def resume_turn(
-    client: ChatClient, incoming: Incoming, turn: PendingTurn, conversation_id: str
+    request: ChatClientRequestSpec, incoming: Incoming, turn: PendingTurn, conversation_id: str
 ) -> ChatClientRequestSpec:
-    """Return the request that resumes *turn*.
+    """Return *request* to resume *turn*.
 
     Raises:
         InvalidInputError: A decision is missing, or invalid.
@@ -53,7 +52,7 @@ def resume_turn(
     if missing := [id for id in turn.to_decide() if id not in decisions]:
         msg = f"decide about all tool calls that wait; missing: {', '.join(missing)}"
         raise InvalidInputError(msg)
-    request = client.resume(turn, decisions).conversation(conversation_id)
+    request = request.resuming(turn, decisions).conversation(conversation_id)
     return _with_frontend(request, incoming)
 
 
