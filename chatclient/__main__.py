@@ -166,7 +166,7 @@ def _serve(argv: Sequence[str]) -> int:
     return 0
 
 
-def _web_chat(found: Any, name: str) -> Any:
+def _web_chat(found: Any, name: str | None) -> Any:
     """Return the chat for *found*: a client, a `WebChat`, or a function that returns one.
 
     Raises:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ai_service as ai_service,
     )
     from chatclient.services.web.chat import (
+        UiRequest as UiRequest,
         WebChat as WebChat,
     )
     from chatclient.services.web.error_text import (

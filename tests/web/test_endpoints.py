@@ -17,7 +17,7 @@ from starlette.routing import Route
 from chatclient import ChatClient, ChatClientRequestSpec, ChatResponse, Prompt
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
-from chatclient.services import WebChat, web_app
+from chatclient.services import UiRequest, WebChat, web_app
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolContext, tool
 from tests.support.gated_model import GatedModel
@@ -220,8 +220,8 @@ def test_conversation_and_context_of_the_login() -> None:
     def login(request: Request) -> str:
         return request.headers["x-user"]
 
-    async def prepare(spec: ChatClientRequestSpec, request: Request) -> ChatClientRequestSpec:
-        return spec.tool_context(user=login(request))
+    async def prepare(spec: ChatClientRequestSpec, ui: UiRequest) -> ChatClientRequestSpec:
+        return spec.tool_context(user=login(ui.http))
 
     model = ScriptedModel(call("whoami"), "I see.", call("whoami"), "I see.")
     client = travel_client(model, whoami, memory=memory)
@@ -234,6 +234,28 @@ def test_conversation_and_context_of_the_login() -> None:
 
     assert len(memory.get("ada:c1")) == len(memory.get("bob:c1")) == 4
     assert memory.get("c1") == []
+
+
+def test_fields_of_the_application() -> None:
+    """The application sees what the frontend sends besides messages."""
+    seen: list[UiRequest] = []
+
+    def prepare(spec: ChatClientRequestSpec, ui: UiRequest) -> ChatClientRequestSpec:
+        seen.append(ui)
+        return spec
+
+    context = [{"description": "page", "value": "/trains"}]
+    chat = WebChat(travel_client(ScriptedModel("Hello.", "Hello.")), prepare=prepare)
+    with serving(endpoints(chat)) as address:
+        post(address, "/ai-sdk", {**AI_SDK, "trigger": "submit-message", "plan": "free"})
+        props = {"forwardedProps": {"plan": "free"}, "context": context, "state": {"a": 1}}
+        post(address, "/ag-ui", {**AG_UI, **props})
+
+    sdk, ag_ui = seen
+    assert sdk.properties == {"trigger": "submit-message", "plan": "free"}
+    assert (sdk.conversation_id, sdk.state, sdk.context) == ("c1", None, ())
+    assert ag_ui.properties == {"plan": "free"}
+    assert (ag_ui.state, ag_ui.context) == ({"a": 1}, (("page", "/trains"),))
 
 
 def test_trail_is_sent_on_request() -> None:
@@ -296,8 +318,8 @@ def test_decision_is_taken_once() -> None:
     class Together:
         """A `prepare` that lets both requests get as far as the store."""
 
-        async def __call__(self, spec: Any, request: Request) -> Any:
-            if request.headers.get("x-wait"):
+        async def __call__(self, spec: Any, ui: UiRequest) -> Any:
+            if ui.http.headers.get("x-wait"):
                 await asyncio.to_thread(together.wait, 20)
             return spec
 

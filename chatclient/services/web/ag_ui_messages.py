@@ -67,6 +67,7 @@ def incoming_of(input: RunAgentInput) -> Incoming:
         ),
         context=tuple((each.description, each.value) for each in input.context or ()),
         state=input.state,
+        properties=input.forwarded_props if isinstance(input.forwarded_props, dict) else {},
     )
 
 

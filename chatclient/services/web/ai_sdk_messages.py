@@ -69,7 +69,9 @@ class UiMessage(_Model):
 
 
 class ChatRequest(_Model):
-    """What `DefaultChatTransport` sends."""
+    """What `DefaultChatTransport` sends; other fields are the application's."""
+
+    model_config = ConfigDict(extra="allow")
 
     id: Annotated[str, Field(min_length=1)]
     messages: Annotated[list[UiMessage], Field(min_length=1)]
@@ -95,6 +97,7 @@ def parse_chat_request(body: bytes) -> Incoming:
         decisions=dict(_decisions(calls)),
         results=dict(_results(calls)),
         state=request.state,
+        properties=request.model_extra or {},
     )
 
 

@@ -1,6 +1,6 @@
 """`WebChat`: serves a client to frontends of AG-UI and of the Vercel AI SDK."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -42,10 +42,31 @@ class Encoder(Protocol):
     def end(self) -> Any: ...  # noqa: D102
 
 
+@dataclass(frozen=True, slots=True)
+class UiRequest:
+    """What a frontend sends besides messages; the application has to check it.
+
+    Attributes:
+        http: The HTTP request.
+        conversation_id: The id of the conversation.
+        state: The state that the frontend shares, or None.
+        context: What the frontend tells about the user, as pairs of a description and a value
+            (AG-UI).
+        properties: The other fields of the request: `body` of the AI SDK, `forwardedProps` of
+            AG-UI.
+    """
+
+    http: Request
+    conversation_id: str
+    state: Any = field(repr=False)
+    context: tuple[tuple[str, str], ...] = field(repr=False)
+    properties: Mapping[str, Any] = field(repr=False)
+
+
 Prepare = Callable[
-    [ChatClientRequestSpec, Request], ChatClientRequestSpec | Awaitable[ChatClientRequestSpec]
+    [ChatClientRequestSpec, UiRequest], ChatClientRequestSpec | Awaitable[ChatClientRequestSpec]
 ]
-"""Returns the request of the client to send for an HTTP request; plain or asynchronous."""
+"""Returns the request of the client to send for that of a frontend; plain or asynchronous."""
 
 ConversationOf = Callable[[Request, str], str | Awaitable[str]]
 """Returns the id of a conversation for an HTTP request and the id that the frontend says."""
@@ -148,7 +169,8 @@ class WebChat:
         turn = await ON_LOOP.invoke(self.pending.get, conversation_id)
         spec = await self._request(incoming, conversation_id, turn)
         if self.prepare is not None:
-            spec = await ON_LOOP.call(self.prepare, spec, http)
+            given = incoming.state, incoming.context, incoming.properties
+            spec = await ON_LOOP.call(self.prepare, spec, UiRequest(http, conversation_id, *given))
         if turn is not None and not await ON_LOOP.invoke(self.pending.take, conversation_id, turn):
             raise _Refusal(409, _GONE)
         stream = spec.astream()

@@ -9,6 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 from pydantic import ValidationError
 
+from chatclient._internal.frozen import EMPTY
 from chatclient.chat.messages import Media, Message
 from chatclient.errors import UsageError
 from chatclient.tools.execution.approval import Decision
@@ -44,6 +45,7 @@ class Incoming:
         tools: Tools that the frontend carries out.
         context: What the frontend tells about the user: descriptions and values.
         state: The state that the frontend shares, or None.
+        properties: Other fields, for the application.
     """
 
     conversation_id: str
@@ -54,6 +56,7 @@ class Incoming:
     tools: tuple[ExternalTool, ...] = ()
     context: tuple[tuple[str, str], ...] = ()
     state: Any = field(default=None, repr=False)
+    properties: Mapping[str, Any] = EMPTY
 
 
 def media_of(url: str, mime_type: str | None, name: str | None = None) -> Media:
