@@ -152,18 +152,28 @@ def _serve(argv: Sequence[str]) -> int:
     arguments = _web_parser().parse_args(argv)
     with ExitStack() as resources:
         try:
-            # Imported here, because Starlette is an optional dependency.
-            from chatclient.services.web.command import serve  # noqa: PLC0415
-
-            name = arguments.client
+            command, name = _web_command(), arguments.client
             found = _client(arguments, resources) if name is None else _load(name, "web")
             chat = _web_chat(found, name)
-            close = chat.client.aclose
-            serve(chat, arguments.host, arguments.port, report=print, close=close)
+            where = arguments.host, arguments.port
+            command.serve(chat, *where, report=print, close=chat.client.aclose)
         except (ChatClientError, ImportError, AttributeError) as error:
             print(printable(f"chatclient: {error}"), file=sys.stderr)
             return 2
     return 0
+
+
+def _web_command() -> Any:
+    """Return the module that serves the page.
+
+    Raises:
+        UsageError: The extra `web` is not installed.
+    """
+    try:
+        return importlib.import_module("chatclient.services.web.command")
+    except ImportError as error:
+        msg = "the chat page needs Starlette and uvicorn; pip install 'chatclient[web]'"
+        raise UsageError(msg) from error
 
 
 def _web_chat(found: Any, name: str | None) -> Any:

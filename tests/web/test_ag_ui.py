@@ -141,6 +141,22 @@ def test_tool_of_the_frontend() -> None:
     assert last.responses[0].data == "Rome"
 
 
+def test_result_in_parts() -> None:
+    """A result of a tool of the frontend may consist of parts; the model is told the texts."""
+    locate = {"name": "locate", "description": "Tell where the user is."}
+    model = ScriptedModel([call("locate", id="call_1")], "You are in Rome.")
+    content = [{"type": "text", "text": "Rome,"}, {"type": "text", "text": "Italy"}]
+    result = {"id": "r1", "role": "tool", "toolCallId": "call_1", "content": content}
+    run(
+        travel_client(model),
+        {**user("Where am I?"), "parameters": {"tools": [locate]}},
+        {"messages": [result], "parameters": {"tools": [locate]}},
+    )
+
+    last: Any = model.prompts[-1].messages[-1]
+    assert last.responses[0].data == "Rome,\nItaly"
+
+
 def test_failed_tool_of_the_frontend() -> None:
     """The model is told why the frontend could not run its tool."""
     locate = {"name": "locate", "description": "Tell where the user is."}

@@ -133,6 +133,20 @@ def test_tool_of_the_browser() -> None:
     assert [each.data for each in last.responses] == ['{"city":"Rome"}', "Booked a seat on IC 1."]
 
 
+def test_failed_tool_of_the_browser() -> None:
+    """The model is told why the browser could not run its tool."""
+    locate = ExternalTool(ToolDefinition("locate", "Tell where the user is."))
+    model = ScriptedModel([call("locate", id="call_1")], "A pity.")
+    with serving(endpoints(WebChat(travel_client(model, locate)))) as address:
+        waiting = ask(address, user("Where am I?"))["message"]
+        waiting["parts"][1].update(state="output-error", errorText="There is no position.")
+        ask(address, user("Where am I?"), waiting)
+
+    last: Any = model.prompts[-1].messages[-1]
+    assert last.responses[0].data == "There is no position."
+    assert last.responses[0].is_error
+
+
 def test_resent_history_is_stored_once() -> None:
     """With a memory, only what the user says newly is used, under the id of the frontend."""
     memory = MessageWindowChatMemory()
@@ -181,6 +195,8 @@ def test_state_data_and_progress() -> None:
         await context.progress(UiData("chart", [1, 2], id="a"))
         await context.progress("half")
         await context.progress(object())
+        await context.progress({"a": object()})
+        await context.emit(object())
         return 2
 
     model = ScriptedModel([call("count", id="call_1")], "Two.")
@@ -215,18 +231,19 @@ def test_files() -> None:
     assert (file["mediaType"], file["url"]) == ("image/png", "data:image/png;base64,cG5n")
 
 
-def test_replaced_text() -> None:
+@pytest.mark.parametrize("text", ["I cannot say.", ""])
+def test_replaced_text(text: str) -> None:
     """Text that an advisor replaces at the end is replaced in the message."""
 
     async def mask(request: Any, call_next: Any) -> Any:
         response = await call_next(request)
-        return response.mutate(chat_response=ChatResponse.of("I cannot say."))
+        return response.mutate(chat_response=ChatResponse.of(text))
 
     client = travel_client(ScriptedModel("It is 1234.")).mutate().default_advisors(mask).build()
     with serving(endpoints(WebChat(client))) as address:
         message = ask(address, user("The code?"))["message"]
 
-    assert texts_of(message) == ["I cannot say."]
+    assert texts_of(message) == ([text] if text else [])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,3 +122,38 @@ def test_port_in_use(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["web", "my_web_app:client", "--port", port]) == 2
 
     assert f"cannot listen on 127.0.0.1 port {port}" in capsys.readouterr().err
+
+
+def test_in_this_process(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C ends the command, whose status is 0, and closes the client."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    pages: list[str] = []
+
+    def visit() -> None:
+        transport = httpx.HTTPTransport(retries=10)
+        try:
+            with httpx.Client(transport=transport) as client:
+                pages.append(client.get(f"http://localhost:{port}/").text)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    visitor = threading.Thread(target=visit)
+    visitor.start()
+    status = main(["web", "my_web_app:client", "--port", str(port), "--host", "localhost"])
+    visitor.join(30)
+
+    assert status == 0
+    assert "<title>Chat</title>" in pages[0]
+    assert capsys.readouterr().out == f"http://localhost:{port}/  (Ctrl-C ends it)\n"
+
+
+def test_missing_extra(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the extra, the command names it."""
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "chatclient.services.web.command", raising=False)
+
+    assert main(["web", "my_web_app:client"]) == 2
+    assert "pip install 'chatclient[web]'" in capsys.readouterr().err

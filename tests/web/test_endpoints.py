@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from chatclient import ChatClient, ChatClientRequestSpec, ChatResponse, Prompt
+from chatclient.errors import UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
 from chatclient.services import UiRequest, WebChat, web_app
@@ -383,3 +385,14 @@ def test_five_lines_of_starlette() -> None:
     with serving(app) as address:
         assert "Hell" in post(address, "/ai-sdk").text
         assert httpx.get(f"{address}/ai-sdk").status_code == 405
+
+
+async def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra, the endpoint of AG-UI names it."""
+    monkeypatch.setitem(sys.modules, "ag_ui.core", None)
+    for module in ("ag_ui_messages", "ag_ui_stream"):
+        monkeypatch.delitem(sys.modules, f"chatclient.services.web.{module}", raising=False)
+    request = Request({"type": "http", "method": "POST", "headers": []})
+
+    with pytest.raises(UsageError, match=r"pip install 'chatclient\[ag-ui\]'"):
+        await WebChat(travel_client(ScriptedModel())).ag_ui(request)

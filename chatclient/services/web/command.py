@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -33,14 +34,8 @@ def serve(
         close: Called at the end, on the event loop of the server.
 
     Raises:
-        UsageError: The extra `web` is not installed, or the address cannot be bound.
+        UsageError: The address cannot be bound.
     """
-    try:
-        import uvicorn  # noqa: PLC0415 - optional
-    except ImportError as error:
-        msg = "the chat page needs uvicorn; pip install 'chatclient[web]'"
-        raise UsageError(msg) from error
-
     listener = _bound(host, port)
     local = _is_loopback(host)
     shown = f"[{host}]" if ":" in host else host
