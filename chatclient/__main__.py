@@ -1,6 +1,7 @@
-"""Chat in the terminal, with any model, tools and memory.
+"""Chat in the terminal or on a page, with any model, tools and memory.
 
 python -m chatclient                                  # the local model, no key
+python -m chatclient web app:client                   # a page in the browser
 python -m chatclient --model openai:gpt-5-mini --tools myapp.tools:WeatherTools --trace
 echo "Say hello" | python -m chatclient --model ollama:qwen3
 python -m chatclient worker app:clients --database postgresql://localhost/turns  # durable turns
@@ -39,16 +40,17 @@ _HELP = "Write a message. An empty line or Ctrl-D ends the chat, Ctrl-C stops an
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0, 1 if a request failed, 2 for wrong usage."""
     given = sys.argv[1:] if argv is None else argv
-    if given and given[0] == "worker":
+    if given[:1] == ["worker"]:
         from chatclient.durable.worker import main as run_worker  # noqa: PLC0415 - an extra
 
         return run_worker(given[1:])
+    if given[:1] == ["web"]:
+        return _serve(given[1:])
     arguments = _parser().parse_args(given)
-    if arguments.log:
-        logging.basicConfig(level=arguments.log.upper(), format="%(levelname)s %(message)s")
+    approval = ToolApproval(ask=confirm if sys.stdin.isatty() else deny)
     with ExitStack() as resources:
         try:
-            client = _client(arguments, resources)
+            client = _client(arguments, resources, approval)
         except (ChatClientError, ImportError, AttributeError) as error:
             print(printable(f"chatclient: {error}"), file=sys.stderr)
             return 2
@@ -174,12 +176,93 @@ def deny(invocation: ToolInvocation) -> Decision:
     return Decision(approved=False, message=message)
 
 
+# --- the page -------------------------------------------------------------------------------
+
+
+def _serve(argv: Sequence[str]) -> int:
+    """Serve the chat page until it is interrupted, and return the exit status."""
+    arguments = _web_parser().parse_args(argv)
+    with ExitStack() as resources:
+        try:
+            command, name = _web_command(), arguments.client
+            if name is None:
+                found = _client(arguments, resources, ToolApproval())  # decided on the page
+            else:
+                found = _load(name, "web")
+            chat = _web_chat(found, name)
+            where = arguments.host, arguments.port
+            command.serve(chat, *where, report=print, close=chat.client.aclose)
+        except (ChatClientError, ImportError, AttributeError) as error:
+            print(printable(f"chatclient: {error}"), file=sys.stderr)
+            return 2
+    return 0
+
+
+def _web_command() -> Any:
+    """Return the module that serves the page.
+
+    Raises:
+        UsageError: The extra `web` is not installed.
+    """
+    try:
+        return importlib.import_module("chatclient.services.web.command")
+    except ImportError as error:
+        msg = "the chat page needs Starlette and uvicorn; pip install 'chatclient[web]'"
+        raise UsageError(msg) from error
+
+
+def _web_chat(found: Any, name: str | None) -> Any:
+    """Return the chat for *found*: a client, a `WebChat`, or a function that returns one.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    from chatclient.services.web.chat import WebChat  # noqa: PLC0415 - optional
+
+    if not isinstance(found, ChatClient | WebChat) and callable(found):
+        found = found()
+    if isinstance(found, ChatClient):
+        return WebChat(found, trail=True)
+    if isinstance(found, WebChat):
+        return found
+    msg = f"{name} must be a ChatClient, a WebChat or a function that returns one, not {found!r}"
+    raise UsageError(msg)
+
+
+def _web_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "chatclient web", description="Serve a chat page.", parents=[_client_options()]
+    )
+    parser.add_argument(
+        "client",
+        nargs="?",
+        metavar="MODULE:OBJECT",
+        help="a ChatClient, a WebChat, or a function that returns one; default: the one that the "
+        "options describe",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
+    parser.add_argument("--port", type=int, default=8000, help="0 for any (default: %(default)s)")
+    return parser
+
+
 # --- the client -----------------------------------------------------------------------------
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("chatclient", description="Chat in the terminal.")
+    parser = argparse.ArgumentParser(
+        "chatclient",
+        description="Chat in the terminal; `chatclient web` serves a page instead.",
+        parents=[_client_options()],
+    )
     parser.add_argument("text", nargs="*", help="the message; without it, a chat starts")
+    parser.add_argument("--conversation", default="terminal", help="its id (default: %(default)s)")
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--trace", action="store_true", help="show the operations of each turn")
+    return parser
+
+
+def _client_options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument(
         "--model",
         default=os.environ.get("CHATCLIENT_MODEL", "local"),
@@ -206,24 +289,25 @@ def _parser() -> argparse.ArgumentParser:
         help="where the conversation is stored, such as sqlite:///chat.db or redis://localhost; "
         "without it, in this process only",
     )
-    parser.add_argument("--conversation", default="terminal", help="its id (default: %(default)s)")
     parser.add_argument(
         "--yes",
         action="store_true",
-        help="run tools that write without asking; without it, and without a terminal, they are "
-        "not run",
+        help="run tools that write without asking",
     )
     parser.add_argument(
         "--log",
         choices=("debug", "info", "warning"),
         help="write the log to standard error, from that level on",
     )
-    parser.add_argument("--version", action="version", version=__version__)
-    parser.add_argument("--trace", action="store_true", help="show the operations of each turn")
     return parser
 
 
-def _client(arguments: argparse.Namespace, resources: ExitStack) -> ChatClient:
+def _client(
+    arguments: argparse.Namespace, resources: ExitStack, approval: ToolApproval
+) -> ChatClient:
+    """Return the client that *arguments* describe; *approval* is left out with `--yes`."""
+    if arguments.log:
+        logging.basicConfig(level=arguments.log.upper(), format="%(levelname)s %(message)s")
     builder = ChatClient.builder(arguments.model)
     if arguments.system:
         builder = builder.default_system(arguments.system)
@@ -232,7 +316,6 @@ def _client(arguments: argparse.Namespace, resources: ExitStack) -> ChatClient:
     if arguments.mcp:
         tools.append(_mcp_tools(arguments.mcp, resources))
     if not arguments.yes:
-        approval = ToolApproval(ask=confirm if sys.stdin.isatty() else deny)
         builder = builder.tool_calling_manager(ToolCallingManager(interceptors=[approval]))
     client = (
         builder.default_tools(*tools).default_advisors(MessageChatMemoryAdvisor(memory)).build()
@@ -241,22 +324,29 @@ def _client(arguments: argparse.Namespace, resources: ExitStack) -> ChatClient:
     return client
 
 
-def _load_tool(name: str) -> Any:
-    """Return the object *name*, such as `myapp.tools:WeatherTools`, or an instance of a class."""
+def _load(name: str, option: str) -> Any:
+    """Return the object *name*, such as `myapp.tools:WeatherTools`."""
     module, _, path = name.partition(":")
     if not path:
-        msg = f"--tools needs MODULE:OBJECT, not {name!r}"
+        msg = f"{option} needs MODULE:OBJECT, not {name!r}"
         raise UsageError(msg)
     if "" not in sys.path:
         sys.path.insert(0, "")  # modules in the current directory, as with `python -m`
     value: Any = importlib.import_module(module)
     for part in path.split("."):
         value = getattr(value, part)
+    return value
+
+
+def _load_tool(name: str) -> Any:
+    """Return the object *name*, or an instance if it is a class."""
+    value = _load(name, "--tools")
     if not isinstance(value, type):
         return value
     try:
         return value()
     except TypeError as error:
+        module, _, path = name.partition(":")
         msg = f"cannot instantiate {path} ({error}); create one in {module}, and pass its name"
         raise UsageError(msg) from error
 

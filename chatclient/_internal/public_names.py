@@ -287,6 +287,12 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.services.markers": "MemoryId system_message user_message",
         "chatclient.services.results": "Result",
         "chatclient.services.service": "ai_service",
+        "chatclient.services.web.chat": "UiRequest WebChat",
+        "chatclient.services.web.error_text": "public_error_text",
+        "chatclient.services.web.page": "web_app",
+        "chatclient.services.web.pending_turns": "InMemoryPendingTurns PendingTurnStore",
+        "chatclient.services.web.pending_turns_sql": "SqlPendingTurns",
+        "chatclient.services.web.ui_events": "UI_STATE UiData UiState",
     },
     "chatclient.observability": {
         "chatclient.observability.log_fields": "log_fields",

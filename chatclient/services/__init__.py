@@ -1,4 +1,4 @@
-"""Interfaces that a chat client implements."""
+"""What a chat client serves: interfaces of the application, and frontends."""
 
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,28 @@ if TYPE_CHECKING:
     )
     from chatclient.services.service import (
         ai_service as ai_service,
+    )
+    from chatclient.services.web.chat import (
+        UiRequest as UiRequest,
+        WebChat as WebChat,
+    )
+    from chatclient.services.web.error_text import (
+        public_error_text as public_error_text,
+    )
+    from chatclient.services.web.page import (
+        web_app as web_app,
+    )
+    from chatclient.services.web.pending_turns import (
+        InMemoryPendingTurns as InMemoryPendingTurns,
+        PendingTurnStore as PendingTurnStore,
+    )
+    from chatclient.services.web.pending_turns_sql import (
+        SqlPendingTurns as SqlPendingTurns,
+    )
+    from chatclient.services.web.ui_events import (
+        UI_STATE as UI_STATE,
+        UiData as UiData,
+        UiState as UiState,
     )
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

@@ -1,0 +1,84 @@
+"""`Incoming`: the request of a frontend, in the form that both protocols have."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import unquote_to_bytes
+
+from pydantic import ValidationError
+
+from chatclient._internal.frozen import EMPTY
+from chatclient.chat.messages import Media, Message
+from chatclient.errors import UsageError
+from chatclient.tools.execution.approval import Decision
+from chatclient.tools.function.data_tool import ExternalTool
+
+_MOST_ERRORS = 3
+
+
+class InvalidInputError(UsageError):
+    """The request of a frontend is invalid; its text may be shown."""
+
+    @classmethod
+    def of(cls, error: ValidationError) -> Self:
+        """Return the error for a request that does not fit the protocol, without its content."""
+        found = error.errors(include_input=False, include_url=False, include_context=False)
+        places = (
+            f"{'.'.join(map(str, each['loc'])) or 'the request'}: {each['msg']}"
+            for each in found[:_MOST_ERRORS]
+        )
+        return cls("; ".join(places))
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """The request of a frontend.
+
+    Attributes:
+        conversation_id: The id of the conversation, as the frontend says.
+        messages: The messages of user, model and tools, with their ids.
+        continues: Whether it continues a turn that waits, instead of beginning one.
+        decisions: Decisions about tool calls, by the ids for decisions.
+        results: What the frontend's own tools returned, by the ids of the calls.
+        tools: Tools that the frontend carries out.
+        context: What the frontend tells about the user: descriptions and values.
+        state: The state that the frontend shares, or None.
+        properties: Other fields, for the application.
+    """
+
+    conversation_id: str
+    messages: tuple[Message, ...]
+    continues: bool
+    decisions: Mapping[str, Decision]
+    results: Mapping[str, Decision]
+    tools: tuple[ExternalTool, ...] = ()
+    context: tuple[tuple[str, str], ...] = ()
+    state: Any = field(default=None, repr=False)
+    properties: Mapping[str, Any] = EMPTY
+
+
+def media_of(url: str, mime_type: str | None, name: str | None = None) -> Media:
+    """Return the content of a file part: that of a `data:` URL, or a web address.
+
+    Raises:
+        InvalidInputError: It is another URL, or invalid.
+    """
+    if url.startswith("data:"):
+        header, _, data = url[len("data:") :].partition(",")
+        try:
+            content = (
+                base64.b64decode(data, validate=True)
+                if header.endswith(";base64")
+                else unquote_to_bytes(data)
+            )
+        except binascii.Error as error:
+            msg = "a file is not valid Base64"
+            raise InvalidInputError(msg) from error
+        kind = mime_type or header.partition(";")[0]
+        return Media(kind or "application/octet-stream", content, name=name)
+    if not url.startswith(("https://", "http://")):
+        msg = "a file must be a data: URL or a web address"
+        raise InvalidInputError(msg)
+    return Media(mime_type or "application/octet-stream", url, name=name)

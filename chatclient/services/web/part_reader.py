@@ -1,0 +1,215 @@
+"""`PartReader`: turns the events of a stream into the parts that frontends show."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from chatclient._internal.json import has_json_form
+from chatclient.chat.events import (
+    ApprovalNeeded,
+    Done,
+    ReasoningDelta,
+    RoundEnded,
+    TextDelta,
+    TextReplaced,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    ToolCallUndone,
+    ToolRunStarted,
+)
+from chatclient.chat.messages import AssistantMessage, Media, Message, ToolCall, ToolResponse
+from chatclient.chat.response import ChatResponse
+from chatclient.chat.tool import ToolProgress
+from chatclient.errors import McpServerError, ToolDeniedError, ToolError, ToolExecutionError
+from chatclient.observability.trail import Trail
+from chatclient.services.web.message_ids import MessageIds
+from chatclient.services.web.parts import (
+    BlockBegun,
+    BlockEnded,
+    BlockKind,
+    BlockPiece,
+    CallBegun,
+    CallComplete,
+    CallFinished,
+    CallPiece,
+    CallProgress,
+    FileMade,
+    Part,
+    RoundBegun,
+    TextRevised,
+    TurnEnded,
+    TurnWaits,
+)
+from chatclient.services.web.ui_events import UiData, UiState
+from chatclient.tools.pending_turn import PendingTurn
+
+_FAILED = "The tool failed."
+_SEPARATOR = "\n\n"  # what a stream puts between the texts of two rounds; here they are parts
+
+
+class PartReader:
+    """Reads the events of one request in order.
+
+    Attributes:
+        results: The results of the tool calls that have finished, as they are shown.
+
+    Args:
+        trail: The trail of the request, which knows the ids of its messages.
+        resumed: The turn that the request resumes, or None. The frontend knows its calls.
+    """
+
+    def __init__(self, trail: Trail, resumed: PendingTurn | None = None) -> None:
+        self._ids = MessageIds(trail, resumed)
+        self._trail = trail
+        self._waited = frozenset(() if resumed is None else resumed.to_decide())
+        self._begun: set[str] = set()
+        if resumed is not None:
+            self._begun = {*self._waited, *(call.id for call in resumed.message.tool_calls)}
+        self._complete = set(self._begun)
+        self._round: str | None = None
+        self._is_late = False  # whether the round was begun by a call that was not streamed
+        self._block: tuple[BlockKind, str] | None = None
+        self._blocks = self._rounds = 0
+        self._files: list[Media] = []
+        self.results: dict[str, ToolResponse] = {}
+
+    @property
+    def first_message_id(self) -> str:
+        """The id of the first message of the model in the turn, also of one that was resumed."""
+        return self._ids.first
+
+    @property
+    def round_messages(self) -> tuple[Message, ...]:
+        """The messages of the completed rounds of the turn; all of them at the end."""
+        return self._trail.messages[len(self._trail.request_messages) :]
+
+    def parts(self, event: Any) -> Iterator[Part]:
+        """Yield the parts of *event*."""
+        match event:
+            case TextDelta(text=text):
+                yield from self._piece("text", text)
+            case ReasoningDelta(text=text):
+                yield from self._piece("reasoning", text)
+            case ToolCallStarted(id=id, name=name):
+                yield from self._begin_call(id, name)
+            case ToolCallDelta(id=id, arguments=arguments):
+                yield CallPiece(id, arguments)
+            case RoundEnded(response=response):
+                yield from self._end_round(response)
+            case TextReplaced(text=text):
+                yield TextRevised(text, self._ids.last)
+            case ApprovalNeeded(turn=turn):
+                yield from self._wait(turn)
+            case Done(response=response, trail=trail):
+                yield from self._end_round(response)
+                yield TurnEnded(response, trail)
+            case _:
+                yield from self._tool_parts(event)
+
+    def _tool_parts(self, event: Any) -> Iterator[Part]:
+        """Yield the parts of an event about a running tool, or of the application."""
+        match event:
+            case ToolRunStarted(tool_call=call):
+                yield from self._complete_call(call)
+            case ToolCallFinished(tool_call=call):
+                yield from self._complete_call(call)
+                yield self._finished(call.id, event)
+            case ToolCallUndone(tool_call=call, response=response):
+                yield CallFinished(call.id, response, self._ids.results(), undone=True)
+            case ToolProgress(tool_call_id=id, event=inner):
+                yield from self._progress(id, inner)
+            case UiState() | UiData():
+                yield event
+            case _:
+                pass  # another event of the application
+
+    def _progress(self, id: str, event: Any) -> Iterator[Part]:
+        """Yield the parts of an event of a tool or, if the tool is an agent, of its request."""
+        match event:
+            case ToolProgress(tool_call_id=inner_id, event=inner):
+                yield from self._progress(f"{id}/{inner_id}", inner)
+            case ToolCallFinished(tool_call=call):
+                if (path := f"{id}/{call.id}") in self._waited:
+                    yield self._finished(path, event)
+            case UiState() | UiData():
+                yield event
+            case TextDelta(text=text):
+                yield CallProgress(id, text)
+            case str() | int() | float() | bool() | dict() | list():
+                if has_json_form(event):
+                    yield CallProgress(id, event)
+            case _:
+                pass  # objects of the application and of the library are not for frontends
+
+    def _finished(self, id: str, event: ToolCallFinished) -> CallFinished:
+        response, error = event.response, event.error
+        denied = id in self._waited and isinstance(error, ToolDeniedError)
+        # The exceptions of a tool's own code may have internals; the model is told them.
+        told = isinstance(error, ToolError | ToolExecutionError)
+        if isinstance(error, McpServerError) or not (error is None or told):
+            response = replace(response, data=_FAILED)
+        self.results[id] = response
+        return CallFinished(id, response, self._ids.results(), denied)
+
+    def _begin_round(self, *, late: bool = False) -> Iterator[Part]:
+        if self._round is None or (self._is_late and not late):
+            replaces = self._ids.is_rejected and not late
+            self._round, self._is_late = self._ids.begin(late=late), late
+            yield RoundBegun(self._round, replaces)
+
+    def _piece(self, kind: BlockKind, text: str) -> Iterator[Part]:
+        yield from self._begin_round()
+        message_id = self._round or ""
+        if self._block is None or self._block[0] != kind:
+            yield from self._end_block()
+            self._blocks += 1
+            self._block = kind, f"{message_id}/{kind}-{self._blocks}"
+            yield BlockBegun(*self._block, message_id)
+            text = text.removeprefix(_SEPARATOR) if self._rounds else text
+        if text:
+            yield BlockPiece(*self._block, message_id, text)
+
+    def _end_block(self) -> Iterator[Part]:
+        if self._block is not None:
+            block, self._block = self._block, None
+            yield BlockEnded(*block, self._round or "")
+
+    def _begin_call(self, id: str, name: str, *, late: bool = False) -> Iterator[Part]:
+        yield from self._begin_round(late=late)
+        yield from self._end_block()
+        self._begun.add(id)
+        self._complete.discard(id)
+        yield CallBegun(id, name, self._round or "")
+
+    def _complete_call(self, call: ToolCall) -> Iterator[Part]:
+        """Yield what is missing of *call*: its stream may have been withheld."""
+        if call.id not in self._begun:
+            yield from self._begin_call(call.id, call.name, late=True)
+            if call.arguments:
+                yield CallPiece(call.id, call.arguments)
+        if call.id not in self._complete:
+            self._complete.add(call.id)
+            yield CallComplete(call)
+
+    def _end_round(self, response: ChatResponse) -> Iterator[Part]:
+        yield from self._end_block()
+        message = response.output or AssistantMessage()
+        for media in message.media:
+            if media not in self._files:
+                self._files.append(media)
+                yield from self._begin_round()
+                yield FileMade(media)
+        for call in message.tool_calls:
+            if call.id in self._begun:
+                yield from self._complete_call(call)
+        if self._round is None:
+            self._ids.skip()
+        else:
+            self._rounds += 1
+        self._round = None
+
+    def _wait(self, turn: PendingTurn) -> Iterator[Part]:
+        for id, call in turn.to_decide().items():
+            yield from self._complete_call(ToolCall(id, call.name, call.arguments))
+        yield TurnWaits(turn)

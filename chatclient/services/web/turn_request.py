@@ -1,0 +1,77 @@
+"""Begins or resumes a turn for the request of a frontend."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from chatclient.chain.chain import is_memory
+from chatclient.chat.messages import Message, UserMessage
+from chatclient.client.request import ChatClientRequestSpec
+from chatclient.memory.conversation import repair_conversation
+from chatclient.services.web.external_calls import external_calls_in
+from chatclient.services.web.incoming import Incoming, InvalidInputError
+from chatclient.services.web.ui_events import UI_STATE
+from chatclient.tools.execution.approval import Decision
+from chatclient.tools.pending_turn import PendingTurn
+
+
+def begin_turn(
+    request: ChatClientRequestSpec, incoming: Incoming, conversation_id: str
+) -> ChatClientRequestSpec:
+    """Return *request* for a new turn.
+
+    With a memory, only the new messages of the user are used: the memory knows the others, and what
+    a browser says about them can be forged. Without one, the messages of the frontend are all that
+    the model is told.
+
+    Raises:
+        InvalidInputError: The user says nothing.
+    """
+    messages: Sequence[Message] = incoming.messages
+    if any(map(is_memory, request.settings.advisors)):
+        last = takewhile(lambda message: isinstance(message, UserMessage), reversed(messages))
+        messages = tuple(last)[::-1]
+    else:
+        messages = repair_conversation(messages)
+    asked = messages[-1] if messages else None
+    if not isinstance(asked, UserMessage) or not (asked.text.strip() or asked.media):
+        msg = "the message of the user is blank"
+        raise InvalidInputError(msg)
+    request = request.messages(messages).conversation(conversation_id)
+    return _with_frontend(request, incoming)
+
+
+def resume_turn(
+    request: ChatClientRequestSpec, incoming: Incoming, turn: PendingTurn, conversation_id: str
+) -> ChatClientRequestSpec:
+    """Return *request* to resume *turn*.
+
+    Raises:
+        InvalidInputError: A decision is missing, or invalid.
+    """
+    decisions = _decisions(turn, incoming)
+    if missing := [id for id in turn.to_decide() if id not in decisions]:
+        msg = f"decide about all tool calls that wait; missing: {', '.join(missing)}"
+        raise InvalidInputError(msg)
+    request = request.resuming(turn, decisions).conversation(conversation_id)
+    return _with_frontend(request, incoming)
+
+
+def _decisions(turn: PendingTurn, incoming: Incoming) -> dict[str, Decision]:
+    """Return the decisions about the calls of *turn*.
+
+    The result of a call is accepted for the frontend's own tools only: for others, it would be a
+    way to make up what a tool of the application has returned.
+    """
+    external = external_calls_in(turn)
+    return {
+        id: found[id]
+        for id in turn.to_decide()
+        if id in (found := incoming.results if id in external else incoming.decisions)
+    }
+
+
+def _with_frontend(request: ChatClientRequestSpec, incoming: Incoming) -> ChatClientRequestSpec:
+    """Return *request* with the tools and the state of the frontend."""
+    if incoming.state is not None:
+        request = request.tool_context({UI_STATE: incoming.state})
+    return request.tools(*incoming.tools, keep_defaults=True) if incoming.tools else request

@@ -1,0 +1,94 @@
+"""The `useChat` of the AI SDK, in a page in Chromium."""
+
+import json
+from typing import Any
+
+from selenium.webdriver import Chrome
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Mount, Route
+
+from chatclient import ChatClient
+from chatclient.memory import MessageWindowChatMemory
+from chatclient.services import WebChat
+from chatclient.testing import ScriptedModel, call
+from tests.support.browser import click, console_errors, shown, until, write
+from tests.support.gated_model import GatedModel
+from tests.support.node import bundled
+from tests.support.web_app import endpoints, travel_client
+from tests.support.web_server import serving
+
+
+def page_with(client: ChatClient) -> Starlette:
+    """Return an application with the page and the endpoints of *client*."""
+    script = bundled("use_chat.jsx").replace("</script", "<\\/script")
+    page = f"""<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,">
+        <div id="root"></div><script>{script}</script>"""
+
+    async def index(_request: Request) -> HTMLResponse:
+        return HTMLResponse(page)
+
+    chat = endpoints(WebChat(client))
+    return Starlette(routes=[Route("/", index), Mount("/", chat)])
+
+
+def test_streamed_text(browser: Chrome) -> None:
+    """The first half is visible before the model sends the second."""
+    model = GatedModel()
+    with serving(page_with(ChatClient.create(model))) as address:
+        browser.get(address)
+        write(browser, "Trains?")
+        until(browser, lambda: shown(browser, ".assistant .text") == ["There are"])
+        assert shown(browser, "[data-status=streaming]") != []
+        model.gate.set()
+        until(browser, lambda: shown(browser, ".assistant .text") == ["There are two trains."])
+
+
+def test_approval(browser: Chrome) -> None:
+    """Tools are shown; an approval continues the message; each message is stored once."""
+    memory = MessageWindowChatMemory()
+    booking: Any = call("book_train", {"number": "IC 1"}, id="call_9")
+    model = ScriptedModel(
+        [call("find_trains", {"city": "Rome"}, id="call_1")],
+        "Two trains.",
+        ["Let me book it.", booking],
+        "Booked.",
+    )
+    with serving(page_with(travel_client(model, memory=memory))) as address:
+        browser.get(address)
+        write(browser, "Trains?")
+        until(browser, lambda: shown(browser, ".assistant .text") == ["Two trains."])
+        (found,) = shown(browser, ".tool")
+        assert found == (
+            'find_trains({"city":"Rome"}): output-available ["IC 1 to Rome","IC 3 to Rome"]'
+        )
+
+        write(browser, "Book it.")
+        until(browser, lambda: "approval-requested" in shown(browser, ".tool")[-1])
+        click(browser, "Allow")
+        until(browser, lambda: shown(browser, ".assistant .text")[-1:] == ["Booked."])
+        assert shown(browser, ".tool")[-1] == (
+            'book_train({"number":"IC 1"}): output-available "Booked a seat on IC 1."'
+        )
+        assert len(shown(browser, ".assistant")) == 2
+        assert shown(browser, ".error") == []
+        script = "return Array.from(document.querySelectorAll('main > div'), each => each.id)"
+        ids = browser.execute_script(script)
+        assert console_errors(browser) == []
+
+    stored = memory.get("c1")
+    assert len(stored) == 8
+    assert [stored[0].id, stored[1].id, stored[4].id, stored[5].id] == ids, json.dumps(ids)
+
+
+def test_error(browser: Chrome) -> None:
+    """The page shows an error without internals, and can go on."""
+    model = ScriptedModel(LookupError("a secret"), "Hello.")
+    with serving(page_with(travel_client(model))) as address:
+        browser.get(address)
+        write(browser, "Hello?")
+        until(browser, lambda: shown(browser, ".error"))
+        assert shown(browser, ".error") == ["Something went wrong. Please try again."]
+        write(browser, "Hello?")
+        until(browser, lambda: shown(browser, ".assistant .text") == ["Hello."])
