@@ -37,6 +37,8 @@ ChatClientError
 ├── ToolLoopError                         a limit, and on_exceeded="raise"; .result
 ├── ChatMemoryError                       .conversation_id
 │   └── ChatMemoryUnavailableError        the database cannot be reached
+├── VectorStoreError                      a vector store failed or refused an operation
+│   └── VectorStoreUnavailableError       the store cannot be reached
 ├── EntityError                           .text .errors .response .pending_turn
 ├── GuardrailError                        .guardrail .messages .response
 ├── RateLimitExceededError                your own RateLimitAdvisor; .retry_after
@@ -351,6 +353,14 @@ class ChatMemoryError(ChatClientError):
 
 class ChatMemoryUnavailableError(ChatMemoryError):
     """The store of conversations is unreachable or overloaded; see the error's cause."""
+
+
+class VectorStoreError(ChatClientError):
+    """A vector store failed or refused an operation; see the cause."""
+
+
+class VectorStoreUnavailableError(VectorStoreError):
+    """A vector store cannot be reached, or is locked for too long; try later."""
 
 
 class EntityError(ChatClientError):

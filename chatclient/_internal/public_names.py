@@ -282,6 +282,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.testing.replaying": "ReplayError ReplayingModel",
         "chatclient.testing.repository_contract": "ChatMemoryRepositoryContract",
         "chatclient.testing.scripted": "Answer ScriptedModel call",
+        "chatclient.testing.vector_store_contract": "VectorStoreContract",
     },
     "chatclient.errors": {
         "chatclient.errors": (
@@ -295,7 +296,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "ToolArgumentError ToolCallRefusedError ToolDefinitionError ToolDeniedError "
             "ToolError ToolExecutionError ToolLoopError ToolResultError ToolTimeoutError "
             "ToolUsageError UnknownPriceError UnknownToolError UnsupportedOptionError "
-            "UnsupportedToolError UsageError UsageStoreError WrongTypeError"
+            "UnsupportedToolError UsageError UsageStoreError VectorStoreError "
+            "VectorStoreUnavailableError WrongTypeError"
         ),
     },
 }

@@ -37,5 +37,8 @@ if TYPE_CHECKING:
         ScriptedModel as ScriptedModel,
         call as call,
     )
+    from chatclient.testing.vector_store_contract import (
+        VectorStoreContract as VectorStoreContract,
+    )
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

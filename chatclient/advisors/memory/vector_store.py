@@ -216,7 +216,7 @@ class _Exchange:
     async def _embed(self, runtime: Runtime) -> None:
         texts = [entry.text for entry in self._entries]
         with record_usage(self._ledger), self._failures():
-            self._vectors = await self._store.embedding_model.embed_all(texts, runtime)
+            self._vectors = await self._store.vectors_of(texts, runtime)
 
     async def _put(self, runtime: Runtime) -> None:
         access = MemoryAccess("store", self._conversation_id)
