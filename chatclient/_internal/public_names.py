@@ -237,7 +237,11 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "TranslationQueryTransformer"
         ),
         "chatclient.retrieval.vector_store.filters": "Filter predicate",
+        "chatclient.retrieval.vector_store.hybrid": "HybridVectorStore",
         "chatclient.retrieval.vector_store.in_memory": "InMemoryVectorStore",
+        "chatclient.retrieval.vector_store.langchain": "LangChainVectorStore",
+        "chatclient.retrieval.vector_store.pgvector": "PgVectorStore",
+        "chatclient.retrieval.vector_store.qdrant": "QdrantVectorStore",
         "chatclient.retrieval.vector_store.sql_filters": "sql",
         "chatclient.retrieval.vector_store.sqlite": "SqliteVectorStore",
         "chatclient.retrieval.vector_store.store": (

@@ -18,7 +18,7 @@ import math
 from collections import UserDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -406,4 +406,4 @@ class VectorStoreContract:
 
     def _refusal_allowed(self) -> Any:
         """Return a context in which a filter may be refused, if the store may do that."""
-        return suppress() if self.any_filter else suppress(UsageError)
+        return nullcontext() if self.any_filter else suppress(UsageError)

@@ -28,7 +28,7 @@ Predicate = Callable[[Mapping[str, Any]], bool]
 _MISSING = object()
 _MAX_DEPTH = 20  # nesting of filters
 _INTEGER_LIMIT = 2**63
-_ORDERINGS: Mapping[str, Callable[[Any, Any], bool]] = {
+ORDERINGS: Mapping[str, Callable[[Any, Any], bool]] = {
     "gt": operator.gt,
     "gte": operator.ge,
     "lt": operator.lt,
@@ -155,7 +155,7 @@ def _plain(text: str) -> bool:
     return "\0" not in text
 
 
-_COMPARISONS = {"eq", "ne", "in", "not_in", "contains", "exists", *_ORDERINGS}
+_COMPARISONS = {"eq", "ne", "in", "not_in", "contains", "exists", *ORDERINGS}
 
 
 def _check(name: str, wanted: Any) -> Callable[[Any], bool]:
@@ -174,7 +174,7 @@ def _check(name: str, wanted: Any) -> Callable[[Any], bool]:
             )
         case "exists":
             return lambda found: (found is not _MISSING and found is not None) is bool(wanted)
-    compare = _ORDERINGS[name]
+    compare = ORDERINGS[name]
     return lambda found: _comparable(found, wanted) and compare(found, wanted)
 
 
