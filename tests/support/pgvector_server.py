@@ -15,7 +15,6 @@ import psycopg
 import pytest
 
 
-
 @cache
 def _server() -> tuple[str, str]:
     """Return the URL of the server, or an empty one and the reason why there is none."""

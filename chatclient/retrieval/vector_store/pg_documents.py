@@ -15,6 +15,7 @@ from chatclient.memory.sql.database import Database
 from chatclient.memory.sql.errors import StoreErrors
 from chatclient.memory.sql.schema import Schema
 from chatclient.retrieval.vector_store.filters import Filter
+from chatclient.retrieval.vector_store.lengths import length_of
 from chatclient.retrieval.vector_store.pg_filters import condition
 from chatclient.retrieval.vector_store.pg_schema import VECTOR, DocumentTable, distance
 from chatclient.retrieval.vector_store.store import Document, SimilaritySearch
@@ -55,10 +56,10 @@ class PgDocuments:
 
     def store(self, documents: Sequence[Document], vectors: Sequence[Vector]) -> None:
         """Store *documents* with their vectors, replacing those with the same ids."""
-        lengths = {len(vector) for vector in vectors}
+        length = length_of(vectors)
         rows = [_row(*pair) for pair in zip(documents, vectors, strict=True)]
         rows.sort()  # by digest: transactions that lock the same rows do not deadlock
-        self._database.write(partial(self._store, rows, lengths))
+        self._database.write(partial(self._store, rows, length))
 
     def erase(self, ids: Collection[str] | None, where: Filter | None) -> int:
         """Delete documents, and return their number."""
@@ -89,10 +90,8 @@ class PgDocuments:
         """Close the connections if they were opened for a URL."""
         self._database.close()
 
-    def _store(
-        self, rows: list[tuple[Any, ...]], lengths: set[int], connection: sa.Connection
-    ) -> None:
-        self._table.fit(connection, lengths)
+    def _store(self, rows: list[tuple[Any, ...]], length: int, connection: sa.Connection) -> None:
+        self._table.fit(connection, length)
         for start in range(0, len(rows), _BATCH):
             columns = zip(*rows[start : start + _BATCH], strict=True)
             connection.execute(self._insertion(*columns))
@@ -159,7 +158,7 @@ class PgDocuments:
             _setting("hnsw.iterative_scan", "strict_order"),  # until enough documents match
         )
         [row] = connection.execute(sa.select(self._table.length(), *settings))
-        return row[0] == length or not self._table.check_empty(connection, {length}, row[0])
+        return row[0] == length or not self._table.check_empty(connection, length, row[0])
 
     def _columns(self, vector: Vector) -> tuple[list[Any], sa.ColumnElement[float]]:
         """Return the columns of a document, and its distance to *vector*."""

@@ -1,6 +1,5 @@
 """The table of `PgVectorStore`; imports SQLAlchemy."""
 
-from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,6 +9,7 @@ from sqlalchemy.types import UserDefinedType
 
 from chatclient.errors import UsageError, VectorStoreError
 from chatclient.memory.sql.schema import create_tables
+from chatclient.retrieval.vector_store.lengths import mismatch
 
 _OLDEST = (0, 8)  # the release of pgvector with iterative scans
 _MAX_INDEXED = 2_000  # numbers in a vector that HNSW indexes with 32 bits each
@@ -111,7 +111,7 @@ class DocumentTable:
         )
         return query.scalar_subquery()
 
-    def check_empty(self, connection: sa.Connection, lengths: Collection[int], stored: int) -> bool:
+    def check_empty(self, connection: sa.Connection, length: int, stored: int) -> bool:
         """Return True if there are no documents.
 
         Raises:
@@ -119,31 +119,25 @@ class DocumentTable:
         """
         if connection.execute(sa.select(self.columns.digest).limit(1)).first() is None:
             return True
-        both = sorted({*lengths, stored})
-        msg = f"vectors of lengths {both} cannot be compared; use one embedding model"
-        raise UsageError(msg)
+        raise mismatch({length, stored})
 
-    def fit(self, connection: sa.Connection, lengths: Collection[int]) -> None:
+    def fit(self, connection: sa.Connection, length: int) -> None:
         """Prepare the table for vectors of one length, with an index for it.
 
         Raises:
-            UsageError: They have several lengths, another one than the documents in the table,
-                or the table must not be changed.
+            UsageError: The documents in the table have another one, or the table must not be
+                changed.
         """
         stored = connection.execute(sa.select(self.length())).scalar_one()
-        if {stored} == {*lengths}:
+        if stored == length:
             return
-        if len(lengths) > 1:
-            msg = f"vectors of lengths {sorted(lengths)} cannot be compared; use one model"
-            raise UsageError(msg)
         name = self._quoted(self.table.name)
         if self._create:
             connection.execute(sa.text(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE"))
         stored = connection.execute(sa.select(self.length())).scalar_one()
-        [length] = lengths
         if stored == length:  # by another process
             return
-        self.check_empty(connection, lengths, stored)
+        self.check_empty(connection, length, stored)
         if not self._create:
             msg = f"the table {name} has no index for vectors of {length} numbers yet; add the"
             msg += " first document with create_schema=True"
