@@ -168,9 +168,9 @@ def compare(arguments: argparse.Namespace) -> None:
             opened(kind, Queries(made.queries), folder, arguments.database) as store,
         ):
             seconds = fill(store, made.vectors)
-            plain = measure(lambda q: store.similarity_search(q, top_k=TOP_K), everything)  # noqa: B023
+            plain = measure(lambda q: store.similarity_search(q, top_k=TOP_K), everything)
             some = measure(
-                lambda q: store.similarity_search(q, top_k=TOP_K, where=where),  # noqa: B023
+                lambda q: store.similarity_search(q, top_k=TOP_K, where=where),
                 filtered,
             )
         print(f"| {kind} | {seconds:.0f} | {plain} | {some} |", flush=True)

@@ -72,14 +72,17 @@ class VectorStoreContract:
     Attributes:
         any_metadata: Whether metadata may contain None and lists, and documents other keys and
             types than the first one. If False, only values of one type for each key are tested.
+        complete: Whether a search finds all matching documents if these are at most `top_k`. An
+            approximate index may miss some if few of many documents match.
         any_text: Whether ids, texts and metadata may contain NUL and lone surrogates.
         any_filter: Whether the store supports all filters. If False, it may refuse a filter with a
             `UsageError`, but never returns other documents than those that match.
-        takes_vectors: Whether the store gets vectors. If False, it computes them itself, precomputed
-            ones are refused, and their length and similarity are its own affair.
+        takes_vectors: Whether the store gets vectors. If False, it computes them itself and refuses
+            precomputed ones; their length and similarity are not tested.
     """
 
     any_metadata: ClassVar[bool] = True
+    complete: ClassVar[bool] = True
     any_text: ClassVar[bool] = True
     any_filter: ClassVar[bool] = True
     takes_vectors: ClassVar[bool] = True
@@ -158,7 +161,8 @@ class VectorStoreContract:
 
         assert len(vector_store.similarity_search("word", top_k=300)) == 300
         found = vector_store.similarity_search("word", top_k=20, where={"rare": True})
-        assert sorted(_ids(found), key=int) == [str(n) for n in range(0, 400, 50)]
+        assert all(each.metadata["rare"] for each in found)
+        assert len(found) == 8 or (found and not self.complete)
 
     def test_replace_document(self, vector_store: VectorStore) -> None:
         """Adding an id again replaces text, metadata and vector."""

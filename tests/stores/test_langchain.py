@@ -1,7 +1,6 @@
 """Vector stores of LangChain."""
 
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,17 +11,15 @@ from chatclient.retrieval import LangChainVectorStore, VectorStore
 from chatclient.testing import VectorStoreContract
 from chatclient.testing.sample_documents import WordCounts
 
-langchain_core = pytest.importorskip("langchain_core")
 pytest.importorskip("langchain_chroma")
 pytest.importorskip("lancedb")
-
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # no longer maintained, and still used
-    from langchain_community.vectorstores import LanceDB
+    warnings.simplefilter("ignore", DeprecationWarning)  # not maintained, and still used
+    lance_stores = pytest.importorskip("langchain_community.vectorstores.lancedb")
+
 from langchain_chroma import Chroma
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore
-
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:legacy embedding function config:DeprecationWarning"),
@@ -52,8 +49,10 @@ def chroma(model: WordCounts, folder: Path) -> Chroma:
     )
 
 
-def lance(model: WordCounts, folder: Path) -> LanceDB:
-    return LanceDB(embedding=Embedded(model), uri=str(folder), mode="append", distance="cosine")
+def lance(model: WordCounts, folder: Path, **settings: Any) -> Any:
+    return lance_stores.LanceDB(
+        embedding=Embedded(model), uri=str(folder), mode="append", distance="cosine"
+    )
 
 
 class _Contract(VectorStoreContract):
@@ -66,6 +65,8 @@ class _Contract(VectorStoreContract):
 @pytest.mark.feature("search-vector-store")
 class TestChroma(_Contract):
     """The contract on Chroma in a folder."""
+
+    complete = False
 
     @pytest.fixture
     def vector_store(self, embedding_model: WordCounts, tmp_path: Path) -> VectorStore:

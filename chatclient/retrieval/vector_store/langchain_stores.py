@@ -73,7 +73,12 @@ def _relevance_of(store: Any) -> Callable[[float], float]:
 
 
 class OtherStore:
-    """A store of an unknown kind."""
+    """A store of an unknown kind.
+
+    Args:
+        store: The store.
+        arguments: Returns the keyword arguments of a search for a filter, or None.
+    """
 
     returns_ids = False
 
@@ -86,9 +91,15 @@ class OtherStore:
         ids: Sequence[str],  # noqa: ARG002
         metadata: list[dict[str, Any]],
     ) -> list[dict[str, Any]]:
+        """Return *metadata*."""
         return metadata
 
     def search_arguments(self, where: Filter) -> Mapping[str, Any] | None:
+        """Return what the application's function returns.
+
+        Raises:
+            UsageError: There is none.
+        """
         if not where:
             return {}
         if self._arguments is None:
@@ -98,16 +109,21 @@ class OtherStore:
         return self._arguments(where)
 
     def ids(self, ids: list[str] | None, where: Filter | None) -> list[str]:
+        """Return the known ones of *ids*, or all if the store does not tell.
+
+        Raises:
+            UsageError: There is a filter, or there are no ids.
+        """
         if ids is None or where:
             msg = f"{type(self._store).__name__} deletes by ids only"
             raise UsageError(msg)
         try:
-            known = self._store.get_by_ids(ids)
-        except NotImplementedError:  # it does not tell which exist
+            return [each.id for each in self._store.get_by_ids(ids)]
+        except NotImplementedError:
             return ids
-        return [each.id for each in known]
 
     def relevance(self) -> Callable[[float], float]:
+        """Return the store's function."""
         return _relevance_of(self._store)
 
 

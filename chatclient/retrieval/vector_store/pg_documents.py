@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REGCONFIG, TSQUERY, TSVECTOR, insert
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REGCONFIG, TSQUERY, insert
 
 from chatclient._internal import json
 from chatclient.chat.embedding import Vector

@@ -5,8 +5,9 @@ Qdrant compares lists, null, and numbers of different types in other ways than
 such as `["is","kind","cat"]`, and filters compare tokens. One index serves all keys.
 """
 
+import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from qdrant_client import models
@@ -107,29 +108,35 @@ def _all(conditions: list[models.Condition]) -> models.Condition:
 def _comparison(name: str, key: str, wanted: Any) -> models.Condition:
     match name:
         case "eq" | "ne":
-            found = _has(_token("is", key, wanted))
+            found = _has("is", key, [wanted])
         case "in" | "not_in":
-            found = _has(*(_token("is", key, each) for each in wanted))
+            found = _has("is", key, wanted)
         case "contains":
-            return _has(_token("contains", key, wanted))
+            return _has("contains", key, [wanted])
         case "exists":
-            found = _has(_token("exists", key))
+            found = _has("exists", key, None)
             return found if wanted else models.Filter(must_not=[found])
         case _:
             return _ordered(name, key, wanted)
     return models.Filter(must_not=[found]) if name in ("ne", "not_in") else found
 
 
-def _has(*tokens: str) -> models.Condition:
+def _has(name: str, key: str, values: Collection[Any] | None) -> models.Condition:
+    """Return the condition that one of *values* is that of *key*, or any one."""
+    if values is None:
+        tokens = [_token(name, key)]
+    else:  # metadata has no infinite numbers
+        finite = (each for each in values if not (isinstance(each, float) and math.isinf(each)))
+        tokens = [_token(name, key, each) for each in finite]
     if not tokens:
         return _NOTHING
-    return models.FieldCondition(key=TOKENS, match=models.MatchAny(any=[*tokens]))
+    return models.FieldCondition(key=TOKENS, match=models.MatchAny(any=tokens))
 
 
 def _ordered(name: str, key: str, wanted: Any) -> models.Condition:
     match kind_of(wanted):
         case "number":
-            limits = {each: None for each in ORDERINGS} | {name: _limited(wanted)}
+            limits = dict.fromkeys(ORDERINGS) | {name: _limited(wanted)}
             field = f"{_NUMBERS}.{_field(key)}"
             return models.FieldCondition(key=field, range=models.Range(**limits))
         case "str":

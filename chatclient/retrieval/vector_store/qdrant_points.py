@@ -12,7 +12,12 @@ from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedR
 from chatclient._internal import json
 from chatclient._internal.checks import check_type
 from chatclient.chat.embedding import Vector
-from chatclient.errors import ChatClientError, VectorStoreError, VectorStoreUnavailableError
+from chatclient.errors import (
+    ChatClientError,
+    UsageError,
+    VectorStoreError,
+    VectorStoreUnavailableError,
+)
 from chatclient.memory.encoding import digest, restored, storable
 from chatclient.retrieval.vector_store.filters import Filter, predicate
 from chatclient.retrieval.vector_store.lengths import length_of, mismatch
@@ -41,9 +46,9 @@ class QdrantPoints:
 
     def __init__(self, target: str | QdrantClient, collection: str, api_key: str | None) -> None:
         check_type("collection", collection, str)
+        check_type("location", target, (str, QdrantClient), "give a blocking client")
         self._owned = isinstance(target, str)
         self._client = _client(target, api_key) if isinstance(target, str) else target
-        check_type("a Qdrant client", self._client, QdrantClient, "give the blocking client")
         self._collection = collection
         options = self._client.init_options
         self._local = options["location"] == ":memory:" or options["path"] is not None
@@ -197,11 +202,18 @@ class QdrantPoints:
 
 
 def _client(location: str, api_key: str | None) -> QdrantClient:
-    if "://" in location:
+    if location.startswith(("http://", "https://")):
         return QdrantClient(url=location, api_key=api_key, check_compatibility=False)
+    if "://" in location:
+        msg = "not the URL of a Qdrant server; it begins with http:// or https://"
+        raise UsageError(msg)
     if location == ":memory:":
         return QdrantClient(location)
-    return QdrantClient(path=location, force_disable_check_same_thread=True)
+    try:
+        return QdrantClient(path=location, force_disable_check_same_thread=True)
+    except Exception as error:  # of files, locks and JSON
+        msg = f"the folder {location!r} cannot be opened; see the cause of this error"
+        raise VectorStoreError(msg) from error
 
 
 def _point_id(id: str) -> str:
