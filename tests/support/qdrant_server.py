@@ -84,13 +84,13 @@ class QdrantServer:
                 return client.count(name, count_filter=count.filter).model_dump()
             case "POST", ["points", "scroll"]:
                 scroll = models.ScrollRequest.model_validate(body)
-                points, page = client.scroll(
+                records, page = client.scroll(
                     name,
                     limit=scroll.limit or 10,
                     offset=scroll.offset,
                     with_payload=scroll.with_payload or False,
                 )
-                found = [point.model_dump(mode="json") for point in points]
+                found = [point.model_dump(mode="json") for point in records]
                 return {"points": found, "next_page_offset": page}
             case "POST", ["points", "query"]:
                 query = models.QueryRequest.model_validate(body)

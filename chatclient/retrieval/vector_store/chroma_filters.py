@@ -4,6 +4,7 @@ The results are those of `chatclient.retrieval.vector_store.filters.predicate`.
 """
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -14,7 +15,6 @@ from chatclient.retrieval.vector_store.filters import (
     comparisons,
     filters_in,
     kind_of,
-    same,
 )
 
 ChromaFilter = Mapping[str, Any] | bool
@@ -36,8 +36,8 @@ def chroma_filter(where: Filter, *, negated: bool = False) -> ChromaFilter:
     return _joined("$or" if negated else "$and", found)
 
 
-def _joined(operator: str, filters: Sequence[ChromaFilter]) -> ChromaFilter:
-    decisive = operator == "$or"  # True decides $or, False decides $and
+def _joined(junction: str, filters: Sequence[ChromaFilter]) -> ChromaFilter:
+    decisive = junction == "$or"  # True decides $or, False decides $and
     if any(each is decisive for each in filters):
         return decisive
     several = [each for each in filters if not isinstance(each, bool)]
@@ -45,8 +45,8 @@ def _joined(operator: str, filters: Sequence[ChromaFilter]) -> ChromaFilter:
         return not decisive
     if len(several) > _MAX_OPERANDS:
         parts = [several[at : at + _MAX_OPERANDS] for at in range(0, len(several), _MAX_OPERANDS)]
-        return _joined(operator, [_joined(operator, part) for part in parts])
-    return several[0] if len(several) == 1 else {operator: several}
+        return _joined(junction, [_joined(junction, part) for part in parts])
+    return several[0] if len(several) == 1 else {junction: several}
 
 
 def _key(key: str, value: Any, *, negated: bool) -> ChromaFilter:
@@ -99,7 +99,7 @@ def _value(name: str, key: str, wanted: Any) -> ChromaFilter:
         return found
     # Chroma compares integers with the integral part of a number with a fraction.
     whole = math.trunc(wanted)
-    compare = {**ORDERINGS, "eq": same, "ne": lambda one, other: one != other}[name]
+    compare = {**ORDERINGS, "eq": operator.eq, "ne": operator.ne}[name]
     expected, actual = compare(whole, wanted), compare(whole, whole)
     if expected == actual:
         return found

@@ -63,6 +63,9 @@ class LangChainVectorStore(VectorStore):
         self._relevance = relevance
         self._lock = ForkSafeLock()
 
+    def __repr__(self) -> str:
+        return f"LangChainVectorStore({type(self._store).__name__})"
+
     async def vectors_of(
         self,
         texts: Sequence[str],

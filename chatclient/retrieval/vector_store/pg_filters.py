@@ -85,17 +85,19 @@ def _one_of(key: str, wanted: Any, metadata: Metadata) -> Condition:
 
 def _ordered(name: str, key: str, wanted: Any, metadata: Metadata) -> Condition:
     text = sa.func.jsonb_extract_path_text(metadata, key)
+    value: sa.ColumnElement[Any]
     match kind_of(wanted):
         case "number":
             kind, value = "number", sa.cast(text, sa.Numeric)
             number = str(float(wanted)) if _infinite(wanted) else json.dumps(wanted).decode()
-            limit: Any = sa.cast(sa.literal(number, sa.Text), sa.Numeric)
-        case "str":  # the order of code points, as in Python
+            limit = sa.cast(sa.literal(number, sa.Text), sa.Numeric)
+            compared = ORDERINGS[name](value, limit)
+        case "str":  # in the order of code points, as in Python
             kind, value = "string", sa.collate(text, "C")
-            limit = sa.literal(wanted[:], sa.Text)  # a plain text, if it is a member of an enum
+            # A plain text, if it is a member of an enum.
+            compared = ORDERINGS[name](value, sa.literal(wanted[:], sa.Text))
         case _:
             return sa.false()
-    compared = ORDERINGS[name](value, limit)
     # Only CASE guarantees that other values are not converted to numbers.
     return sa.case((_type(key, metadata) == kind, compared), else_=sa.false())
 

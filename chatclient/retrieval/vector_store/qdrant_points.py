@@ -127,14 +127,14 @@ class QdrantPoints:
         present = self._length()
         if present not in (None, length) and self._client.count(self._collection).count:
             raise mismatch({present or 0, length})
-        if present != length:
-            return False
-        self._known_length = None if self._local else length
-        return True
+        if present == length:
+            self._known_length = None if self._local else length
+        return present == length
 
     def _store(self, points: list[models.PointStruct], length: int) -> None:
         if not self._fits(length):
             self._create(length)
+            self._known_length = None if self._local else length
         for start in range(0, len(points), _BATCH):
             self._client.upsert(self._collection, points[start : start + _BATCH], wait=True)
 
