@@ -72,8 +72,8 @@ class VectorStoreContract:
     Attributes:
         any_metadata: Whether metadata may contain None and lists, and documents other keys and
             types than the first one. If False, only values of one type for each key are tested.
-        complete: Whether a search finds all matching documents if these are at most `top_k`. An
-            approximate index may miss some if few of many documents match.
+        complete: Whether a search returns `top_k` documents whenever so many match. An approximate
+            index may miss some if *top_k* is large, or if few of many documents match.
         any_text: Whether ids, texts and metadata may contain NUL and lone surrogates.
         any_filter: Whether the store supports all filters. If False, it may refuse a filter with a
             `UsageError`, but never returns other documents than those that match.
@@ -159,7 +159,8 @@ class VectorStoreContract:
             for number in range(400)
         )
 
-        assert len(vector_store.similarity_search("word", top_k=300)) == 300
+        many = vector_store.similarity_search("word", top_k=300)
+        assert len(many) == 300 or (many and not self.complete)
         found = vector_store.similarity_search("word", top_k=20, where={"rare": True})
         assert all(each.metadata["rare"] for each in found)
         assert len(found) == 8 or (found and not self.complete)

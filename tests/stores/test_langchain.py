@@ -1,6 +1,8 @@
 """Vector stores of LangChain."""
 
+import math
 import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,7 +22,7 @@ with warnings.catch_warnings():
 
 from langchain_chroma import Chroma
 from langchain_core.embeddings import Embeddings
-from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore as AnyLangChainStore
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:legacy embedding function config:DeprecationWarning"),
@@ -252,9 +254,7 @@ ANIMALS = [Document("a cat", {"kind": "cat"}, "cat"), Document("a dog", {"kind":
 def test_other_stores() -> None:
     """They need functions for scores and filters, and delete by ids."""
     inner = OtherStore(WordCounts())
-    store = LangChainVectorStore(
-        inner, search_arguments=lambda where: dict(where), relevance=lambda score: 1 - score
-    )
+    store = LangChainVectorStore(inner, search_arguments=dict, relevance=lambda score: 1 - score)
     store.add(ANIMALS)
 
     assert ids(store.similarity_search("a cat", top_k=1)) == ["cat"]

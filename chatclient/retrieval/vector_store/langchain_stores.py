@@ -240,13 +240,19 @@ def _row(metadata: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: LanceDB would refuse or change a value.
     """
-    import pyarrow as pa  # noqa: PLC0415 - comes with LanceDB
-
     for key, value in metadata.items():
-        try:
-            pa.scalar(value, fields[key])
-        except (KeyError, pa.ArrowInvalid, TypeError, OverflowError) as error:
+        if key not in fields or not _keeps(fields[key], value):
             msg = f"the metadata {key!r} does not fit into the table of LanceDB, whose columns are"
             msg += f" those of the first documents: {value!r}"
-            raise UsageError(msg) from error
+            raise UsageError(msg)
     return {key: metadata.get(key) for key in fields}
+
+
+def _keeps(kind: Any, value: Any) -> bool:
+    """Return whether an Arrow type represents *value*; Arrow truncates some numbers."""
+    import pyarrow as pa  # noqa: PLC0415 - comes with LanceDB
+
+    try:
+        return bool(pa.scalar(value, kind).as_py() == value)
+    except (pa.ArrowException, TypeError, OverflowError):
+        return False
