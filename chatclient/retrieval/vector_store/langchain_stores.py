@@ -1,4 +1,4 @@
-"""What `LangChainVectorStore` knows about particular stores of LangChain."""
+"""The differences between the stores of LangChain, for `LangChainVectorStore`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
