@@ -3,7 +3,7 @@
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 BIN := .venv/bin
-EXTRAS := ag-ui,httpx2,aiohttp,azure,bedrock,dbos,embeddings,langchain,limits,mcp,mysql,openai-agents,postgres,prices,pydantic-ai,redis,search,settings,vertex,web
+EXTRAS := ag-ui,httpx2,aiohttp,azure,bedrock,dbos,embeddings,langchain,limits,mcp,mysql,openai-agents,postgres,prices,pydantic-ai,qdrant,redis,search,settings,vertex,web
 # Tests wait more than they compute.
 WORKERS ?= 4
 PARALLEL := -n $(WORKERS) --dist loadfile
@@ -81,6 +81,7 @@ bench: .venv/dev
 	$(BIN)/python benchmarks/tracing.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/vector_memory.py
+	$(BIN)/python benchmarks/vector_stores.py --size 5000
 
 clean:
 	rm -rf .venv site dist .coverage .mypy_cache .pytest_cache .ruff_cache
@@ -110,7 +111,7 @@ clean:
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv venv --quiet --clear $@
 	$(BIN)/uv pip install --quiet --python $@ --resolution lowest-direct \
-		--editable '.[aiohttp,bedrock,http2,limits,mysql,postgres,prices,redis,settings,skills,socks,vectors]'
+		--editable '.[aiohttp,bedrock,http2,limits,mysql,postgres,prices,qdrant,redis,settings,skills,socks,vectors]'
 	$(BIN)/uv pip freeze --quiet --python $@ --exclude-editable > $@/oldest.txt
 	$(BIN)/uv pip install --quiet --python $@ --constraint $@/oldest.txt --group test-base
 	@touch $@

@@ -334,6 +334,14 @@ class VersionConflictError(ChatMemoryError):
         self.actual = actual
 
 
+class VectorStoreError(ChatClientError):
+    """A vector store failed or refused an operation; see the cause."""
+
+
+class VectorStoreUnavailableError(VectorStoreError):
+    """A vector store cannot be reached, or is locked for too long; try later."""
+
+
 class EntityError(ChatClientError):
     """The model's answer cannot be converted to the requested type.
 

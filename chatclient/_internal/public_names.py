@@ -246,7 +246,11 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "TranslationQueryTransformer"
         ),
         "chatclient.retrieval.vector_store.filters": "Filter predicate",
+        "chatclient.retrieval.vector_store.hybrid": "HybridVectorStore",
         "chatclient.retrieval.vector_store.in_memory": "InMemoryVectorStore",
+        "chatclient.retrieval.vector_store.langchain": "LangChainVectorStore",
+        "chatclient.retrieval.vector_store.pgvector": "PgVectorStore",
+        "chatclient.retrieval.vector_store.qdrant": "QdrantVectorStore",
         "chatclient.retrieval.vector_store.sql_filters": "sql",
         "chatclient.retrieval.vector_store.sqlite": "SqliteVectorStore",
         "chatclient.retrieval.vector_store.store": (
@@ -316,6 +320,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.testing.repository_contract": "ChatMemoryRepositoryContract",
         "chatclient.testing.scripted": "Answer AnswerFunction ScriptedModel call",
         "chatclient.testing.session_contract": "SessionRepositoryContract",
+        "chatclient.testing.vector_store_contract": "VectorStoreContract",
     },
     "chatclient.errors": {
         "chatclient.errors": (
@@ -329,7 +334,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "ToolArgumentError ToolCallRefusedError ToolDefinitionError ToolDeniedError "
             "ToolError ToolExecutionError ToolLoopError ToolResultError ToolTimeoutError "
             "ToolUsageError UnknownPriceError UnknownToolError UnsupportedOptionError "
-            "UnsupportedToolError UsageError UsageStoreError VersionConflictError WrongTypeError"
+            "UnsupportedToolError UsageError UsageStoreError VectorStoreError "
+            "VectorStoreUnavailableError VersionConflictError WrongTypeError"
         ),
     },
 }

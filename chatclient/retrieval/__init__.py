@@ -39,8 +39,20 @@ if TYPE_CHECKING:
         Filter as Filter,
         predicate as predicate,
     )
+    from chatclient.retrieval.vector_store.hybrid import (
+        HybridVectorStore as HybridVectorStore,
+    )
     from chatclient.retrieval.vector_store.in_memory import (
         InMemoryVectorStore as InMemoryVectorStore,
+    )
+    from chatclient.retrieval.vector_store.langchain import (
+        LangChainVectorStore as LangChainVectorStore,
+    )
+    from chatclient.retrieval.vector_store.pgvector import (
+        PgVectorStore as PgVectorStore,
+    )
+    from chatclient.retrieval.vector_store.qdrant import (
+        QdrantVectorStore as QdrantVectorStore,
     )
     from chatclient.retrieval.vector_store.sql_filters import (
         sql as sql,

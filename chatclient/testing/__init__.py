@@ -41,5 +41,8 @@ if TYPE_CHECKING:
     from chatclient.testing.session_contract import (
         SessionRepositoryContract as SessionRepositoryContract,
     )
+    from chatclient.testing.vector_store_contract import (
+        VectorStoreContract as VectorStoreContract,
+    )
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

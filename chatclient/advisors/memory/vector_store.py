@@ -204,7 +204,7 @@ class _Exchange:
         """Compute the embeddings of the entries, before any memory stores the turn."""
         texts = [entry.text for entry in self._entries]
         with record_usage(self._ledger), _store_failures(self._conversation_id, "written"):
-            self._vectors = await self._store.embedding_model.embed_all(texts, runtime)
+            self._vectors = await self._store.vectors_of(texts, runtime)
 
     async def store(self, runtime: Runtime) -> None:
         """Store the entries."""

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from chatclient.errors import ChatMemoryUnavailableError
 from chatclient.memory.encoding import digest
 from chatclient.memory.sql.engine import (
     check_shared,
@@ -26,7 +25,7 @@ from chatclient.memory.sql.errors import (
     LostRaceError,
     check_packet_size,
     is_transient,
-    memory_error,
+    store_error,
 )
 from chatclient.memory.sql.schema import Schema
 from chatclient.runtime.fork_safety import (
@@ -84,8 +83,9 @@ class Database:
         the commit was not sent.
 
         Raises:
-            ChatMemoryUnavailableError: The database cannot be reached, or is locked for too long.
-            ChatMemoryError: The database rejected a statement.
+            ChatMemoryUnavailableError: The database cannot be reached, or is locked for too long;
+                or another error that the schema names.
+            ChatMemoryError: The database rejected a statement; likewise.
         """
         return self._run(lambda: self._transaction(work))
 
@@ -105,7 +105,8 @@ class Database:
                 check_packet_size(error, self._reading)
                 left -= 1
                 if not left or not is_transient(error) or time.monotonic() > ends:
-                    raise memory_error(error, self.engine) from getattr(error, "orig", error)
+                    cause = getattr(error, "orig", error)
+                    raise store_error(error, self.engine, self._schema.errors) from cause
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - separates competitors
 
     def _select(self, statement: sa.Executable, values: dict[str, Any]) -> Sequence[sa.Row[Any]]:
@@ -120,7 +121,7 @@ class Database:
             except DBAPIError as error:
                 name = name_of(self.engine)
                 msg = f"{name} did not confirm a commit; the change may or may not have happened"
-                raise ChatMemoryUnavailableError(msg) from error.orig
+                raise self._schema.errors.unavailable(msg) from error.orig
             return result
 
     def _prepare(self) -> None:

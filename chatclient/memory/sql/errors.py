@@ -1,5 +1,6 @@
 """Converts errors of SQLAlchemy, and decides which transactions are retried."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,13 +12,29 @@ from sqlalchemy.exc import (
     TimeoutError as PoolTimeoutError,
 )
 
-from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError
+from chatclient.errors import ChatClientError, ChatMemoryError, ChatMemoryUnavailableError
 from chatclient.memory.sql.engine import name_of
 
 _DEADLOCKS = ("40001", "40P01", 1213, 1020)  # SQLSTATEs of PostgreSQL, numbers of MySQL
 _CONNECTION_LOST = (2006, 2013, 1153)  # MySQL's errors after too large a packet, among others
 _LARGE = 250_000  # bytes; smaller values fit into a packet of any server
 _ESCAPED = "\\'\"\0\n\r\x1a"  # characters that these drivers escape
+
+
+@dataclass(frozen=True, slots=True)
+class StoreErrors:
+    """The errors that a component raises when its database fails.
+
+    Attributes:
+        refused: The database rejected a statement, or has an unknown schema.
+        unavailable: The database cannot be reached, or is locked for too long.
+    """
+
+    refused: type[ChatClientError]
+    unavailable: type[ChatClientError]
+
+
+MEMORY_ERRORS = StoreErrors(ChatMemoryError, ChatMemoryUnavailableError)
 
 
 class LostRaceError(Exception):
@@ -33,13 +50,13 @@ def is_transient(error: Exception) -> bool:
     return _code(error) in _DEADLOCKS
 
 
-def memory_error(error: Exception, engine: sa.Engine) -> ChatMemoryError:
+def store_error(error: Exception, engine: sa.Engine, kinds: StoreErrors) -> ChatClientError:
     """Return the error to raise for *error* after the last attempt."""
     if isinstance(error, OperationalError | InterfaceError | LostRaceError | PoolTimeoutError):
-        return ChatMemoryUnavailableError(
+        return kinds.unavailable(
             f"{name_of(engine)} cannot be used right now; see the cause of this error"
         )
-    return ChatMemoryError(f"{name_of(engine)} refused a statement; see the cause of this error")
+    return kinds.refused(f"{name_of(engine)} refused a statement; see the cause of this error")
 
 
 def check_packet_size(error: Exception, engine: sa.Engine) -> None:

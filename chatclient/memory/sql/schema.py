@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
 
-from chatclient.errors import ChatMemoryError, UsageError
+from chatclient.errors import UsageError
 from chatclient.memory.sql.engine import LOCK_SECONDS, name_of
-from chatclient.memory.sql.errors import LostRaceError
+from chatclient.memory.sql.errors import MEMORY_ERRORS, LostRaceError, StoreErrors
 
 Step = Callable[[sa.Connection], None]
 """Upgrades a schema by one version."""
@@ -48,11 +48,19 @@ class Schema:
         steps: The first creates the tables, each further one upgrades them by one version.
         prefix: The prefix of the table names.
         create: Whether to create and upgrade the tables. If False, they must be up to date.
+        errors: The errors to raise if the database fails.
     """
 
     def __init__(
-        self, component: str, steps: Sequence[Step], *, prefix: str, create: bool = True
+        self,
+        component: str,
+        steps: Sequence[Step],
+        *,
+        prefix: str,
+        create: bool = True,
+        errors: StoreErrors = MEMORY_ERRORS,
     ) -> None:
+        self.errors = errors
         self._component = component
         self._steps = steps
         self._prefix = prefix
@@ -77,7 +85,7 @@ class Schema:
 
         Raises:
             UsageError: It is missing or old, and `create` is False.
-            ChatMemoryError: It is newer than this release.
+            ChatMemoryError: It is newer than this release; or the error of this component.
         """
         with self._lock:
             if self.ready:
@@ -157,7 +165,7 @@ class Schema:
                 f"{there}, this release knows {newest}; use the newer release of chatclient "
                 "everywhere"
             )
-            raise ChatMemoryError(msg)
+            raise self.errors.refused(msg)
         if version < newest:
             msg = f"{there}, this release needs {newest}; allow it with create_schema=True, once"
             raise UsageError(msg)

@@ -28,7 +28,7 @@ Predicate = Callable[[Mapping[str, Any]], bool]
 _MISSING = object()
 _MAX_DEPTH = 20  # nesting of filters
 _INTEGER_LIMIT = 2**63
-_ORDERINGS: Mapping[str, Callable[[Any, Any], bool]] = {
+ORDERINGS: Mapping[str, Callable[[Any, Any], bool]] = {
     "gt": operator.gt,
     "gte": operator.ge,
     "lt": operator.lt,
@@ -37,12 +37,29 @@ _ORDERINGS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def copy_of(where: Any) -> Any:
-    """Return a deep copy of a filter, with plain dicts and lists."""
+    """Return a deep copy of a filter, with plain dicts and lists.
+
+    Alternatives for one key become one comparison: stores are slow with thousands of conditions.
+    """
     if isinstance(where, Mapping):
-        return {key: copy_of(value) for key, value in where.items()}
+        copy = {key: copy_of(value) for key, value in where.items()}
+        return copy | {"$or": _merged(copy["$or"])} if "$or" in copy else copy
     if isinstance(where, list | tuple | set | frozenset):
         return [copy_of(each) for each in where]
     return where
+
+
+def _merged(alternatives: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the filters of `$or`, with those that compare one key by equality as one `in`."""
+    values: dict[str, list[Any]] = {}
+    others = []
+    for each in alternatives:
+        [(key, value), *rest] = each.items() or [("", {})]
+        if rest or isinstance(value, dict) or key.startswith("$"):
+            others.append(each)
+        else:
+            values.setdefault(key, []).append(value)
+    return [*({key: {"in": found}} for key, found in values.items()), *others]
 
 
 def key_of(where: Filter) -> str:
@@ -155,7 +172,7 @@ def _plain(text: str) -> bool:
     return "\0" not in text
 
 
-_COMPARISONS = {"eq", "ne", "in", "not_in", "contains", "exists", *_ORDERINGS}
+_COMPARISONS = {"eq", "ne", "in", "not_in", "contains", "exists", *ORDERINGS}
 
 
 def _check(name: str, operand: Any) -> Callable[[Any], bool]:
@@ -174,7 +191,7 @@ def _check(name: str, operand: Any) -> Callable[[Any], bool]:
             )
         case "exists":
             return lambda value: (value is not _MISSING and value is not None) is bool(operand)
-    compare = _ORDERINGS[name]
+    compare = ORDERINGS[name]
     return lambda value: _comparable(value, operand) and compare(value, operand)
 
 

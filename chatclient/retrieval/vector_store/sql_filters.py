@@ -10,7 +10,7 @@ from typing import Any
 
 from chatclient.retrieval.vector_store.filters import Filter, comparisons, filters_in, kind_of, same
 
-_ORDERINGS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+SQL_ORDERINGS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
 def sql(where: Filter | None, column: str) -> tuple[str, list[Any]]:
@@ -27,23 +27,23 @@ def sql(where: Filter | None, column: str) -> tuple[str, list[Any]]:
         condition, more = _condition(key, value, column)
         conditions.append(condition)
         parameters += more
-    return _joined(conditions, "AND") or "1", parameters
+    return joined(conditions, "AND") or "1", parameters
 
 
-def _joined(conditions: Sequence[str], by: str) -> str:
+def joined(conditions: Sequence[str], by: str) -> str:
     """Return *conditions* joined as a balanced tree: SQLite limits the depth of expressions."""
     if len(conditions) < 2:  # noqa: PLR2004 - nothing to join
         return "".join(conditions)
     middle = len(conditions) // 2
-    return f"({_joined(conditions[:middle], by)} {by} {_joined(conditions[middle:], by)})"
+    return f"({joined(conditions[:middle], by)} {by} {joined(conditions[middle:], by)})"
 
 
 def _condition(key: str, value: Any, column: str) -> tuple[str, list[Any]]:
     if key in ("$and", "$or"):
         found = [sql(each, column) for each in filters_in(key, value)]
-        joined = _joined([f"({text})" for text, _ in found], key[1:].upper())
+        text = joined([f"({text})" for text, _ in found], key[1:].upper())
         empty = "1" if key == "$and" else "0"
-        return f"({joined or empty})", [p for _, parameters in found for p in parameters]
+        return f"({text or empty})", [p for _, parameters in found for p in parameters]
     if key == "$not":
         text, parameters = sql(filters_in(key, [value])[0], column)
         return f"NOT ({text})", parameters
@@ -53,7 +53,7 @@ def _condition(key: str, value: Any, column: str) -> tuple[str, list[Any]]:
         condition, more = _comparison(name, operand, column, _path(key))
         conditions.append(f"({condition})")
         all_parameters += more
-    return _joined(conditions, "AND") or "1", all_parameters
+    return joined(conditions, "AND") or "1", all_parameters
 
 
 def _path(key: str) -> str:
@@ -84,7 +84,7 @@ def _comparison(name: str, operand: Any, column: str, path: str) -> tuple[str, l
     kinds = "('integer', 'real')" if kind_of(operand) == "number" else "('text')"
     if kind_of(operand) not in ("number", "str"):
         return "0", []
-    ordered = f"{value} {_ORDERINGS[name]} ?"
+    ordered = f"{value} {SQL_ORDERINGS[name]} ?"
     return f"coalesce(json_type({column}, ?) IN {kinds} AND {ordered}, 0)", [path, path, operand]
 
 
@@ -99,7 +99,7 @@ def _one_of(operands: list[Any], column: str, path: str) -> tuple[str, list[Any]
         if values:
             condition = f"json_type({column}, ?) IN {types} AND {value} IN {listed}"
             found.append((f"coalesce({condition}, 0)", [path, path, json.dumps(values)]))
-    text = _joined([f"({text})" for text, _ in found], "OR") or "0"
+    text = joined([f"({text})" for text, _ in found], "OR") or "0"
     return text, [p for _, parameters in found for p in parameters]
 
 

@@ -11,11 +11,11 @@ from typing import Any
 from chatclient._internal import json
 from chatclient._internal.sqlite import BUSY_SECONDS, write_ahead
 from chatclient.chat.embedding import EmbeddingModel, Vector
-from chatclient.errors import UsageError
 from chatclient.retrieval.vector_store.arrays import GrowingRows, best, numpy, unit_rows
 from chatclient.retrieval.vector_store.filters import Filter, key_of
 from chatclient.retrieval.vector_store.sql_filters import sql
 from chatclient.retrieval.vector_store.store import Document, SimilaritySearch, VectorStore
+from chatclient.retrieval.vector_store.stored_documents import metadata_json
 from chatclient.runtime.fork_safety import (
     fork_barrier,
     keep,
@@ -162,7 +162,12 @@ class SqliteVectorStore(VectorStore):
                 " ON CONFLICT (id) DO UPDATE SET"
                 " text = excluded.text, metadata = excluded.metadata, vector = excluded.vector",
                 [
-                    (_sqlite_text(each.id), _sqlite_text(each.text), _json(each), row.tobytes())
+                    (
+                        _sqlite_text(each.id),
+                        _sqlite_text(each.text),
+                        metadata_json(each),
+                        row.tobytes(),
+                    )
                     for each, row in zip(documents, rows, strict=True)
                 ],
             )
@@ -254,11 +259,3 @@ def _sqlite_text(text: str) -> str | bytes:
 def _python_text(text: str | bytes) -> str:
     """Return the argument of `_sqlite_text` for its result."""
     return text if isinstance(text, str) else text.decode("utf-8", "surrogatepass")
-
-
-def _json(document: Document) -> str:
-    try:
-        return json.dumps(document.metadata).decode()
-    except TypeError as error:
-        msg = f"the metadata of document {document.id!r} cannot be encoded as JSON: {error}"
-        raise UsageError(msg) from error

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, isfinite
 from typing import Any, Self
 from uuid import uuid4
 
@@ -11,7 +11,7 @@ from chatclient._internal.checks import check_number, check_type, names
 from chatclient._internal.closeable import Closeable
 from chatclient._internal.frozen import EMPTY, frozen
 from chatclient.chat.embedding import EmbeddingModel, Vector
-from chatclient.errors import UsageError
+from chatclient.errors import UsageError, WrongTypeError
 from chatclient.observability.operations import Retrieval
 from chatclient.retrieval.vector_store.filters import Filter, copy_of, predicate
 from chatclient.runtime.blocking import drive
@@ -120,13 +120,32 @@ class VectorStore(Closeable, ABC):
     ) -> list[Document]:
         """Return the results of *search*, whose query has *vector*, the best first."""
 
-    async def put(self, documents: Document | Iterable[Document], runtime: Runtime) -> list[str]:
-        """Embed and store *documents*; see `add`."""
-        unique = list({document.id: document for document in _several(documents)}.values())
+    async def vectors_of(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
+        """Return the vectors of *texts*, which are passed to `store` and `nearest`.
+
+        A store that embeds texts itself overrides it and returns empty vectors.
+        """
+        return await self.embedding_model.embed_all(texts, runtime)
+
+    async def put(
+        self,
+        documents: Document | Iterable[Document],
+        runtime: Runtime,
+        *,
+        vectors: Iterable[Vector] | None = None,
+    ) -> list[str]:
+        """Store *documents*, and embed them unless *vectors* are given; see `add`."""
+        several = _several(documents)
+        if vectors is None:
+            unique = list({document.id: document for document in several}.values())
+            found = await self.vectors_of([each.text for each in unique], runtime) if unique else []
+        else:
+            pairs = zip(several, _checked(vectors, len(several)), strict=True)
+            by_id = {document.id: (document, vector) for document, vector in pairs}
+            unique = [document for document, _ in by_id.values()]
+            found = [vector for _, vector in by_id.values()]
         if unique:
-            texts = [document.text for document in unique]
-            vectors = await self.embedding_model.embed_all(texts, runtime)
-            await self.store(unique, vectors, runtime)
+            await self.store(unique, found, runtime)
         return [document.id for document in unique]
 
     async def find_all(
@@ -136,7 +155,7 @@ class VectorStore(Closeable, ABC):
         if not searches:
             return []
         queries = [search.query for search in searches]
-        vectors = await self.embedding_model.embed_all(queries, runtime)
+        vectors = await self.vectors_of(queries, runtime)
         found: list[list[Document]] = []
         for vector, search in zip(vectors, searches, strict=True):
             with runtime.observe(Retrieval(search.query, type(self).__name__)) as observed:
@@ -154,18 +173,34 @@ class VectorStore(Closeable, ABC):
         predicate(where)
         return await self.erase(None if ids is None else names(ids), copy_of(where), runtime)
 
-    def add(self, documents: Document | Iterable[Document]) -> list[str]:
+    def add(
+        self,
+        documents: Document | Iterable[Document],
+        *,
+        vectors: Iterable[Vector] | None = None,
+    ) -> list[str]:
         """Embed and store *documents*, and return their ids; existing ids are replaced.
+
+        Args:
+            documents: The documents.
+            vectors: Their vectors, if they were computed before, in the order of *documents*.
 
         Raises:
             WrongTypeError: One of them is not a `Document`, but a text for example.
+            UsageError: The vectors are not one list of finite numbers for each document, or have
+                another length than those in the store.
             ProviderError: The embedding failed; nothing was stored.
         """
-        return drive(self.put(documents, BLOCKING))
+        return drive(self.put(documents, BLOCKING, vectors=vectors))
 
-    async def aadd(self, documents: Document | Iterable[Document]) -> list[str]:
-        """Embed and store *documents*, and return their ids; see `add`."""
-        return await self.put(documents, ON_LOOP)
+    async def aadd(
+        self,
+        documents: Document | Iterable[Document],
+        *,
+        vectors: Iterable[Vector] | None = None,
+    ) -> list[str]:
+        """Store *documents*, and return their ids; see `add`."""
+        return await self.put(documents, ON_LOOP, vectors=vectors)
 
     def similarity_search(
         self,
@@ -221,4 +256,20 @@ def _several(documents: object) -> list[Document]:
     for each in several:
         check_type("a document", each, Document, "wrap a text: Document(text)")
         checked.append(each)
+    return checked
+
+
+def _checked(vectors: Iterable[Vector], count: int) -> list[Vector]:
+    """Return *vectors* as lists of floats, one for each of *count* documents."""
+    try:
+        checked = [[float(number) for number in vector] for vector in vectors]
+    except (TypeError, ValueError) as error:
+        msg = "vectors must be lists of numbers, one for each document"
+        raise WrongTypeError(msg) from error
+    if len(checked) != count:
+        msg = f"there are {len(checked)} vectors for {count} documents"
+        raise UsageError(msg)
+    if not all(vector and all(map(isfinite, vector)) for vector in checked):
+        msg = "a vector is empty, or contains NaN or an infinite number"
+        raise UsageError(msg)
     return checked
