@@ -264,6 +264,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.durable.handle": "DurableTurn TurnState TurnStatus",
         "chatclient.durable.launching": "connect launch",
         "chatclient.durable.map": "MapResult TurnMap",
+        "chatclient.durable.prefect_turn": "PrefectTurn",
         "chatclient.durable.queues": "Rate TurnQueue",
         "chatclient.durable.recorded_errors": "error_from_dict error_to_dict",
         "chatclient.durable.recorded_model": "TurnRetries",

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
         MapResult as MapResult,
         TurnMap as TurnMap,
     )
+    from chatclient.durable.prefect_turn import (
+        PrefectTurn as PrefectTurn,
+    )
     from chatclient.durable.queues import (
         Rate as Rate,
         TurnQueue as TurnQueue,
