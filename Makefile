@@ -10,7 +10,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile
 # Subprocesses of tests start Python often, so keep its compiled files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-all lowest pythons lint types mypy pyright docs format bench clean
+.PHONY: demo check test test-all lowest pythons prefect lint types mypy pyright docs format bench clean
 
 demo: .venv/demo
 	$(BIN)/python examples/quickstart.py
@@ -45,6 +45,11 @@ pythons:
 
 python-%: .venv/python-%
 	$</bin/pytest $(PARALLEL) -m "not exhaustive" -p no:cacheprovider $(or $(ARGS),$(PYTHONS))
+
+# Prefect, whose dependencies are older than those of the other extras.
+prefect: .venv/prefect
+	.venv/prefect/bin/mypy -m chatclient.durable.prefect_turn -m tests.durable.prefect_app
+	.venv/prefect/bin/pytest -p no:cacheprovider $(or $(ARGS),tests/durable/test_prefect.py)
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .
@@ -115,6 +120,12 @@ clean:
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv venv --quiet --clear --python $$(.ci/pythons $*) $@
 	$(BIN)/uv pip install --quiet --python $@ --editable '.[$(EXTRAS)]' --group test
+	@touch $@
+
+.venv/prefect: .venv/base
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv venv --quiet --clear $@
+	$(BIN)/uv pip install --quiet --python $@ --editable '.[dbos,prefect,sql]' --group test-base mypy
 	@touch $@
 
 .venv/docs: .venv/base

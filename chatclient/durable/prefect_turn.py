@@ -8,15 +8,13 @@
 If its process ends, run the flow again with the same turn, and it continues.
 """
 
+# pyright: reportMissingImports=false
+
 import hashlib
 import json
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
-
-from prefect import Task
-from prefect.cache_policies import CacheKeyFnPolicy
-from prefect.results import get_result_store
+from typing import TYPE_CHECKING, Any
 
 from chatclient._internal.checks import check_number
 from chatclient.client.request import ChatClientRequestSpec
@@ -24,6 +22,9 @@ from chatclient.durable.recorded_model import TurnRetries
 from chatclient.durable.recording import ExecutionLostError, OnInterrupted, Recording
 from chatclient.durable.requests import recorded
 from chatclient.memory.repository import checked_id
+
+if TYPE_CHECKING:  # an extra
+    from prefect import Task
 
 _REPLAY_SECONDS = 10.0  # for a turn that is repeated after its deadline, until its next new step
 
@@ -73,6 +74,7 @@ class PrefectTurn:
 
         Raises:
             UsageError: *on_interrupted* is unknown.
+            ImportError: The extra `prefect` is not installed.
             ExecutionLostError: Prefect could not store a result.
         """
         replayed = True
@@ -103,18 +105,7 @@ class PrefectTurn:
             ran = True
             return json.dumps(await function())
 
-        task = Task(
-            run,
-            name=name.split(" ", 1)[0],
-            task_run_name=name.replace("{", "{{").replace("}", "}}"),
-            cache_policy=CacheKeyFnPolicy(cache_key_fn=lambda _context, _inputs: key),
-            persist_result=True,
-            result_storage=self._storage,
-            result_serializer="json",
-            cache_result_in_memory=False,
-            refresh_cache=False,
-            retries=0,
-        )
+        task = self._task(name, key, run)
         value = await task()
         if ran and not await _is_stored(task, key):
             msg = (
@@ -124,10 +115,33 @@ class PrefectTurn:
             raise ExecutionLostError(msg)
         return json.loads(value)
 
+    def _task(
+        self, name: str, key: str, run: Callable[[], Awaitable[str]]
+    ) -> "Task[[], Awaitable[str]]":
+        """Return a task that stores its result under *key*, or returns what is stored there."""
+        from prefect import Task  # noqa: PLC0415
+        from prefect.cache_policies import CacheKeyFnPolicy  # noqa: PLC0415
 
-async def _is_stored(task: Task[[], Any], key: str) -> bool:
+        return Task(
+            run,
+            name=name.partition(" ")[0],
+            task_run_name=name.replace("{", "{{").replace("}", "}}"),
+            cache_policy=CacheKeyFnPolicy(cache_key_fn=lambda _context, _inputs: key),
+            persist_result=True,
+            result_storage=self._storage,
+            result_serializer="json",
+            cache_result_in_memory=False,
+            refresh_cache=False,
+            retries=0,
+        )
+
+
+async def _is_stored(task: "Task[[], Awaitable[str]]", key: str) -> bool:
+    from prefect.results import get_result_store  # noqa: PLC0415
+
     store = await get_result_store().aupdate_for_task(task)
-    return await store.aexists(key)
+    found: bool = await store.aexists(key)
+    return found
 
 
 def _digest(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A flow of Prefect with a turn that books a train; run by `test_prefect.py` in processes of its own.
+"""A flow of Prefect with a turn that books a train; `test_prefect.py` runs it in processes.
 
     python tests/durable/prefect_app.py DIRECTORY [crash=WHERE] [deadline=SECONDS] [resume=JSON]
                                         [storage=PATH]
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from prefect import flow
+from prefect import flow  # pyright: ignore[reportMissingImports]
 
 from chatclient import AssistantMessage, ChatClient, Prompt, ToolContext, tool
 from chatclient.advisors import MessageChatMemoryAdvisor
@@ -103,4 +103,4 @@ if __name__ == "__main__":
     resume = json.loads(SETTINGS["resume"]) if "resume" in SETTINGS else None
     outcome = asyncio.run(travel("trip/1", resume))
     stored = repository.find_by_conversation_id("c")
-    print(json.dumps({**outcome, "stored": [message.role for message in stored]}))
+    print(json.dumps({**outcome, "stored": [message.role for message in stored]}))  # noqa: T201

@@ -71,7 +71,11 @@ def run(settings: dict[str, str], tmp_path: Path) -> Run:
         given = [f"{name}={value}" for name, value in arguments.items()]
         return subprocess.run(
             [sys.executable, str(APP), str(tmp_path), *given],
-            env=environment, capture_output=True, text=True, timeout=120, check=False,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
 
     return run_app
