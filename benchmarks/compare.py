@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 from stub_server import running
@@ -29,16 +30,16 @@ FRAMEWORKS = {
 }
 
 
-def python_of(name: str) -> Path:
-    """Return the interpreter of a framework's environment, which is created if missing."""
+def python_of(name: str, packages: Sequence[str]) -> Path:
+    """Return the interpreter of an environment with *packages*, which is created if missing."""
     home = CACHE / name
     python = home / "bin" / "python"
     if not (home / "complete").exists():
-        print(f"installing {', '.join(FRAMEWORKS[name])} ...", file=sys.stderr)
+        print(f"installing {', '.join(packages)} ...", file=sys.stderr)
         venv.create(home, with_pip=True, clear=True)
         # An old pip may build packages for which wheels exist.
-        for packages in (["--upgrade", "pip"], [*FRAMEWORKS[name], "httpx"]):
-            install = [str(python), "-m", "pip", "install", "--quiet", *packages]
+        for several in (["--upgrade", "pip"], [*packages, "httpx"]):
+            install = [str(python), "-m", "pip", "install", "--quiet", *several]
             subprocess.run(install, check=True)
         (home / "complete").touch()
     return python
@@ -52,7 +53,7 @@ def main() -> None:
     arguments = parser.parse_args()
     shown = False
     for name in [arguments.only] if arguments.only else FRAMEWORKS:
-        python = python_of(name)
+        python = python_of(name, FRAMEWORKS[name])
         with running() as url:
             script = HERE / "frameworks" / f"{name}_jobs.py"
             command = [str(python), str(script), url, str(arguments.repeat)]
