@@ -5,9 +5,9 @@
 Both are installed in one environment, kept like those of `compare.py`, with the same release of
 DBOS. In turn, each of them runs in a process of its own: turns of 20 rounds, with and without
 durability, in which a model that answers at once calls a tool that does nothing; then short turns,
-which call the model once, 20 at a time. In both, each call of the model and of the
-tool is one step: the tool has `effect="read"` here, and is a `@DBOS.step()` in pydantic-ai, which it
-has to be if it must not run again. CPU time is that of the process, without the database server.
+which call the model once, 20 at a time. In both, each call of the model and of the tool is one
+step: the tool has `effect="read"` here, and in pydantic-ai it is a `@DBOS.step()`, which it has to
+be if it must not run again. CPU time is that of the process, without the database server.
 
 The database is created anew; default: `durable_peers` on the PostgreSQL server of the tests.
 """
