@@ -1,6 +1,7 @@
 """The workflow of DBOS that runs a segment of a durable turn."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -46,7 +47,7 @@ class _StreamPublisher:
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._events: list[StreamEvent | str] = []
-        self._written = time.monotonic()
+        self._timer: asyncio.Task[None] | None = None  # until the next write
 
     async def publish(self, event: StreamEvent | str) -> None:
         """Add an event, or the name of a step."""
@@ -55,17 +56,33 @@ class _StreamPublisher:
             self._events[-1] = TextDelta(last.text + event.text)
         else:
             self._events.append(event)
-        if time.monotonic() - self._written > PUBLISH_SECONDS:
-            await self.flush()
+        if self._timer is None:
+            self._timer = asyncio.create_task(self._write_later())
 
     async def flush(self) -> None:
         """Write the events so far."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self._write()
+
+    async def _write_later(self) -> None:
+        await asyncio.sleep(PUBLISH_SECONDS)
+        self._timer = None  # while it writes, it must not be cancelled
+        if DBOS.step_id is not None:  # the step may have failed; then the next one writes
+            with contextlib.suppress(Exception):  # the next write fails as well, and says so
+                await self._write()
+
+    async def _write(self) -> None:
         async with self._lock:  # concurrent writes to a stream wait for each other
             events, self._events = self._events, []
-            self._written = time.monotonic()
             values = [each for each in map(event_to_dict, events) if each is not None]
-            if values:
-                await DBOS.write_stream_async(EVENTS, values)
+            try:
+                if values:
+                    await DBOS.write_stream_async(EVENTS, values)
+            except BaseException:
+                self._events = [*events, *self._events]
+                raise
 
 
 @DBOS.workflow(name=WORKFLOW)
