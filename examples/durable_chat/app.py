@@ -11,10 +11,12 @@ Whoever knows a conversation's id can read it; the page makes one up that nobody
 service with users of its own derives the id from who is logged in.
 """
 
+import asyncio
 import json
 import logging
 import os
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,7 @@ from chatclient import (
     ChatModel,
     TextDelta,
     ToolCallFinished,
+    UserMessage,
 )
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.durable import DurableTurn, RoundRestarted, durable, launch
@@ -134,15 +137,15 @@ class ChatService:
             for message in messages
             if message.role in ("user", "assistant") and message.text
         ]
-        calls = {}
-        if last and last.state in ("running", "waiting"):  # not in the memory yet
+        # A turn is stored in the memory just before it ends.
+        stored = last is None or any(message.id == last.key for message in messages)
+        if last and not stored and last.state != "ended":
             said.append({"role": "user", "text": last.question})
-        if last and (pending := await last.pending()):
-            calls = waiting(pending)
+        pending = await last.pending() if last else None
         return {
             "messages": said,
-            "waiting": calls,
-            "running": bool(last and last.state == "running"),
+            "waiting": waiting(pending) if pending else {},
+            "running": not stored and bool(last and last.state == "running"),
         }
 
     async def say(
@@ -152,13 +155,13 @@ class ChatService:
         last = await self._last_turn(conversation)
         if last and last.state != "ended":
             raise HTTPException(409, BUSY[last.state])
-        try:
-            request = self.durable.prompt(text).conversation(conversation)
-        except UsageError as error:
-            raise HTTPException(422, str(error)) from error
+        if not text.strip():
+            raise HTTPException(422, "Say something.")
         key, old = uuid4().hex, last.key if last else None
         if not await run_in_threadpool(self.last_turns.replace, conversation, old, key, text):
             raise HTTPException(409, BUSY["running"])
+        question = UserMessage(text, id=key)
+        request = self.durable.prompt([question]).conversation(conversation)
         return streaming(await self.durable.astart(request, key=key, streaming=True))
 
     async def decide(
@@ -278,6 +281,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        # Each reader of events has a thread.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(200))
         engine = await run_in_threadpool(launch, turns, takeover_seconds=takeover_seconds)
         yield
         await run_in_threadpool(engine.close, 5.0)
