@@ -1,4 +1,4 @@
-"""What durable turns demand of PostgreSQL, whatever the machine.
+"""The load of durable turns on PostgreSQL, in numbers that depend on no machine.
 
     python benchmarks/durable_load.py [--server URL] [--turns 100]
 

@@ -1,4 +1,4 @@
-"""What durability costs here and in pydantic-ai, both on DBOS and the same database.
+"""The cost of durability here and in pydantic-ai, both on DBOS and the same database.
 
     python benchmarks/durable_peers.py [--database URL] [--repeat 5]
 
