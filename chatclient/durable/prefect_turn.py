@@ -41,6 +41,10 @@ class PrefectTurn:
         segment: 1, and one more each time the turn is resumed after decisions.
         storage: The result storage of Prefect, such as `"s3-bucket/turns"` or a `Path`; default:
             that of the flow.
+
+    Attributes:
+        interrupted: The ids of calls that wait for a decision because the process ended while
+            their tools ran.
     """
 
     def __init__(self, id: str, *, segment: int = 1, storage: Any = None) -> None:
@@ -48,12 +52,7 @@ class PrefectTurn:
         self._id = checked_id(id, "the id of a turn")
         self._directory = f"chatclient/{_digest(id)}/{segment}"
         self._storage = storage
-        self._recording: Recording | None = None
-
-    @property
-    def interrupted(self) -> list[str]:
-        """The ids of calls that wait for a decision because the process ended while they ran."""
-        return [] if self._recording is None else self._recording.interrupted
+        self.interrupted: list[str] = []
 
     async def recorded(
         self,
@@ -89,10 +88,11 @@ class PrefectTurn:
             deadline = started + limit
             least = _REPLAY_SECONDS if replayed else 0.001
             request = request.deadline(max(deadline - time.time(), least))
-        self._recording = Recording(
+        recording = Recording(
             self, started=started, deadline=deadline, on_interrupted=on_interrupted
         )
-        return recorded(request, self._recording, self._id, retries=retries)
+        self.interrupted = recording.interrupted
+        return recorded(request, recording, self._id, retries=retries)
 
     async def step(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
         """Return the value of the step; see `StepRecorder.step`."""

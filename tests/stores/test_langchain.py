@@ -259,7 +259,8 @@ def test_other_stores() -> None:
 
     assert ids(store.similarity_search("a cat", top_k=1)) == ["cat"]
     [found] = store.similarity_search("a cat", where={"kind": "dog"})
-    assert (found, found.score) == (ANIMALS[1], pytest.approx(0.5))
+    assert found == ANIMALS[1]
+    assert found.score == pytest.approx(0.5)
     assert store.delete(["cat", "nobody"]) == 1
     inner.get_by_ids = AnyLangChainStore.get_by_ids.__get__(inner)
     assert store.delete(["dog", "nobody"]) == 2
