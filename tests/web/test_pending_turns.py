@@ -39,6 +39,8 @@ def test_contract(turns: Any) -> None:
 
     assert turns.get("c1") is None
     assert turns.put("c1", one)
+    assert turns.get("C1") is None
+    assert turns.put("long" * 100, other)
     assert not turns.put("c1", other)
     assert turns.put("c2", other)
     assert turns.get("c1") == one

@@ -218,7 +218,8 @@ class WebChat:
         Raises:
             InvalidInputError: Another turn of the conversation waits: two were begun at once.
         """
-        turn = with_external_calls(turn, trail)
+        # As it is read again, so that stores can compare it: dates in metadata become texts.
+        turn = PendingTurn.from_json(with_external_calls(turn, trail).to_json())
         if not await ON_LOOP.invoke(self.pending.put, conversation_id, turn):
             raise InvalidInputError(_BLOCKED)
         return ApprovalNeeded(turn)

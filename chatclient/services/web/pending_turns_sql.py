@@ -7,8 +7,6 @@ from sqlalchemy.exc import IntegrityError
 
 from chatclient.tools.pending_turn import PendingTurn
 
-_ID_LENGTH = 255
-
 
 class SqlPendingTurns:
     """Keeps pending turns in a database, so that they survive a restart.
@@ -26,7 +24,8 @@ class SqlPendingTurns:
         self._table = sa.Table(
             table,
             metadata,
-            sa.Column("conversation_id", sa.String(_ID_LENGTH), primary_key=True),
+            # A digest: ids may be long, and MySQL's keys are not case-sensitive.
+            sa.Column("conversation", sa.String(64), primary_key=True),
             sa.Column("turn_id", sa.String(64), nullable=False),
             sa.Column("turn", long_text, nullable=False),
         )
@@ -35,7 +34,7 @@ class SqlPendingTurns:
     def put(self, conversation_id: str, turn: PendingTurn) -> bool:
         """Store *turn*; return False if the conversation has one."""
         text = turn.to_json()
-        row = {"conversation_id": conversation_id, "turn_id": _digest(text), "turn": text}
+        row = {"conversation": _digest(conversation_id), "turn_id": _digest(text), "turn": text}
         try:
             with self._engine.begin() as connection:
                 connection.execute(sa.insert(self._table).values(row))
@@ -46,7 +45,7 @@ class SqlPendingTurns:
     def get(self, conversation_id: str) -> PendingTurn | None:
         """Return the turn of the conversation, or None."""
         columns = self._table.c
-        query = sa.select(columns.turn).where(columns.conversation_id == conversation_id)
+        query = sa.select(columns.turn).where(columns.conversation == _digest(conversation_id))
         with self._engine.connect() as connection:
             text = connection.scalar(query)
         return None if text is None else PendingTurn.from_json(text)
@@ -55,7 +54,7 @@ class SqlPendingTurns:
         """Delete *turn*; return True for one caller only."""
         columns = self._table.c
         same = columns.turn_id == _digest(turn.to_json())
-        mine = columns.conversation_id == conversation_id
+        mine = columns.conversation == _digest(conversation_id)
         with self._engine.begin() as connection:
             deleted = connection.execute(sa.delete(self._table).where(mine, same))
         return deleted.rowcount == 1
