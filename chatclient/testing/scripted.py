@@ -131,7 +131,7 @@ class ScriptedModel(ChatModel):
         if isinstance(answer, ChatResponse):
             return _Script(answer)
         single = isinstance(answer, str | AssistantMessage | ToolCall | Exception)
-        items = [answer] if single else list(answer)
+        items: list[Any] = [answer] if single else list(answer)
         error = items.pop() if items and isinstance(items[-1], Exception) else None
         pauses: defaultdict[int, float] = defaultdict(float)
         parts: list[Any] = []

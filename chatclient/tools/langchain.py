@@ -69,7 +69,7 @@ def _visible_schema(tool: BaseTool) -> Mapping[str, Any]:
 def _is_async(tool: BaseTool) -> bool:
     """Return whether *tool* runs without a thread."""
     if hasattr(tool, "coroutine"):
-        return tool.coroutine is not None
+        return getattr(tool, "coroutine", None) is not None
     return type(tool)._arun is not BaseTool._arun  # noqa: SLF001 - overridden, if it is async
 
 

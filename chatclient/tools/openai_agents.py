@@ -84,7 +84,8 @@ async def _run(tool: FunctionTool, values: Any, call: ToolCall, context: ToolCon
     )
     needed: Any = tool.needs_approval
     if callable(needed):
-        needed = await needed(theirs, loads(call.arguments), context.tool_call_id)
+        decide: Any = needed
+        needed = await decide(theirs, loads(call.arguments), context.tool_call_id)
     if needed and not is_approved(context):
         raise NeedsApproval
     return _result(await tool.on_invoke_tool(theirs, call.arguments))

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 import pytest
@@ -49,7 +49,13 @@ from chatclient.errors import (
 )
 from chatclient.providers import LangChainChatModel
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolMetadata, to_langchain, tool, tools_from_langchain
+from chatclient.tools import (
+    FunctionToolCallback,
+    ToolMetadata,
+    to_langchain,
+    tool,
+    tools_from_langchain,
+)
 from tests.modes.test_tool_calling import client_of, results
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer, Reply, completion
@@ -505,8 +511,8 @@ def test_options_without_a_common_name(ask: Ask) -> None:
 
     assert ask(client.prompt("x")).text == "x"
     assert model.name == "m"
-    for values in ({"top_k": 3}, {"output_schema": {"type": "object"}}):
-        request = ChatClient.create(model).prompt("x").options(ChatOptions(**values))
+    for options in (ChatOptions(top_k=3), ChatOptions(output_schema={"type": "object"})):
+        request = ChatClient.create(model).prompt("x").options(options)
         with pytest.raises(UnsupportedOptionError):
             ask(request)
 
@@ -532,7 +538,9 @@ def test_leaving_a_stream_ends_the_model() -> None:
     closed: list[str] = []
 
     class Endless(FakeListChatModel):
-        async def _astream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        async def _astream(
+            self, messages: Any, *args: Any, **kwargs: Any
+        ) -> AsyncIterator[ChatGenerationChunk]:
             try:
                 while True:
                     yield ChatGenerationChunk(message=AIMessageChunk(content="x"))
@@ -613,6 +621,13 @@ def test_a_real_integration(ask: Ask, chat_server: Callable[..., ChatServer]) ->
     with pytest.raises(RateLimitedError, match="slow down") as caught:
         ask(client.prompt("again"))
     assert caught.value.status == 429
+
+    @tool
+    async def close() -> None:
+        await theirs.root_async_client.close()
+
+    # Blocking, and so on the loop that its connections belong to.
+    FunctionToolCallback(close).call("{}")
 
 
 def test_history_from_langchain_is_unused() -> None:

@@ -32,7 +32,7 @@ def drop_returned() -> None:
 
 
 def drop_list() -> None:
-    [client.prompt("x")]
+    [client.prompt("x")]  # pyright: ignore[reportUnusedExpression]
 
 
 @pytest.mark.parametrize("drop", [drop_prompt, drop_changed_request, drop_returned, drop_list])
