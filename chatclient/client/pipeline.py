@@ -35,7 +35,7 @@ from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import AROUND_STORE, TURN, TURN_ID, Turn
 from chatclient.client.handed_over import handed_over_settings
 from chatclient.client.options import complete_request, runs_tools, static_options
-from chatclient.client.request_settings import RequestSettings, with_system_text
+from chatclient.client.request_settings import RequestSettings
 from chatclient.client.shared_parts import SharedParts
 from chatclient.errors import ChatClientError, UsageError
 from chatclient.observability.observers import all_observers
@@ -178,6 +178,10 @@ class Pipeline:
             first = count_default_messages(spoken, settings.advisor_params)
             call.turn.request_messages = spoken[first:]
         if settings.system_function is not None:
+            from chatclient.client.system_function import (  # noqa: PLC0415 - only if it is used
+                with_system_text,
+            )
+
             work = with_system_text(settings, messages, runtime)
             settings = await runtime.until_deadline(work, "the system text function")
         with_system = partial(settings.prepend_system_message, messages)

@@ -24,7 +24,6 @@ from chatclient.chat.template import (
 )
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.errors import UsageError, WrongTypeError
-from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.approval import ToolApproval
 from chatclient.tools.pending_turn import PendingTurn
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
@@ -381,27 +380,3 @@ class RequestSettings:
             return self.messages
         text = user.render(self.renderer)
         return (*self.messages, UserMessage(text, user.media, user.metadata))
-
-
-async def with_system_text(
-    settings: RequestSettings, messages: tuple[Message, ...], runtime: Runtime
-) -> RequestSettings:
-    """Return *settings* with the system text that its system function computes.
-
-    Args:
-        settings: Settings with or without a system function.
-        messages: The other messages of the request.
-        runtime: The runtime of the request.
-
-    Raises:
-        UsageError: The function did not return a string.
-    """
-    function, params = settings.system_function, settings.advisor_params
-    if function is None:
-        return settings
-    from chatclient.client.system_function import SystemRequest  # noqa: PLC0415 - see above
-
-    conversation_id = params.get(CONVERSATION_ID)
-    request = SystemRequest(messages, conversation_id, settings.tool_context, params)
-    text = await function.text_for(request, runtime)
-    return replace(settings, system=replace(settings.system, text=text), system_function=None)

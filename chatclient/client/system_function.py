@@ -1,14 +1,18 @@
 """System texts that a function computes for each request."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from chatclient._internal.checks import wants_argument
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.messages import Message, UserMessage, last_user_message
+from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.errors import UsageError
 from chatclient.runtime.runtime import Runtime
+
+if TYPE_CHECKING:
+    from chatclient.client.request_settings import RequestSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,25 @@ class SystemTextFunction:
             msg = f"{name} must return the system text, but returned {text!r}"
             raise UsageError(msg)
         return text
+
+
+async def with_system_text(
+    settings: "RequestSettings", messages: tuple[Message, ...], runtime: Runtime
+) -> "RequestSettings":
+    """Return *settings* with the system text that its system function computes.
+
+    Args:
+        settings: Settings with or without a system function.
+        messages: The other messages of the request.
+        runtime: The runtime of the request.
+
+    Raises:
+        UsageError: The function did not return a string.
+    """
+    function, params = settings.system_function, settings.advisor_params
+    if function is None:
+        return settings
+    conversation_id = params.get(CONVERSATION_ID)
+    request = SystemRequest(messages, conversation_id, settings.tool_context, params)
+    text = await function.text_for(request, runtime)
+    return replace(settings, system=replace(settings.system, text=text), system_function=None)

@@ -11,7 +11,6 @@ import anyio
 
 from chatclient._internal.exceptions import leaf_errors, raise_single, single_error
 from chatclient._internal.frozen import merged
-from chatclient._internal.json import loads
 from chatclient.chat.events import ToolCallFinished, ToolRunStarted
 from chatclient.chat.messages import ToolCall, ToolResponse
 from chatclient.chat.parts import call_key
@@ -47,7 +46,7 @@ from chatclient.tools.execution.failure import (
     process_failure,
 )
 from chatclient.tools.execution.interceptors import InterceptorChain, ToolInvocation, check_result
-from chatclient.tools.execution.toolset import Toolset
+from chatclient.tools.execution.toolset import Toolset, check_complete
 from chatclient.tools.execution.turn import ToolTurn
 from chatclient.tools.function.data_tool import is_external
 from chatclient.tools.pending_turn import ApprovalRequired, PendingTurn
@@ -244,7 +243,7 @@ class ToolCallRunner:
             msg = "No tool may be called here; answer without"
             raise ToolDeniedError(msg, tool_name=call.name)
         if call.id == self.truncated:
-            _check_complete(call, self.toolset.get(call.name))
+            check_complete(call, self.toolset.get(call.name))
 
     async def _handle_failure(
         self, call: ToolCall, error: Exception, context: ToolContext
@@ -314,23 +313,6 @@ def _with_arguments_note(result: ToolResult, arguments: str | None) -> ToolResul
     if arguments is None and result.is_error:  # the tool was not run
         return result
     return replace(result, metadata=merged(result.metadata, {RAN_WITH: arguments}))
-
-
-def _check_complete(call: ToolCall, callback: ToolCallback | None) -> None:
-    """Check that a call at the end of a truncated message is complete.
-
-    Raises:
-        ToolArgumentError: It is not.
-    """
-    msg = f"The call of {call.name} was cut off, perhaps at a token limit; make it again, shorter"
-    truncated = ToolArgumentError(msg, tool_name=call.name, malformed=True)
-    try:
-        arguments = loads(call.arguments.strip() or "{}")
-    except ValueError as error:
-        raise truncated from error
-    # Truncated before its arguments begin, the call would run with defaults.
-    if not arguments and callback is not None and callback.definition.input_schema["properties"]:
-        raise truncated
 
 
 def _time_limit(callback: ToolCallback, runtime: Runtime) -> float | None:

@@ -1,9 +1,10 @@
 """Interceptors: code that runs around each tool call."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
+from chatclient._internal.checks import check_callable, check_type
 from chatclient.chat.messages import ToolCall
 from chatclient.chat.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.errors import ToolResultError, ToolUsageError
@@ -121,3 +122,14 @@ def check_result(result: object, origin: str) -> ToolResult:
     if not isinstance(result, ToolResult):
         raise ToolResultError(f"{origin} returned {result!r}; it must return a ToolResult")
     return result
+
+
+def checked_interceptors(
+    interceptors: Iterable[ToolInterceptor],
+) -> tuple[ToolInterceptor, ...]:
+    """Return *interceptors* after a check of their types."""
+    check_type("interceptors", interceptors, Iterable, "put a single one into a list")
+    several = tuple(interceptors)
+    for interceptor in several:
+        check_callable("an interceptor", interceptor, takes=("invocation", "call_next"))
+    return several

@@ -1,18 +1,18 @@
 """The tool calling manager: finds and runs the tools that models call."""
 
 import copy
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 from chatclient._internal.checks import check_callable, check_method, check_number, check_type
 from chatclient._internal.frozen import merged
-from chatclient.chat.messages import AssistantMessage, ToolCall, ToolResponse
+from chatclient.chat.messages import AssistantMessage, ToolResponse
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.tool import CONVERSATION_ID, ToolContext, ToolDefinition
-from chatclient.errors import ToolDefinitionError, ToolUsageError, UnknownToolError, UsageError
+from chatclient.chat.tool import CONVERSATION_ID, ToolDefinition
+from chatclient.errors import ToolDefinitionError, UsageError
 from chatclient.observability.observers import all_observers
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
@@ -23,7 +23,6 @@ from chatclient.tools.execution.approval import (
     Decisions,
     ToolApproval,
     apply_decision,
-    check_edit,
     decision_context,
     decisions_for,
 )
@@ -33,7 +32,7 @@ from chatclient.tools.execution.failure import ToolExecutionExceptionProcessor, 
 from chatclient.tools.execution.interceptors import (
     InterceptorChain,
     ToolInterceptor,
-    ToolInvocation,
+    checked_interceptors,
 )
 from chatclient.tools.execution.limits import ToolLimits
 from chatclient.tools.execution.result import (
@@ -41,7 +40,7 @@ from chatclient.tools.execution.result import (
     with_distinct_ids,
     with_unused_keys,
 )
-from chatclient.tools.execution.round import ToolRound
+from chatclient.tools.execution.round import ToolRound, check_decision
 from chatclient.tools.execution.toolset import (
     AroundUndo,
     Callbacks,
@@ -50,7 +49,6 @@ from chatclient.tools.execution.toolset import (
     resolve_tool,
 )
 from chatclient.tools.execution.turn import ToolTurn
-from chatclient.tools.function.data_tool import is_external
 from chatclient.tools.pending_turn import PendingTurn
 
 
@@ -109,7 +107,7 @@ class ToolCallingManager:
         self.limits = limits or ToolLimits()
         self._resolver = resolver
         self._around_undo: AroundUndo | None = None
-        self._set_interceptors(_checked(interceptors))
+        self._set_interceptors(checked_interceptors(interceptors))
         self._exception_processor = exception_processor or ToolFailurePolicy()
         self._max_concurrency = max_concurrency
         self._blocking_concurrency = blocking_concurrency
@@ -258,7 +256,7 @@ class ToolCallingManager:
         toolset = self._toolset(options, turn or ToolTurn())
         decided = decision_context(pending, decisions)[DECISIONS]
         for call in (*pending.pending, *pending.held):
-            await _check_resumed(call, decided.get(call.id, APPROVE), toolset, runtime)
+            await check_decision(call, decided.get(call.id, APPROVE), toolset, runtime)
 
     def execute(
         self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
@@ -393,38 +391,3 @@ def _standalone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
     turn = ToolTurn.of(prompt)
     observers = all_observers(conversation_id=turn.context.get(CONVERSATION_ID))
     return runtime.for_request(None, observers), turn
-
-
-async def _check_resumed(
-    call: ToolCall, decision: Decision, toolset: Toolset, runtime: Runtime
-) -> None:
-    """Check that *decision* can be applied, before anything is run.
-
-    Raises:
-        ToolUsageError: It cannot. Also for the turn of an agent, the error goes to no model.
-    """
-    if not decision.approved:
-        return
-    try:
-        callback = await toolset.find(call.name, runtime)
-    except UnknownToolError as error:
-        msg = (
-            f"the turn waits to run the tool {call.name!r}, which is not offered; give the"
-            " resumed request the tools that the first one had"
-        )
-        raise ToolUsageError(msg) from error
-    if is_external(callback) and decision.result is None:
-        msg = f"{call.name!r} is not run here: decide with Decision.answered(...), or deny it"
-        raise ToolUsageError(msg)
-    if decision.arguments is not None and decision.result is None:
-        context = ToolContext(runtime=runtime, tool_call_id=call.id, tool_name=call.name)
-        invocation = ToolInvocation(call, callback, context)
-        check_edit(invocation.with_arguments(decision.arguments))
-
-
-def _checked(interceptors: Iterable[ToolInterceptor]) -> tuple[ToolInterceptor, ...]:
-    check_type("interceptors", interceptors, Iterable, "put a single one into a list")
-    several = tuple(interceptors)
-    for interceptor in several:
-        check_callable("an interceptor", interceptor, takes=("invocation", "call_next"))
-    return several

@@ -12,14 +12,18 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
 )
 from chatclient.chat.parts import call_key
-from chatclient.chat.tool import RETURN_DIRECT, ReturnDirect, ToolResult, is_handoff
+from chatclient.chat.tool import RETURN_DIRECT, ReturnDirect, ToolContext, ToolResult, is_handoff
+from chatclient.errors import ToolUsageError, UnknownToolError
 from chatclient.runtime.runtime import Runtime
+from chatclient.tools.execution.approval import Decision, check_edit
 from chatclient.tools.execution.call import SuspendedCall, ToolCallRunner
 from chatclient.tools.execution.compensation import rewritten, with_undone_executions
+from chatclient.tools.execution.interceptors import ToolInvocation
 from chatclient.tools.execution.limits import ToolLimits
 from chatclient.tools.execution.result import ToolExecutionResult
 from chatclient.tools.execution.toolset import Toolset
 from chatclient.tools.execution.turn import ToolTurn, streamed_call
+from chatclient.tools.function.data_tool import is_external
 from chatclient.tools.pending_turn import PendingTurn
 from chatclient.tools.tool_execution import ToolExecution
 
@@ -306,3 +310,30 @@ def _stages(calls: Sequence[tuple[int, ToolCall]], toolset: Toolset) -> list[lis
             lane = ("tool", call.name)
         stages[-1].setdefault(lane, []).append(position)
     return [list(stage.values()) for stage in stages if stage]
+
+
+async def check_decision(
+    call: ToolCall, decision: Decision, toolset: Toolset, runtime: Runtime
+) -> None:
+    """Check that *decision* can be applied, before anything is run.
+
+    Raises:
+        ToolUsageError: It cannot. Also for the turn of an agent, the error goes to no model.
+    """
+    if not decision.approved:
+        return
+    try:
+        callback = await toolset.find(call.name, runtime)
+    except UnknownToolError as error:
+        msg = (
+            f"the turn waits to run the tool {call.name!r}, which is not offered; give the"
+            " resumed request the tools that the first one had"
+        )
+        raise ToolUsageError(msg) from error
+    if is_external(callback) and decision.result is None:
+        msg = f"{call.name!r} is not run here: decide with Decision.answered(...), or deny it"
+        raise ToolUsageError(msg)
+    if decision.arguments is not None and decision.result is None:
+        context = ToolContext(runtime=runtime, tool_call_id=call.id, tool_name=call.name)
+        invocation = ToolInvocation(call, callback, context)
+        check_edit(invocation.with_arguments(decision.arguments))

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from chatclient._internal.frozen import EMPTY
+from chatclient._internal.json import loads
 from chatclient.chat.messages import AssistantMessage, Part, ToolCall
 from chatclient.chat.tool import ToolCallback, ToolMetadata
-from chatclient.errors import ToolUsageError, UnknownToolError
+from chatclient.errors import ToolArgumentError, ToolUsageError, UnknownToolError
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.function.decorator import PLAIN
 
@@ -140,3 +141,20 @@ def _unknown(name: str, offered: list[str]) -> str:
     else:
         hint = "no tools are available"
     return f"There is no tool {name!r}; {hint}"
+
+
+def check_complete(call: ToolCall, callback: ToolCallback | None) -> None:
+    """Check that a call at the end of a truncated message is complete.
+
+    Raises:
+        ToolArgumentError: It is not.
+    """
+    msg = f"The call of {call.name} was cut off, perhaps at a token limit; make it again, shorter"
+    truncated = ToolArgumentError(msg, tool_name=call.name, malformed=True)
+    try:
+        arguments = loads(call.arguments.strip() or "{}")
+    except ValueError as error:
+        raise truncated from error
+    # Truncated before its arguments begin, the call would run with defaults.
+    if not arguments and callback is not None and callback.definition.input_schema["properties"]:
+        raise truncated
