@@ -122,7 +122,7 @@ class PgDocuments:
             return []
         columns, gap = self._columns(vector)
         matching = condition(search.where, self._table.columns.metadata)
-        query = sa.select(*columns).where(matching).order_by(gap).limit(limit)
+        query: sa.Executable = sa.select(*columns).where(matching).order_by(gap).limit(limit)
         rows = connection.execute(query).all()
         if len(rows) < limit:
             # The scan of an HNSW index ends early if few documents match the filter.
@@ -141,7 +141,7 @@ class PgDocuments:
         every = sa.func.plainto_tsquery(self._language, storable(search.query))
         some = sa.cast(sa.func.replace(sa.cast(every, sa.Text), " & ", " | "), TSQUERY)
         words = self._table.columns.words
-        query = (
+        query: sa.Executable = (
             sa.select(*columns)
             .where(words.bool_op("@@")(some))
             .where(condition(search.where, self._table.columns.metadata))
