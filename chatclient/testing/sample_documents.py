@@ -1,12 +1,16 @@
 """Documents, filters and an embedding model for the contract of vector stores."""
 
+import math
 import re
 import zlib
-from collections.abc import Sequence
+from collections import UserDict
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from chatclient.chat.embedding import EmbeddingModel, EmbeddingOptions, Vector
 from chatclient.errors import OverloadedError
+from chatclient.retrieval.vector_store.filters import Filter
 from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.runtime import Runtime
 
@@ -62,6 +66,40 @@ FILTERS: tuple[tuple[dict[str, Any], list[str]], ...] = (
     ({"kind": "' OR 1 --"}, []),
 )
 """Filters with the ids of the `ANIMALS` that match."""
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    return {"$not": _nested(depth - 1)} if depth else {"kind": "cat"}
+
+
+INVALID_FILTERS: Sequence[Any] = (
+    {"age": {"larger": 1}},
+    {"$xor": []},
+    {"kind": {"in": "cat"}},
+    {"$or": {"kind": "cat"}},
+    {"$not": [{"kind": "cat"}]},
+    {"$and": ["kind"]},
+    {'a "key"': 1},
+    {"kind": ["cat"]},
+    {1: "cat"},
+    {"a\nkey": 1},
+    {"\ud83d": 1},
+    {"kind": "\0"},
+    {"age": {"lt": 2**70}},
+    {"age": math.nan},
+    {"age": {"in": [1, math.nan]}},
+    {"kind": {"ne": "half \ud83d"}},
+    _nested(30),
+)
+"""Filters that every store refuses."""
+
+FILTER_FORMS: Sequence[Callable[[Any], Filter]] = (
+    MappingProxyType,
+    UserDict,
+    lambda where: {"$and": [MappingProxyType(where)]},
+    lambda where: {"kind": UserDict({"in": {where["kind"]}})},
+)
+"""Functions that return a filter by `kind` in another form."""
 
 
 class WordCounts(EmbeddingModel):

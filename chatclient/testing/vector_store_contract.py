@@ -15,11 +15,9 @@ the import.
 
 import asyncio
 import math
-from collections import UserDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import pytest
@@ -27,38 +25,13 @@ import pytest
 from chatclient.errors import OverloadedError, UsageError, VectorStoreError, WrongTypeError
 from chatclient.retrieval.vector_store.filters import Filter, predicate
 from chatclient.retrieval.vector_store.store import Document, VectorStore
-from chatclient.testing.sample_documents import ANIMALS, FILTERS, UNIFORM_ANIMALS, WordCounts
-
-
-def _nested(depth: int) -> dict[str, Any]:
-    return {"$not": _nested(depth - 1)} if depth else {"kind": "cat"}
-
-
-_INVALID: Sequence[Any] = (
-    {"age": {"larger": 1}},
-    {"$xor": []},
-    {"kind": {"in": "cat"}},
-    {"$or": {"kind": "cat"}},
-    {"$not": [{"kind": "cat"}]},
-    {"$and": ["kind"]},
-    {'a "key"': 1},
-    {"kind": ["cat"]},
-    {1: "cat"},
-    {"a\nkey": 1},
-    {"\ud83d": 1},
-    {"kind": "\0"},
-    {"age": {"lt": 2**70}},
-    {"age": math.nan},
-    {"age": {"in": [1, math.nan]}},
-    {"kind": {"ne": "half \ud83d"}},
-    _nested(30),
-)
-
-_FORMS: Sequence[Callable[[Any], Filter]] = (
-    MappingProxyType,
-    UserDict,
-    lambda where: {"$and": [MappingProxyType(where)]},
-    lambda where: {"kind": UserDict({"in": {where["kind"]}})},
+from chatclient.testing.sample_documents import (
+    ANIMALS,
+    FILTER_FORMS,
+    FILTERS,
+    INVALID_FILTERS,
+    UNIFORM_ANIMALS,
+    WordCounts,
 )
 
 
@@ -315,7 +288,7 @@ class VectorStoreContract:
             assert vector_store.delete(where=where) == len(expected)
             assert len(vector_store.similarity_search("a", top_k=9)) == 4 - len(expected)
 
-    @pytest.mark.parametrize("where", _INVALID, ids=lambda case: str(case)[:60])
+    @pytest.mark.parametrize("where", INVALID_FILTERS, ids=lambda case: str(case)[:60])
     def test_invalid_filters(self, vector_store: VectorStore, where: Any) -> None:
         """An invalid filter raises, also in an empty store."""
         with pytest.raises(UsageError):
@@ -352,7 +325,7 @@ class VectorStoreContract:
             left = {"kind": {"not_in": many}}
             assert vector_store.delete(where=left) == 4 - len(expected)
 
-    @pytest.mark.parametrize("form", _FORMS)
+    @pytest.mark.parametrize("form", FILTER_FORMS)
     def test_filter_mapping_types(
         self, vector_store: VectorStore, form: Callable[[Any], Filter]
     ) -> None:

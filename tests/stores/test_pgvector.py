@@ -57,8 +57,7 @@ class PgPlace(NamedTuple):
     prefix: str
 
     def store(self, model: EmbeddingModel | None = None, **settings: Any) -> PgVectorStore:
-        prefix = {"table_prefix": self.prefix}
-        return PgVectorStore(self.url, model or WordCounts(), **(prefix | settings))
+        return PgVectorStore(self.url, model or WordCounts(), table_prefix=self.prefix, **settings)
 
     def execute(self, statement: str) -> list[Any]:
         with psycopg.connect(self.url, autocommit=True) as connection:

@@ -71,7 +71,14 @@ def test_agrees_on_filters(where: dict[str, Any], metadata: list[dict[str, Any]]
 
 def test_metadata_is_exact() -> None:
     """Large numbers, odd texts and long ones are read as they were written."""
-    metadata = {"n\0": 1, "large": 1e300, "int": 10**400, "odd": ["\ud83d", [1]], "long": "x" * 999}
+    metadata = {
+        "n\0": 1,
+        "large": 1e300,
+        "int": 10**400,
+        "odd": ["\ud83d", [1]],
+        "long": "x" * 999,
+        "nested": {"a": 1},
+    }
     with QdrantVectorStore(":memory:", WordCounts()) as store:
         store.add(Document("x", metadata))
         where = {"long": "x" * 999, "large": {"gt": 1e299}, "int": {"gte": 9}}

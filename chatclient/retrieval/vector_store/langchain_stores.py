@@ -17,6 +17,7 @@ class Adapter(Protocol):
     @property
     def returns_ids(self) -> bool:
         """Whether documents that were found have their ids."""
+        ...
 
     def prepared(self, ids: Sequence[str], metadata: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Prepare the store for documents with these ids, and return their metadata for it.
@@ -24,6 +25,7 @@ class Adapter(Protocol):
         Raises:
             UsageError: The store would change or lose data.
         """
+        ...
 
     def search_arguments(self, where: Filter) -> Mapping[str, Any] | None:
         """Return the keyword arguments of a search; None if no document matches.
@@ -31,6 +33,7 @@ class Adapter(Protocol):
         Raises:
             UsageError: The filter cannot be translated.
         """
+        ...
 
     def ids(self, ids: list[str] | None, where: Filter | None) -> list[str]:
         """Return the ids of the documents that have one of *ids* (None: any) and match *where*.
@@ -38,9 +41,11 @@ class Adapter(Protocol):
         Raises:
             UsageError: The store cannot find them.
         """
+        ...
 
     def relevance(self) -> Callable[[float], float]:
         """Return the function that converts scores to similarities."""
+        ...
 
 
 def adapter_for(store: Any) -> Adapter:

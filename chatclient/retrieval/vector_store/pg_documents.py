@@ -123,11 +123,11 @@ class PgDocuments:
         columns, gap = self._columns(vector)
         matching = condition(search.where, self._table.columns.metadata)
         query = sa.select(*columns).where(matching).order_by(gap).limit(limit)
-        rows = connection.execute(query).all()
+        rows = _rows(connection, query)
         if len(rows) < limit:
             # The scan of an HNSW index ends early if few documents match the filter.
             connection.execute(sa.select(_setting("enable_indexscan", "off")))
-            rows = connection.execute(query).all()
+            rows = _rows(connection, query)
         least = search.threshold
         return rows if least is None else [row for row in rows if row.score >= least]
 
@@ -148,7 +148,7 @@ class PgDocuments:
             .order_by(sa.func.ts_rank(words, some, 1).desc(), self._table.columns.digest)
             .limit(limit)
         )
-        return by_vector, connection.execute(query).all()
+        return by_vector, _rows(connection, query)
 
     def _prepare(self, connection: sa.Connection, length: int, limit: int) -> bool:
         """Configure the transaction for a search; return whether there may be documents."""
@@ -168,6 +168,10 @@ class PgDocuments:
         metadata = sa.cast(column.metadata, sa.Text)
         stored = sa.func.coalesce(column.exact, metadata).label("stored")
         return [column.digest, column.id, column.text, stored, (-gap).label("score")], gap
+
+
+def _rows(connection: sa.Connection, query: sa.Executable) -> Sequence[sa.Row[Any]]:
+    return connection.execute(query).all()
 
 
 def _setting(name: str, value: str) -> sa.ColumnElement[Any]:
