@@ -1,4 +1,4 @@
-"""What the modules of durable turns need of DBOS, which the extra `dbos` installs."""
+"""The parts of DBOS that durable turns use; the extra `dbos` installs it."""
 
 try:
     import sqlalchemy

@@ -34,7 +34,7 @@ class RecordedTools:
         key = f"{invocation.tool_call.name} {context.idempotency_key}"
         begun = False
         if invocation.metadata.effect == "write" and self._recording.on_interrupted != "repeat":
-            begun = await self._recording.was_begun(f"begin {key}")
+            begun = await self._recording.was_started(f"begin {key}")
         outcome: ToolResult | Exception | None = None
 
         async def run_tool() -> dict[str, Any]:

@@ -130,7 +130,7 @@ class Recording:
             self._time = max(self._time, record["at"])
         return record["value"], not ran
 
-    async def was_begun(self, name: str) -> bool:
+    async def was_started(self, name: str) -> bool:
         """Record that something begins, and return whether an earlier execution has begun it."""
 
         async def mark() -> str:

@@ -1,4 +1,4 @@
-"""What a chat client serves: interfaces of the application, and frontends."""
+"""Interfaces and web frontends that a chat client serves."""
 
 from typing import TYPE_CHECKING
 

@@ -121,7 +121,7 @@ class VectorStoreContract:
         assert vector_store.similarity_search("anything") == []
         assert vector_store.delete(where={}) == 0
 
-    def test_as_many_as_asked_for(self, vector_store: VectorStore) -> None:
+    def test_number_of_results(self, vector_store: VectorStore) -> None:
         """A search finds `top_k` documents if so many match, however few these are of all."""
         vector_store.add(
             Document(

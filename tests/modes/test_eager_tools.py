@@ -273,7 +273,7 @@ def test_nothing_begins_where_none_may_be_called(ask: Ask) -> None:
 
 @pytest.mark.feature("lc4j-tool-streamed-call-starts-before")
 @pytest.mark.parametrize("ask", ["stream", "astream"], indirect=True)
-def test_what_was_begun_is_ended_with_the_turn(ask: Ask) -> None:
+def test_what_was_started_is_ended_with_the_turn(ask: Ask) -> None:
     """When the model breaks off, nothing is left running, and the error is the model's."""
     begun, ended = threading.Event(), threading.Event()
 
@@ -301,7 +301,7 @@ def test_what_was_begun_is_ended_with_the_turn(ask: Ask) -> None:
     assert ended.is_set()
 
 
-def test_leaving_the_stream_ends_what_was_begun() -> None:
+def test_leaving_the_stream_ends_what_was_started() -> None:
     """A consumer who goes away leaves nothing running."""
     begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -363,7 +363,7 @@ def test_early_tools_end_with_the_turn(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("most", [None, 1])
-def test_leaving_a_blocking_stream_ends_what_was_begun(most: int | None) -> None:
+def test_leaving_a_blocking_stream_ends_what_was_started(most: int | None) -> None:
     """At an event of its own, whether the round waits for others beside or not."""
     ended = threading.Event()
     limits = ToolLimits(per_tool={"wait": most}, on_exceeded="tell_model")
@@ -378,7 +378,7 @@ def test_leaving_a_blocking_stream_ends_what_was_begun(most: int | None) -> None
     assert time.monotonic() - started < 30
 
 
-async def test_what_was_begun_cleans_up_in_a_cancelled_scope() -> None:
+async def test_what_was_started_cleans_up_in_a_cancelled_scope() -> None:
     """An advisor's scope cancels its awaits again and again; the tool has one cancellation."""
     cleaned: list[str] = []
 

@@ -105,7 +105,7 @@ class SessionChatMemory(ChatMemory):
         required = EventFilter(
             types=MESSAGE,
             exclude_archived=True,
-            whole_turns=self.event_filter != MESSAGES,
+            complete_turns=self.event_filter != MESSAGES,
             branch=self.branch or "",
         )
         shown = self.event_filter.merge(required)

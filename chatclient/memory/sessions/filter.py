@@ -15,7 +15,7 @@ from chatclient.memory.sessions.event import (
     checked_branch,
     visible_branches,
 )
-from chatclient.memory.sessions.turns import synthetic_first, with_whole_turns
+from chatclient.memory.sessions.turns import synthetic_first, with_complete_turns
 
 _PAGE_SIZE = 20
 _MESSAGES = frozenset({MESSAGE})
@@ -45,7 +45,7 @@ class EventFilter:
         exclude_archived: Whether to exclude archived events. The result is then a view of the
             log, which begins with the summaries.
         last: The maximum number of events; the newest are selected.
-        whole_turns: Whether to add the other events of each turn that has a selected event, as
+        complete_turns: Whether to add the other events of each turn that has a selected event, as
             far as the conditions on types, branch, summaries and archived events permit. The
             result may be longer than *last* or a page.
         keyword: A text that the message must contain, ignoring case.
@@ -69,7 +69,7 @@ class EventFilter:
     exclude_synthetic: bool = False
     exclude_archived: bool = False
     last: int | None = None
-    whole_turns: bool = False
+    complete_turns: bool = False
     keyword: str | None = None
     keywords: Collection[str] | None = None
     match: Match | None = None
@@ -113,7 +113,7 @@ class EventFilter:
         return replace(self, **changes)
 
     def __call__(self, event: SessionEvent) -> bool:
-        """Return whether *event* matches, ignoring `last`, pages and `whole_turns`."""
+        """Return whether *event* matches, ignoring `last`, pages and `complete_turns`."""
         return self._matches_fields(event) and self.matches_text(event.text)
 
     def _matches_fields(self, event: SessionEvent) -> bool:
@@ -189,15 +189,15 @@ class EventFilter:
         return replace(self, last=None, page=None, page_size=None)
 
     def without_selection(self) -> Self:
-        """Return this filter without the conditions that `whole_turns` extends to whole turns."""
+        """Return this filter without the conditions that `complete_turns` extends to whole turns."""
         unset: dict[str, Any] = dict.fromkeys(_SELECTING)
-        return replace(self, **unset, whole_turns=False)
+        return replace(self, **unset, complete_turns=False)
 
     def apply(self, log: Iterable[SessionEvent]) -> list[SessionEvent]:
         """Return the selected events of *log*."""
-        if self.whole_turns:
+        if self.complete_turns:
             scope = self.without_selection().apply(log)
-            return with_whole_turns(scope, replace(self, whole_turns=False).apply(scope))
+            return with_complete_turns(scope, replace(self, complete_turns=False).apply(scope))
         events = [event for event in log if self(event)]
         return self.limit(synthetic_first(events) if self.exclude_archived else events)
 

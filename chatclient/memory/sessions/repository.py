@@ -125,7 +125,7 @@ class SessionRepository(Closeable, ABC):
         Args:
             session_id: The session.
             runtime: The runtime of the request.
-            filter: The filter. `whole_turns` is left to the caller, `Sessions`, and may be
+            filter: The filter. `complete_turns` is left to the caller, `Sessions`, and may be
                 ignored.
             until: A version of the log: later events are not returned. Whether an event is
                 archived depends on the present version nevertheless.

@@ -195,11 +195,11 @@ class Sessions:
             log = await self.repository.read(known, runtime, EVERYTHING, until=version)
             events = filter.apply(replayed(log.events))
             return SessionLog(tuple(events), min(version, log.version))
-        if not filter.whole_turns:
+        if not filter.complete_turns:
             return await self.repository.read(known, runtime, filter)
-        return await self._whole_turns(known, runtime, filter)
+        return await self._complete_turns(known, runtime, filter)
 
-    async def _whole_turns(
+    async def _complete_turns(
         self, session_id: str, runtime: Runtime, filter: EventFilter
     ) -> SessionLog:
         """Return the selected turns, and the version of the log.
@@ -208,7 +208,7 @@ class Sessions:
         turn is complete; other conditions may select turns anywhere in the log.
         """
         scope = filter.without_selection()
-        only_last = filter == replace(scope, last=filter.last, whole_turns=True)
+        only_last = filter == replace(scope, last=filter.last, complete_turns=True)
         count = filter.last if only_last else None
         while True:
             log = await self.repository.read(session_id, runtime, replace(scope, last=count))
@@ -226,8 +226,10 @@ class Sessions:
         Raises:
             UsageError: *filter* asks for whole turns.
         """
-        if filter.whole_turns:
-            msg = "a search finds single events; read the turns of a session with whole_turns=True"
+        if filter.complete_turns:
+            msg = (
+                "a search finds single events; read the turns of a session with complete_turns=True"
+            )
             raise UsageError(msg)
         moment = self.clock()
         sessions = await self.repository.find_by_user(user_id, runtime)

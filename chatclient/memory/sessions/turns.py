@@ -50,7 +50,7 @@ def turn_starts(events: Sequence[SessionEvent]) -> list[int]:
     return starts
 
 
-def with_whole_turns(
+def with_complete_turns(
     events: Sequence[SessionEvent], selected: Collection[SessionEvent]
 ) -> list[SessionEvent]:
     """Return the *selected* events, and those of *events* in the same turns.

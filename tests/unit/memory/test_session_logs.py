@@ -179,7 +179,7 @@ async def test_earlier_views(service: SessionService) -> None:
         assert service.read("s", EVERYTHING, version=version) == SessionLog(log, version)
     assert await service.amessages("s", version=2) == turn(0)
     assert service.messages("s", version=0) == ()
-    last = EventFilter(exclude_archived=True, last=1, whole_turns=True)
+    last = EventFilter(exclude_archived=True, last=1, complete_turns=True)
     assert service.messages("s", last, version=2) == turn(0)
     assert service.read("s", version=10**30).version == service.read("s").version
     with pytest.raises(UsageError, match="version must be at least 0"):
@@ -252,7 +252,7 @@ def test_strategy_archives_other_events(service: SessionService) -> None:
         ({"types": "shop.ORDER", "last": 1}, "shop.ORDER"),
     ],
 )
-def test_whole_turns(filter: dict[str, Any], expected: str) -> None:
+def test_complete_turns(filter: dict[str, Any], expected: str) -> None:
     """Each turn with a selected event is complete; what belongs to no turn is not added."""
     moments = iter(START + timedelta(seconds=at) for at in range(99))
     service = SessionService(InMemorySessionRepository(), clock=lambda: START)
@@ -270,14 +270,14 @@ def test_whole_turns(filter: dict[str, Any], expected: str) -> None:
     for number, unit in enumerate(units):
         service.append("s", *unit, branch="writer" if number == 2 else None)
 
-    found = service.events("s", EventFilter(**filter, whole_turns=True))
+    found = service.events("s", EventFilter(**filter, complete_turns=True))
     assert " ".join(texts(found)) == expected
 
 
 def test_search_finds_single_events(service: SessionService) -> None:
     """Whole turns of several sessions are not searched for."""
     with pytest.raises(UsageError, match="a search finds single events"):
-        service.search("ann", EventFilter(last=1, whole_turns=True))
+        service.search("ann", EventFilter(last=1, complete_turns=True))
 
 
 # --- metadata -------------------------------------------------------------------------------

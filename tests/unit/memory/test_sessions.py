@@ -667,7 +667,7 @@ def test_compaction_failure(service: SessionService) -> None:
 
 @pytest.mark.feature("session-message-filter")
 @pytest.mark.feature("session-last-widened")
-def test_filter_selects_whole_turns(service: SessionService) -> None:
+def test_filter_selects_complete_turns(service: SessionService) -> None:
     """A turn with an event that matches is shown completely."""
     memory = SessionChatMemory(service, event_filter=EventFilter(last=5))
     for number in range(3):
