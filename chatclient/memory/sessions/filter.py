@@ -189,7 +189,7 @@ class EventFilter:
         return replace(self, last=None, page=None, page_size=None)
 
     def without_selection(self) -> Self:
-        """Return this filter without the conditions that `complete_turns` extends to whole turns."""
+        """Return this filter without the conditions that `complete_turns` extends to turns."""
         unset: dict[str, Any] = dict.fromkeys(_SELECTING)
         return replace(self, **unset, complete_turns=False)
 
