@@ -11,7 +11,12 @@ from opcode import opmap
 from types import FrameType
 from typing import Any
 
-_POP_TOP = opmap["POP_TOP"]
+_POP_TOP, _CACHE = opmap["POP_TOP"], opmap["CACHE"]
+# The instructions that make the result of a statement. After others, such as those that leave a
+# `with` block, the dropped value is an exception, whose traceback may refer to a request.
+_MAKES_RESULT = frozenset(
+    code for name, code in opmap.items() if name.startswith(("CALL", "BUILD_"))
+)
 
 
 def warn_if_dropped(
@@ -30,8 +35,16 @@ def warn_if_dropped(
         warn: Emits the warning.
     """
     frame: FrameType | None = frame_at(1).f_back
-    if frame is None or frame.f_lasti < 0:
-        return
-    # The instruction that drops the result of a statement; others drop a variable or an argument.
-    if frame.f_code.co_code[frame.f_lasti] == _POP_TOP:
+    if frame is not None and frame.f_lasti >= 0 and _ends_statement(frame):
         warn(hint, RuntimeWarning, 3)
+
+
+def _ends_statement(frame: FrameType) -> bool:
+    """Return whether *frame* drops the result of a statement, and not a variable or an argument."""
+    code, at = frame.f_code.co_code, frame.f_lasti
+    if code[at] != _POP_TOP:
+        return False
+    at -= 2
+    while at > 0 and code[at] == _CACHE:
+        at -= 2
+    return code[at] in _MAKES_RESULT

@@ -119,7 +119,7 @@ def test_builders() -> None:
     more = builder.default_system("x").default_tools(find_trains, Desk()).default_advisors(memory)
     assert_type(more, ChatClientBuilder)
     client = assert_type(client_of("x"), ChatClient)
-    assert_type(client.mutate().clone(), ChatClientBuilder)
+    assert_type(client.mutate(), ChatClientBuilder).build()
     assert_type(client.model, ChatModel)
     request = client.prompt("?").tools(find_planes).conversation("c").options(temperature=0.5)
     assert_type(request, ChatClientRequestSpec)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from chatclient import ChatClient
+from chatclient.errors import UsageError
 from chatclient.testing import ScriptedModel
 
 client = ChatClient.create(ScriptedModel(lambda prompt: "fine"))
@@ -116,6 +117,31 @@ def test_nothing_else_warns() -> None:
         for _ in of_generator():
             pass
         gc.collect()
+
+
+def test_a_request_in_a_traceback() -> None:
+    """A request whose method raised lives in the traceback, which may be dropped anywhere."""
+
+    class Suppressed:
+        """Keeps the error for as long as the block lasts."""
+
+        error: BaseException | None = None
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+            self.error = error
+            return True
+
+    blank: Any = ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Suppressed():
+            client.resume(blank, "approve")
+        with Suppressed():
+            client.batch([client.prompt("x")], concurrency=0)
+        with pytest.raises(UsageError):
+            client.resume(blank, "approve")
 
 
 def test_a_dropped_response_warns_once() -> None:
