@@ -167,6 +167,27 @@ def test_decides_in_another_process(place: Place, client: DurableClient) -> None
     assert place.reached()["buy"] == 1
 
 
+def test_map_continues_after_crash(place: Place, client: DurableClient) -> None:
+    """A map that is started again after a crash repeats no finished turn."""
+    texts = {str(n): f"Extract {n}" for n in range(100)}
+    requests = {n: client.prompt(text).conversation(f"c{n}") for n, text in texts.items()}
+    crashing = place.start_worker(CRASH_AT="Extract 60")
+    key = str(uuid4())
+    client.map(requests, key=key)
+    assert crashing.wait(60) == -signal.SIGKILL
+    finished = {text for text in texts.values() if place.reached()[text]}
+    place.start_worker()
+
+    results = list(client.map(requests, key=key))
+
+    assert {each.key: each.unwrap().content() for each in results} == {
+        key: text.upper() for key, text in texts.items()
+    }
+    repeated = {text for text in texts.values() if place.reached()[text] > 1}
+    assert len(finished) > 50
+    assert len(repeated) < 20  # those that were running
+
+
 def test_finishes_turns_before_it_stops(place: Place, client: DurableClient) -> None:
     """A worker that is told to stop completes its turns first."""
     worker = place.start_worker(BUY_SECONDS="1")

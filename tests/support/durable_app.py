@@ -32,6 +32,10 @@ def reach(point: str) -> None:
 
 def answer(prompt: Prompt) -> Answer:
     """Return the answer to the last turn of *prompt*."""
+    text = prompt.messages[-1].text
+    if text.startswith("Extract"):
+        reach(text)
+        return text.upper()
     begin = max(at for at, each in enumerate(prompt.messages) if isinstance(each, UserMessage))
     round = sum(isinstance(each, AssistantMessage) for each in prompt.messages[begin:])
     reach(f"model {round}")
