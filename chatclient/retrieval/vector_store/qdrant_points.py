@@ -170,7 +170,10 @@ class QdrantPoints:
         found = self._client.query_points(
             self._collection,
             query=vector,
-            query_filter=models.Filter(must=[self._condition(search.where)]),
+            # Without a filter, which local mode would apply to each document.
+            query_filter=models.Filter(must=[self._condition(search.where)])
+            if search.where
+            else None,
             limit=search.top_k,
             with_payload=_FIELDS,
         )
