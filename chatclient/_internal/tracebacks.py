@@ -24,7 +24,8 @@ def hide_from_pytest() -> None:
     if "_pytest" not in sys.modules:
         return
     for name, module in sys.modules.copy().items():
-        if name.partition(".")[0] == _PACKAGE:
+        # A value of None prevents the import of a module.
+        if name.partition(".")[0] == _PACKAGE and getattr(module, "__dict__", None) is not None:
             module.__dict__.setdefault("__tracebackhide__", is_hidden)
 
 

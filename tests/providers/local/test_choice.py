@@ -27,6 +27,7 @@ from chatclient.providers.local.model_file import (
     ModelFileCorruptError,
     ModelFileUnavailableError,
 )
+from chatclient.providers.local.packaged import PACKAGED
 from chatclient.providers.local.servers import LocalServer, find_server, llama_cpp_url
 from chatclient.providers.local.verification import record_verified
 from chatclient.providers.registry import chat_model
@@ -62,6 +63,7 @@ class Machine:
         self._patch.setenv("OLLAMA_HOST", f"127.0.0.1:{free_port()}")
         self._patch.setenv("LLAMA_ARG_PORT", str(free_port()))
         self._patch.setitem(sys.modules, "xllamacpp", None)  # not installed
+        self._patch.delitem(PACKAGED, QWEN_CODER_1_5B)  # `make demo` installs these packages
 
     def serve(self, answers: dict[str, Any]) -> str:
         """Start a server with *answers* by path, and return its address."""

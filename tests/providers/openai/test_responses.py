@@ -374,10 +374,13 @@ def test_output_schema(ask: Ask, serve: Serve) -> None:
 def test_error_response(ask: Ask, serve: Serve) -> None:
     """The error contains the service's message."""
     server = serve("never")
-    history = AssistantMessage("", [ToolCall("call_1", "add", "{}")])
+
+    async def add_open_call(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        call = AssistantMessage("", [ToolCall("call_1", "add", "{}")])
+        return await call_next(request.mutate(prompt=request.prompt.append(call)))
 
     with pytest.raises(InvalidRequestError, match="No tool output found") as caught:
-        ask(ChatClient.create(server.model()).prompt().messages(history).user("?"))
+        ask(ChatClient.create(server.model()).prompt("?").advisors(add_open_call))
     assert caught.value.status == 400
 
 
