@@ -15,7 +15,7 @@ from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
-from chatclient.tools.mcp.callback import AcceptedTools
+from chatclient.tools.mcp.accepted_tools import AcceptedTools
 from chatclient.tools.mcp.server import MAKE_ONE, McpServer, ToolContextToMeta
 
 if TYPE_CHECKING:  # the SDK loads with the first connection
