@@ -8,7 +8,6 @@ from mcp import Client
 from mcp_types import CallToolResult, Tool
 
 from chatclient._internal.json import dumps
-from chatclient._internal.logging import get_logger
 from chatclient.chat.tool import (
     Effect,
     ToolContext,
@@ -22,13 +21,12 @@ from chatclient.errors import McpServerError, ToolArgumentError, ToolDefinitionE
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.function.binding import unfit
 from chatclient.tools.function.schema import signature_of_schema
+from chatclient.tools.mcp.accepted_tools import AcceptedTools
 from chatclient.tools.mcp.connection_pool import ConnectionPool
 from chatclient.tools.mcp.content import from_mcp_result
 from chatclient.tools.mcp.schemas import misfits, validator_of
 from chatclient.tools.mcp.server import McpProgress, McpServer, ToolContextToMeta
 from chatclient.tools.mcp.stdio import with_last_lines
-
-log = get_logger(__name__)
 
 
 class McpToolCallback:
