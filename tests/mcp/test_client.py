@@ -179,7 +179,8 @@ def test_error_list_is_truncated() -> None:
     from mcp_types import Tool
 
     from chatclient.errors import ToolArgumentError
-    from chatclient.tools.mcp.accepted_tools import AcceptedTools, McpToolCallback
+    from chatclient.tools.mcp.accepted_tools import AcceptedTools
+    from chatclient.tools.mcp.callback import McpToolCallback
     from chatclient.tools.mcp.connection_pool import ConnectionPool
 
     schema = {"type": "object", "properties": {f"p{n}": {"type": "object"} for n in range(30)}}
