@@ -72,9 +72,14 @@ class ToolRound:
                 await self.runtime.wait_for_consumer()  # who leaves the stream now runs no tool
             await self._admit()
             first = await self._waiting()
-            await self._run_calls(first)
-            if not self._is_suspended:
-                await self._run_calls([at for at in self._admitted if at not in first])
+            for positions in (first, [at for at in self._admitted if at not in first]):
+                if self._is_suspended:
+                    break
+                if self.concurrency > 1 and len(positions) > 1:
+                    await self._run_stages(positions)
+                    continue
+                for position in positions:
+                    self._outcomes[position] = await self._start(position, self.runtime)
         except BaseException:
             await self._abandon()
             raise
@@ -156,13 +161,6 @@ class ToolRound:
                 self.calls[position], self.runtime, attempt=attempt, ordinal=ordinal
             )
         ]
-
-    async def _run_calls(self, positions: Sequence[int]) -> None:
-        if self.concurrency > 1 and len(positions) > 1:
-            await self._run_stages(positions)
-            return
-        for position in positions:
-            self._outcomes[position] = await self._start(position, self.runtime)
 
     async def _run_stages(self, positions: Sequence[int]) -> None:
         """Run calls concurrently, as far as their tools allow."""
