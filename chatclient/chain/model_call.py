@@ -204,9 +204,8 @@ def _merge_messages(prompt: Prompt) -> Prompt:
 
 
 async def _add_chunk(chunk: ChatResponse, aggregator: MessageAggregator, emit: Emitter) -> None:
-    for event in events_of(
-        aggregator.add_and_normalize(chunk)
-    ):  # only the first generation is emitted
+    # Only the first generation is emitted.
+    for event in events_of(aggregator.add_and_normalize(chunk)):
         await emit(event)
 
 

@@ -136,7 +136,11 @@ def with_answered_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     Calls are left open by a crash, by a turn that waits for approval and is not resumed, or by a
     conversation that was cut off. Providers reject them.
     """
-    open_calls = {at: calls for at in range(len(messages)) if (calls := _open_calls(messages, at))}
+    open_calls = {
+        at: calls
+        for at, message in enumerate(messages)
+        if isinstance(message, AssistantMessage) and (calls := _open_calls(message, messages, at))
+    }
     if not open_calls:
         return messages
     late = {r.id for m in messages if isinstance(m, ToolResponseMessage) for r in m.responses}
@@ -156,11 +160,8 @@ def with_answered_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     return tuple(answered)
 
 
-def _open_calls(messages: Sequence[Message], at: int) -> list[ToolCall]:
-    """Return the calls of the message at index *at* that the messages after it do not answer."""
-    message = messages[at]
-    if not isinstance(message, AssistantMessage):
-        return []
+def _open_calls(message: AssistantMessage, messages: Sequence[Message], at: int) -> list[ToolCall]:
+    """Return the calls of *message*, at index *at*, that the messages after it do not answer."""
     calls = message.tool_calls
     while calls and at + 1 < len(messages):
         at += 1

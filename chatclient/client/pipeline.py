@@ -69,6 +69,7 @@ class Pipeline:
         self.defaults = defaults
         self.chain = build_chain(shared, defaults)
         self._options = static_options(shared, defaults)
+        self._default_messages = with_answered_calls(defaults.messages)
         self._entity_chains: dict[bool, AdvisorChain] = {}
 
     @property
@@ -97,8 +98,8 @@ class Pipeline:
         if settings.deadline is not None:
             runtime = runtime.with_deadline(settings.deadline)
         if self.defaults.messages:
-            defaults = with_answered_calls(self.defaults.messages)
-            params = merged(settings.advisor_params, {DEFAULT_MESSAGES: defaults})
+            default_messages = {DEFAULT_MESSAGES: self._default_messages}
+            params = merged(settings.advisor_params, default_messages)
             settings = replace(settings, advisor_params=params)
         with CallerDeadline(runtime.deadline):
             return await self._run_observed(settings, output, runtime)

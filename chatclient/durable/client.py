@@ -76,7 +76,8 @@ class DurableClient:
                 and nothing is started. Default: a new one.
             queue: The name of a queue, whose workers run the turn. Default: this process, if it
                 runs turns.
-            priority: Turns with lower numbers, from 1, start later than those without.
+            priority: From 1. Turns with lower numbers start first, those without one before
+                all others.
             delay: Seconds after which the turn may start.
             limit_key: The user or tenant whose limits apply, for queues with limits per key.
             streaming: Whether events are published while the turn runs, for `events`.

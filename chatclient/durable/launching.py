@@ -79,16 +79,9 @@ def launch(
         **(config or {}),
     }
     several = [TurnQueue(default_queue(application)), *queues]
-
-    def recover(silent: str) -> None:
-        # What the control plane of DBOS calls; it has no public name.
-        handles = outside(DBOS._recover_pending_workflows, [silent])  # noqa: SLF001
-        if handles:
-            log.info("turns taken over", executor=silent, turns=len(handles))
-
     DBOS.migrate(url)
     version = settings["application_version"] or ""
-    alive = Liveness(url, executor, version, takeover_seconds, recover)
+    alive = Liveness(url, executor, version, takeover_seconds, _take_over)
     if reject_older:
         alive.each_beat = lambda: reject_older_turns(alive.live_versions())
 
@@ -110,22 +103,33 @@ def launch(
         alive.stop()
         raise
 
-    def close(drain_seconds: float) -> None:
-        with ThreadPoolExecutor(1) as thread:
-            if drain_seconds > 0:
-                # No new turns are taken, and running ones have a second more than needed.
-                seconds = math.ceil(drain_seconds) + 1
-                destroy = partial(DBOS.destroy, workflow_completion_timeout_sec=seconds)
-                destroyed = thread.submit(Context().run, destroy)
-                drain(drain_seconds)
-                detach_all()
-                destroyed.result()
-            else:
-                detach_all()
-                thread.submit(Context().run, DBOS.destroy).result()
-        alive.stop()
-
+    close = partial(_stop, alive)
     return set_engine(Engine(DBOS, application, runs_turns=True, close=close))
+
+
+def _take_over(silent: str) -> None:
+    """Continue the turns of a process that gives no sign of life."""
+    # What the control plane of DBOS calls; it has no public name.
+    handles = outside(DBOS._recover_pending_workflows, [silent])  # noqa: SLF001
+    if handles:
+        log.info("turns taken over", executor=silent, turns=len(handles))
+
+
+def _stop(alive: Liveness, drain_seconds: float) -> None:
+    """Stop running turns; wait for those that run up to *drain_seconds*."""
+    with ThreadPoolExecutor(1) as thread:
+        if drain_seconds > 0:
+            # No new turns are taken, and running ones have a second more than needed.
+            seconds = math.ceil(drain_seconds) + 1
+            destroy = partial(DBOS.destroy, workflow_completion_timeout_sec=seconds)
+            destroyed = thread.submit(Context().run, destroy)
+            drain(drain_seconds)
+            detach_all()
+            destroyed.result()
+        else:
+            detach_all()
+            thread.submit(Context().run, DBOS.destroy).result()
+    alive.stop()
 
 
 def connect(database: str, *, application: str = APPLICATION) -> Engine:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from chatclient._internal.frozen import merged
+from chatclient.advisors.tool_loop.pending_notes import TURN_NOTE
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse
 from chatclient.chat.events import HandedOver
 from chatclient.chat.response import Usage
@@ -12,8 +13,6 @@ from chatclient.chat.tool import HANDOFF, ToolCallback
 from chatclient.errors import ToolUsageError
 from chatclient.tools.handoff import HANDOFFS, Handoff, handoff_named
 from chatclient.tools.pending_turn import PENDING_TURN, PendingTurn
-
-_OWN_NOTES = ("turn",)  # notes of the turn itself, which each client reads
 
 
 async def hand_over(
@@ -64,5 +63,5 @@ def resumed_handoff(
 def _with_nested_notes(pending: PendingTurn, handoff: Handoff, used: Usage) -> PendingTurn:
     """Return *pending* with its notes inside one note, because each client has its own."""
     nested = {"tool": handoff.definition.name, "notes": dict(pending.notes)}
-    own = {key: pending.notes[key] for key in _OWN_NOTES if key in pending.notes}
+    own = {key: note for key, note in pending.notes.items() if key == TURN_NOTE}
     return replace(pending, usage=used + pending.usage, notes={**own, HANDOFF: nested})

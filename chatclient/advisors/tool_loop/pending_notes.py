@@ -15,7 +15,8 @@ from chatclient.chat.turn import Turn
 from chatclient.errors import UsageError
 from chatclient.tools.pending_turn import PENDING_TURN, RESUMED_TURN, PendingTurn
 
-_TURN = "turn"
+TURN_NOTE = "turn"
+"""The note of a pending turn with the record of the turn, which each client reads."""
 
 
 def save_note(
@@ -81,7 +82,7 @@ def save_turn(pending: PendingTurn, turn: Turn, context: Mapping[str, Any]) -> P
         "rounds": dump_messages(turn.rounds, pending),
         "history_sent": turn.history_sent or history_sent,
     }
-    return replace(pending, notes={**pending.notes, _TURN: note})
+    return replace(pending, notes={**pending.notes, TURN_NOTE: note})
 
 
 def load_turn(pending: PendingTurn, context: Mapping[str, Any]) -> Turn:
@@ -94,7 +95,7 @@ def load_turn(pending: PendingTurn, context: Mapping[str, Any]) -> Turn:
         pending: The suspended turn.
         context: The context of the request that resumes it.
     """
-    note: object = pending.notes.get(_TURN)
+    note: object = pending.notes.get(TURN_NOTE)
     if note is not None:
         turn = _turn_from(note, pending)
     else:
@@ -119,7 +120,7 @@ def _turn_from(note: Any, pending: PendingTurn) -> Turn:
         turn = Turn(note["id"], note["key"], request, load_messages(note["rounds"], pending))
         turn.history_sent = note["history_sent"]
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        msg = f"not a pending turn: notes.{_TURN}: {error!r}"
+        msg = f"not a pending turn: notes.{TURN_NOTE}: {error!r}"
         raise UsageError(msg) from error
     check_type("the id of a pending turn", turn.id, str)
     check_type("the key of a pending turn", turn.key, str)
