@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-import select
+import selectors
 import socket
 import struct
 import threading
@@ -146,6 +146,13 @@ class ChaosServer:
                 case "close":
                     return False
                 case _:
-                    if select.select([connection], [], [], step)[0]:
-                        return False  # readable means that the client has disconnected
+                    if _disconnects(connection, within=step):
+                        return False
         return True
+
+
+def _disconnects(connection: socket.socket, within: float) -> bool:
+    """Wait for the client to disconnect, for this number of seconds."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        return bool(selector.select(within))

@@ -2,7 +2,7 @@
 
 import base64
 import contextlib
-import select
+import selectors
 import socket
 import threading
 from typing import Self
@@ -128,13 +128,14 @@ def _exactly(client: socket.socket, size: int) -> bytes:
 
 
 def _forward(client: socket.socket, server: socket.socket) -> None:
-    """Copy bytes in both directions until one side disconnects."""
-    while True:
-        ready, _, _ = select.select([client, server], [], [], 10)
-        for side in ready:
-            data = side.recv(65536)
-            if not data:
-                return
-            (server if side is client else client).sendall(data)
-        if not ready:
-            return
+    """Copy bytes in both directions until one side disconnects, or sends nothing for 10 s."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(client, selectors.EVENT_READ, server)
+        selector.register(server, selectors.EVENT_READ, client)
+        while ready := selector.select(10):
+            for key, _ in ready:
+                target: socket.socket = key.data
+                source = client if target is server else server
+                if not (data := source.recv(65536)):
+                    return
+                target.sendall(data)
