@@ -57,6 +57,12 @@ def lance(model: WordCounts, folder: Path, **settings: Any) -> Any:
     return lance_stores.LanceDB(embedding=Embedded(model), uri=str(folder), **chosen)
 
 
+@pytest.fixture(scope="module")
+def chroma_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for all collections: Chroma keeps ten files open for each folder."""
+    return tmp_path_factory.mktemp("chroma")
+
+
 class _Contract(VectorStoreContract):
     any_metadata = False
     any_text = False
@@ -71,8 +77,8 @@ class TestChroma(_Contract):
     complete = False
 
     @pytest.fixture
-    def vector_store(self, embedding_model: WordCounts, tmp_path: Path) -> VectorStore:
-        return LangChainVectorStore(chroma(embedding_model, tmp_path))
+    def vector_store(self, embedding_model: WordCounts, chroma_folder: Path) -> VectorStore:
+        return LangChainVectorStore(chroma(embedding_model, chroma_folder))
 
 
 @pytest.mark.feature("search-vector-store")
@@ -102,9 +108,13 @@ def ids(documents: Iterable[Document]) -> list[str]:
 
 
 @pytest.fixture(params=["chroma", "lance"])
-def filled(request: pytest.FixtureRequest, tmp_path: Path) -> LangChainVectorStore:
-    make: Any = {"chroma": chroma, "lance": lance}[request.param]
-    store = LangChainVectorStore(make(WordCounts(), tmp_path))
+def filled(
+    request: pytest.FixtureRequest, tmp_path: Path, chroma_folder: Path
+) -> LangChainVectorStore:
+    model = WordCounts()
+    store = LangChainVectorStore(
+        chroma(model, chroma_folder) if request.param == "chroma" else lance(model, tmp_path)
+    )
     store.add(
         [
             Document("a cat", {"kind": "cat", "age": 3, "weight": 3.5, "tags": ["a"]}, "cat"),
@@ -181,10 +191,10 @@ def test_what_chroma_cannot_express(
         filled.similarity_search("a", where=where)
 
 
-def test_existing_documents(tmp_path: Path) -> None:
+def test_existing_documents(tmp_path: Path, chroma_folder: Path) -> None:
     """Documents that LangChain has stored are found, with ids and metadata."""
-    for make in (chroma, lance):
-        store = make(WordCounts(), tmp_path / make.__name__)
+    model = WordCounts()
+    for store in (chroma(model, chroma_folder), lance(model, tmp_path)):
         store.add_texts(["a cat", "a dog"], [{"kind": "cat"}, {"kind": "dog"}])
         [found] = LangChainVectorStore(store).similarity_search("cat", where={"kind": "cat"})
 
@@ -193,9 +203,9 @@ def test_existing_documents(tmp_path: Path) -> None:
         assert len(found.id) > 30
 
 
-def test_embeddings_of_the_store(tmp_path: Path) -> None:
+def test_embeddings_of_the_store(chroma_folder: Path) -> None:
     """The embedding model of the store is available, if it has one."""
-    store = LangChainVectorStore(chroma(WordCounts(), tmp_path))
+    store = LangChainVectorStore(chroma(WordCounts(), chroma_folder))
     assert store.embedding_model.embed(["cat"]) == WordCounts().embed(["cat"])
     with pytest.raises(UsageError, match="embeddings"):
         LangChainVectorStore(Chroma(f"t{uuid4().hex}")).embedding_model.embed(["cat"])
