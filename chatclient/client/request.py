@@ -41,18 +41,17 @@ class ChatClientRequestSpec:
     A statement that makes a request and drops it emits a `RuntimeWarning`.
     """
 
-    __slots__ = ("_pipeline", "_stored", "_used")
+    __slots__ = ("_pipeline", "_settings", "_used")
 
     def __init__(self, pipeline: Pipeline, settings: RequestSettings) -> None:
         self._pipeline = pipeline
-        self._stored = settings
+        self._settings = settings
         self._used = False
 
-    @property
-    def _settings(self) -> RequestSettings:
-        """The settings; each method reads them first, also one that raises."""
+    def _use(self) -> RequestSettings:
+        """Return the settings, and note that the request was used, even if the caller raises."""
         self._used = True
-        return self._stored
+        return self._settings
 
     def system(
         self,
@@ -73,7 +72,7 @@ class ChatClientRequestSpec:
         Raises:
             UsageError: The text is blank, or not a string.
         """
-        return self.with_settings(self._settings.with_system(text, params, metadata))
+        return self.with_settings(self._use().with_system(text, params, metadata))
 
     def user(
         self,
@@ -95,11 +94,11 @@ class ChatClientRequestSpec:
         Raises:
             UsageError: The text is blank, or not a string.
         """
-        return self.with_settings(self._settings.with_user(text, params, media, metadata))
+        return self.with_settings(self._use().with_user(text, params, media, metadata))
 
     def messages(self, *messages: Message | Iterable[Message]) -> Self:
         """Add messages between the system text and the user text."""
-        return self.with_settings(self._settings.with_messages(messages))
+        return self.with_settings(self._use().with_messages(messages))
 
     def options(
         self, options: ChatOptions | None = None, /, **values: Unpack[OptionValues]
@@ -115,7 +114,7 @@ class ChatClientRequestSpec:
         Raises:
             UsageError: The provider has no such option, or *options* is not a `ChatOptions`.
         """
-        settings, shared = self._settings, self._pipeline.shared
+        settings, shared = self._use(), self._pipeline.shared
         return self.with_settings(with_request_options(shared, settings, options, values))
 
     def model(self, model: ChatModel) -> Self:
@@ -131,7 +130,7 @@ class ChatClientRequestSpec:
             UsageError: *model* is not a model. (For another model of the same provider, use
                 `.options(model="...")`.)
         """
-        settings, given = self._settings, cast("object", model)
+        settings, given = self._use(), cast("object", model)
         if not isinstance(given, ChatModel):
             msg = (
                 f"{given!r} is not a chat model; make one once, for all requests, or choose another"
@@ -151,12 +150,12 @@ class ChatClientRequestSpec:
         Raises:
             ToolDefinitionError: A source contains no tool, or a tool is invalid.
         """
-        return self.with_settings(self._settings.with_tools(sources, keep_defaults=keep_defaults))
+        return self.with_settings(self._use().with_tools(sources, keep_defaults=keep_defaults))
 
     def tool_context(self, context: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
         """Add values for the tools, which the model does not see."""
         return self.with_settings(
-            self._settings.with_tool_context(merge_params("a tool context", context, more))
+            self._use().with_tool_context(merge_params("a tool context", context, more))
         )
 
     def advisors(
@@ -165,12 +164,12 @@ class ChatClientRequestSpec:
         params: Mapping[str, Any] | None = None,
     ) -> Self:
         """Add advisors to those of the client, and params for all advisors."""
-        return self.with_settings(self._settings.with_advisors(advisors, params))
+        return self.with_settings(self._use().with_advisors(advisors, params))
 
     def advisor_params(self, params: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
         """Add values to the context of the advisors."""
         return self.with_settings(
-            self._settings.with_advisors((), merge_params("params", params, more))
+            self._use().with_advisors((), merge_params("params", params, more))
         )
 
     def conversation(self, conversation_id: str) -> Self:
@@ -179,7 +178,7 @@ class ChatClientRequestSpec:
         Raises:
             UsageError: The id is blank, or not a string.
         """
-        settings = self._settings
+        settings = self._use()
         params = {CONVERSATION_ID: checked_id(conversation_id)}
         return self.with_settings(settings.with_advisors((), params))
 
@@ -193,7 +192,7 @@ class ChatClientRequestSpec:
         Raises:
             UsageError: The key is blank, or not a string.
         """
-        settings, params = self._settings, {TURN_KEY: checked_id(key, "an idempotency key")}
+        settings, params = self._use(), {TURN_KEY: checked_id(key, "an idempotency key")}
         return self.with_settings(settings.with_advisors((), params))
 
     def deadline(self, seconds: float | timedelta) -> Self:
@@ -205,7 +204,7 @@ class ChatClientRequestSpec:
         Raises:
             UsageError: *seconds* is not a number or `timedelta` greater than 0.
         """
-        return self.with_settings(self._settings.with_deadline(seconds))
+        return self.with_settings(self._use().with_deadline(seconds))
 
     def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
         """Set whether tools are run; if not, the tool calls are returned.
@@ -213,18 +212,18 @@ class ChatClientRequestSpec:
         Raises:
             WrongTypeError: *enabled* is not a bool.
         """
-        return self.with_settings(self._settings.with_tool_calling(enabled))
+        return self.with_settings(self._use().with_tool_calling(enabled))
 
     def template_renderer(self, renderer: TemplateRenderer) -> Self:
         """Set the function that fills the placeholders of this request."""
-        settings = self._settings
+        settings = self._use()
         check_callable("a template renderer", renderer, takes=("template", "values"))
         return self.with_settings(replace(settings, renderer=renderer))
 
     @property
     def settings(self) -> RequestSettings:
         """The settings of this request."""
-        return self._settings
+        return self._use()
 
     @property
     def pipeline(self) -> Pipeline:
@@ -233,7 +232,7 @@ class ChatClientRequestSpec:
 
     def mutate(self) -> ChatClientBuilder:
         """Return a builder with the settings of this request as defaults."""
-        return ChatClientBuilder(self._pipeline.shared, self._settings.as_defaults())
+        return ChatClientBuilder(self._pipeline.shared, self._use().as_defaults())
 
     def call(self) -> CallResponse:
         """Return a blocking response; the request runs at the first access."""
@@ -258,7 +257,7 @@ class ChatClientRequestSpec:
     def _run(
         self, runtime: Runtime, output: StructuredOutput[Any] | None = None
     ) -> Coroutine[Any, Any, ChatClientResponse]:
-        return self._pipeline.run(self._settings, runtime, output)
+        return self._pipeline.run(self._use(), runtime, output)
 
     def resuming(self, turn: PendingTurn | str, decisions: Decisions) -> Self:
         """Resume *turn*; see `ChatClient.resume`."""
@@ -267,7 +266,7 @@ class ChatClientRequestSpec:
         params: dict[str, Any] = {RESUMED_TURN: ResumedTurn(turn, decisions_for(turn, decisions))}
         if turn.conversation_id is not None:
             params[CONVERSATION_ID] = turn.conversation_id
-        return self.with_settings(self._settings.with_turn(turn)).advisor_params(params)
+        return self.with_settings(self._use().with_turn(turn)).advisor_params(params)
 
     def with_settings(self, settings: RequestSettings) -> Self:
         """Return a request with other settings."""
