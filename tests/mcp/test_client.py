@@ -548,7 +548,7 @@ def test_provider_collected_on_its_own_thread() -> None:
 
     assert settled(lambda: not runs(pid))
     assert settled(lambda: not thread.alive)
-    assert seconds[0] < 5
+    assert seconds[0] < 10  # the time that a server gets to end
 
 
 def test_callbacks_keep_their_connection() -> None:
