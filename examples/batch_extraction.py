@@ -1,0 +1,101 @@
+"""Reads invoices out of mails: many requests at once, which continue where they were interrupted.
+
+    python examples/batch_extraction.py                       # the mails in examples/invoices.jsonl
+    python examples/batch_extraction.py mails/ results/       # a folder of text files
+
+Writes records.jsonl, failures.jsonl and journal.jsonl to the second folder (default: extracted).
+Interrupt it and start it again: what is in the journal is not asked again, and failures are. Delete
+the journal when the texts, the type or the model have changed. CHATCLIENT_MODEL names a model.
+"""
+
+import json
+import os
+import sys
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, model_validator
+
+from chatclient import BatchResult, ChatClient, ChatModel, Usage
+from chatclient.errors import EntityError
+
+
+class Item(BaseModel):
+    """One line of an invoice."""
+
+    name: str
+    quantity: int
+    unit_price: Decimal
+
+
+class Invoice(BaseModel):
+    """An invoice."""
+
+    number: str
+    supplier: str
+    date: date
+    items: list[Item]
+    total: Decimal
+
+    @model_validator(mode="after")
+    def check_total(self) -> Self:
+        """Reject an invoice whose items do not add up, whoever made the mistake."""
+        computed = sum(item.quantity * item.unit_price for item in self.items)
+        if computed != self.total:
+            raise ValueError(f"the items add up to {computed}, and the total is {self.total}")
+        return self
+
+
+def read_texts(source: Path) -> dict[str, str]:
+    """Return the texts of a folder of text files or a file of JSON lines, by their ids."""
+    if source.is_dir():
+        return {file.name: file.read_text("utf-8") for file in sorted(source.glob("*.txt"))}
+    rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
+    return {row["id"]: row["text"] for row in rows}
+
+
+def usage_of(result: BatchResult[Invoice]) -> Usage:
+    """Return what a request used; an answer that is no valid invoice has to be paid, too."""
+    response = result.response
+    if isinstance(result.error, EntityError):
+        response = result.error.response
+    return response.usage if response else Usage()
+
+
+def main(arguments: list[str], model: ChatModel | None = None) -> int:
+    """Extract the invoices, and return the number of failures."""
+    source = Path(arguments[0]) if arguments else Path(__file__).with_name("invoices.jsonl")
+    target = Path(arguments[1] if arguments[1:] else "extracted")
+    target.mkdir(parents=True, exist_ok=True)
+    client = (
+        ChatClient.builder(model or os.environ.get("CHATCLIENT_MODEL", "local"))
+        .default_system("Copy the invoice exactly as it is in the mail. Do not correct it.")
+        .default_options(temperature=0.0)
+        .build()
+    )
+    used = Usage()
+    with (
+        client,
+        (target / "records.jsonl").open("w", encoding="utf-8") as records,
+        (target / "failures.jsonl").open("w", encoding="utf-8") as failures,
+    ):
+        journal = target / "journal.jsonl"
+        batch = client.batch(read_texts(source), Invoice, journal=journal, concurrency=4)
+        for result in batch:
+            usage = usage_of(result)
+            used += usage
+            row = {"id": result.key, "tokens": usage.total_tokens, "cost": str(usage.cost)}
+            if result.value is None:
+                print(json.dumps(row | {"error": str(result.error)}), file=failures)
+            else:
+                print(json.dumps(row | result.value.model_dump(mode="json")), file=records)
+            print(f"{batch.progress.finished} of {batch.progress.total}: {result.key}")
+    failed = batch.progress.failed
+    print(f"{failed} failed. {used.total_tokens} tokens, cost: {used.cost or 'unknown'}")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(sys.argv[1:]), 1))
