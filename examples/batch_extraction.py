@@ -72,7 +72,7 @@ def main(arguments: list[str], model: ChatModel | None = None) -> int:
     client = (
         ChatClient.builder(model or os.environ.get("CHATCLIENT_MODEL", "local"))
         .default_system("Copy the invoice exactly as it is in the mail. Do not correct it.")
-        .default_options(temperature=0.0)
+        .default_options(temperature=0.0, max_tokens=500)
         .build()
     )
     used = Usage()
@@ -83,17 +83,18 @@ def main(arguments: list[str], model: ChatModel | None = None) -> int:
     ):
         journal = target / "journal.jsonl"
         batch = client.batch(read_texts(source), Invoice, journal=journal, concurrency=4)
-        for result in batch:
+        for done, result in enumerate(batch, 1):
+            print(f"{done} of {batch.progress.total}: {result.key}")
             usage = usage_of(result)
             used += usage
-            row = {"id": result.key, "tokens": usage.total_tokens, "cost": str(usage.cost)}
+            row = {"id": result.key, "tokens": usage.total_tokens, "cost": str(usage.cost or "?")}
             if result.value is None:
                 print(json.dumps(row | {"error": str(result.error)}), file=failures)
             else:
-                print(json.dumps(row | result.value.model_dump(mode="json")), file=records)
-            print(f"{batch.progress.finished} of {batch.progress.total}: {result.key}")
+                row["invoice"] = result.value.model_dump(mode="json")
+                print(json.dumps(row), file=records)
     failed = batch.progress.failed
-    print(f"{failed} failed. {used.total_tokens} tokens, cost: {used.cost or 'unknown'}")
+    print(f"{failed} failed. {used.total_tokens} tokens, cost: {used.cost or '?'}")
     return failed
 
 

@@ -52,10 +52,8 @@ def main(model: ChatModel | None = None) -> None:
     """Answer one line after the other."""
     # These two servers are ours, so what they say about their tools ("only reads") counts.
     units = McpServer.stdio("units", sys.executable, SERVERS, "units", trust_annotations=True)
-    database = os.environ.get("OFFICE_DB", "office.db")
-    office = McpServer.stdio(
-        "office", sys.executable, SERVERS, "office", database, trust_annotations=True
-    )
+    program = (sys.executable, SERVERS, "office", os.environ.get("OFFICE_RECORDS", "records"))
+    office = McpServer.stdio("office", *program, trust_annotations=True)
     with (
         McpToolCallbackProvider(units, office) as tools,
         ChatClient.builder(model or os.environ.get("CHATCLIENT_MODEL", "local"))

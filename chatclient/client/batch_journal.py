@@ -26,7 +26,7 @@ class BatchJournal:
         batches: The ids of submitted batches without answers, with the keys of their items.
 
     Raises:
-        UsageError: The file is no journal.
+        UsageError: The file is no journal, or cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
@@ -36,7 +36,8 @@ class BatchJournal:
         self._lock = Lock()
         self._path = None if path is None else Path(path)
         self._end = 0
-        if self._path is not None and self._path.exists():
+        if self._path is not None:
+            _create(self._path)  # fails before any request is sent
             self._read(self._path.read_bytes())
 
     def add_result(self, key: str, response: ChatResponse) -> None:
@@ -88,3 +89,16 @@ class BatchJournal:
         else:
             self.batches.pop(entry["ended"], None)
             self.answers.update(entry["answers"])
+
+
+def _create(path: Path) -> None:
+    """Create *path* unless it exists.
+
+    Raises:
+        UsageError: It cannot be opened for writing.
+    """
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        msg = f"the journal cannot be written: {error}"
+        raise UsageError(msg) from error

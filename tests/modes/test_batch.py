@@ -117,6 +117,14 @@ def test_cut_line_of_a_journal_is_replaced(tmp_path: Path) -> None:
     assert [result.error for result in complete] == [None, None]
 
 
+def test_journal_that_cannot_be_written(tmp_path: Path) -> None:
+    """It is an error before the first request is sent."""
+    client = ChatClient.create(ScriptedModel())
+
+    with pytest.raises(UsageError, match=r"the journal cannot be written: .*missing"):
+        client.batch(["1"], journal=tmp_path / "missing" / "journal")
+
+
 @pytest.mark.parametrize("content", ["{}\n", '{"v":2}\n', "x\n", "[1]\n"])
 def test_other_file_is_not_a_journal(content: str, tmp_path: Path) -> None:
     journal = tmp_path / "notes"
