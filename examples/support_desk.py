@@ -28,7 +28,8 @@ from chatclient.tools import (
     ToolResult,
 )
 
-SYSTEM = "You are the support desk of a shop. Look up orders, and refund them on request. Be brief."
+SYSTEM = """You are the support desk of a shop. Look up an order before you answer, and refund it on
+request."""
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, customer, item, status, refund);
@@ -37,7 +38,7 @@ INSERT OR IGNORE INTO orders VALUES
     (1002, 'ada', 'a kettle for 39.00 EUR', 'delivered', NULL),
     (1003, 'bob', 'a coffee mill for 59.50 EUR', 'delivered', NULL);
 CREATE TABLE IF NOT EXISTS waiting (id INTEGER PRIMARY KEY AUTOINCREMENT, customer, calls, turn);
-CREATE TABLE IF NOT EXISTS audit (at DEFAULT CURRENT_TIMESTAMP, customer, who, what);
+CREATE TABLE IF NOT EXISTS audit (at, customer, who, what);
 """
 
 
@@ -93,8 +94,7 @@ class SupportDesk:
 
     def record(self, customer: str, who: str, what: str) -> None:
         """Add a line to the audit log."""
-        values = (customer, who, what)
-        self.db.execute("INSERT INTO audit (customer, who, what) VALUES (?, ?, ?)", values)
+        self.db.execute("INSERT INTO audit VALUES (datetime(), ?, ?, ?)", (customer, who, what))
 
     def ask(self, customer: str, text: str) -> str:
         """Return the answer to a customer, who is known from the login."""
