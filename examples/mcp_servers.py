@@ -6,14 +6,14 @@ python examples/mcp_servers.py office records/      # 180 tools for records in J
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
 from chatclient.tools import FunctionToolCallback, McpToolServer, ToolMetadata
 
-UNITS: dict[str, dict[str, float]] = {
+UNITS: dict[str, Mapping[str, float]] = {
     "length": {"metres": 1, "kilometres": 1e3, "centimetres": 0.01, "millimetres": 1e-3}
     | {"inches": 0.0254, "feet": 0.3048, "yards": 0.9144, "miles": 1609.344},
     "mass": {"kilograms": 1, "grams": 1e-3, "milligrams": 1e-6, "tonnes": 1e3}
