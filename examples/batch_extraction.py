@@ -25,8 +25,8 @@ from chatclient.errors import EntityError
 class Item(BaseModel):
     """One line of an invoice."""
 
-    name: str
     quantity: int
+    name: str
     unit_price: Decimal
 
 
