@@ -21,7 +21,6 @@ from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository
 from chatclient.tools import (
     Decision,
     NextTool,
-    PendingTurn,
     ToolApproval,
     ToolCallingManager,
     ToolInvocation,
@@ -119,10 +118,9 @@ class SupportDesk:
         _, customer, calls, stored = rows[0]
         verdict = "approves" if decision.approved else "denies"
         self.record(customer, getpass.getuser(), f"{verdict} {calls} {decision.message}".rstrip())
-        turn = PendingTurn.from_json(stored)
-        request = self.client.resume(turn, dict.fromkeys(turn.to_decide(), decision))
+        request = self.client.resume(stored, decision).tool_context(customer=customer)
         try:
-            return self.answer_of(customer, request.tool_context(customer=customer).call())
+            return self.answer_of(customer, request.call())
         except BaseException:  # if the model is down, for instance, the turn waits again
             self.db.execute("INSERT INTO waiting VALUES (?, ?, ?, ?)", rows[0])
             raise

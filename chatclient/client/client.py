@@ -178,8 +178,8 @@ class ChatClient(Closeable):
 
         Args:
             turn: The `pending_turn()` of the response, or its JSON.
-            decisions: A mapping from the id of each tool call to a bool or a `Decision`; or
-                `"approve"` or `"deny"` for all calls. `PendingTurn.to_decide` has the ids.
+            decisions: A mapping from the id of each tool call to a bool or a `Decision`; or a
+                `Decision`, `"approve"` or `"deny"` for all. `PendingTurn.to_decide` has the ids.
 
         Returns:
             A request with the messages of the turn. Set again what the first request had in

@@ -267,7 +267,7 @@ def test_the_accessors_tell_what_waits() -> None:
 
 @pytest.mark.feature("wish-human-approval-suspend-resume")
 @pytest.mark.parametrize("way", ["object", "json"])
-@pytest.mark.parametrize("decision", ["approve", "deny"])
+@pytest.mark.parametrize("decision", ["approve", "deny", Decision(approved=False)], ids=str)
 def test_a_turn_goes_on_in_another_client(ask: Ask, way: str, decision: Any) -> None:
     """Approved or denied, the waiting call is answered and the model comes to its answer."""
     turn = suspended(ask, [call("look"), pay_call(5)])

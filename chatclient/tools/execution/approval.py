@@ -277,7 +277,7 @@ def is_approved(context: ToolContext) -> bool:
 
 
 ForAll = Literal["approve", "deny"]
-Decisions = Mapping[str, Decision | bool] | ForAll
+Decisions = Mapping[str, Decision | bool] | Decision | ForAll
 """Decisions by the ids of `PendingTurn.to_decide`, or the same for all."""
 
 
@@ -296,10 +296,12 @@ def decisions_for(turn: PendingTurn, decisions: Decisions) -> dict[str, Decision
     if isinstance(decisions, str):
         check_choice("a decision about all calls", decisions, ForAll)
         return dict.fromkeys(ids, APPROVE if decisions == "approve" else DENY)
+    if isinstance(decisions, Decision):
+        return dict.fromkeys(ids, decisions)
     if not isinstance(given, Mapping):
         msg = (
-            f"decisions must be a mapping from the ids {ids} to bools or Decisions, or 'approve'"
-            f" or 'deny' for all of them, not {decisions!r}"
+            f"decisions must be a mapping from the ids {ids} to bools or Decisions, or a Decision,"
+            f" 'approve' or 'deny' for all of them, not {decisions!r}"
         )
         raise UsageError(msg)
     unknown, missing = set(decisions) - set(ids), set(ids) - set(decisions)
