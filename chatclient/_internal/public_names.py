@@ -272,7 +272,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     "chatclient.durable": {
         "chatclient.durable.client": "DurableClient DurableRequest",
         "chatclient.durable.engine": "Engine",
-        "chatclient.durable.events": "DurableEvent RoundRestarted",
+        "chatclient.durable.events": "DurableEvent RoundRestarted TurnDecided",
         "chatclient.durable.handle": "DurableTurn TurnState TurnStatus",
         "chatclient.durable.launching": "connect launch",
         "chatclient.durable.map": "MapResult TurnMap",
@@ -288,6 +288,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.durable.results": "TurnResult",
     },
     "chatclient.services": {
+        "chatclient.chat.ui_events": "UI_STATE UiData UiState",
         "chatclient.services.markers": "MemoryId system_message user_message",
         "chatclient.services.results": "Result",
         "chatclient.services.service": "ai_service",
@@ -296,7 +297,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.services.web.page": "web_app",
         "chatclient.services.web.pending_turns": "InMemoryPendingTurns PendingTurnStore",
         "chatclient.services.web.pending_turns_sql": "SqlPendingTurns",
-        "chatclient.services.web.ui_events": "UI_STATE UiData UiState",
     },
     "chatclient.observability": {
         "chatclient.observability.log_fields": "log_fields",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chatclient.durable.events import (
         DurableEvent as DurableEvent,
         RoundRestarted as RoundRestarted,
+        TurnDecided as TurnDecided,
     )
     from chatclient.durable.handle import (
         DurableTurn as DurableTurn,

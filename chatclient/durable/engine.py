@@ -1,15 +1,21 @@
 """The engine of durable turns in this process: DBOS, which runs turns, or a connection to it."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from chatclient.durable.extra import DBOS, DBOSClient, SetWorkflowID, WorkflowStatus, dbos_errors
-from chatclient.durable.workflow import EVENTS, PUBLISH_SECONDS, WORKFLOW, run_turn
+from chatclient.durable.extra import (
+    DBOS,
+    DBOSClient,
+    SetWorkflowAttributes,
+    SetWorkflowID,
+    WorkflowStatus,
+    dbos_errors,
+)
+from chatclient.durable.workflow import EVENTS, WORKFLOW, run_turn
 from chatclient.errors import UsageError
 
 T = TypeVar("T")
@@ -90,17 +96,23 @@ class Engine:
             msg = f"a turn in queue {name!r} {needed} per key"
             raise UsageError(msg)
 
-    def start(self, id: str, data: dict[str, Any], how: Enqueued, *, reject: bool = False) -> bool:
+    def start(
+        self,
+        id: str,
+        data: dict[str, Any],
+        how: Enqueued,
+        *,
+        reject: bool = False,
+        attributes: dict[str, Any] | None = None,
+    ) -> bool:
         """Start a segment of a turn; return whether the id was new, if *reject*."""
-        here = self.runs_turns and how == Enqueued() and not reject
+        policy: Literal["reject"] | None = "reject" if reject else None
 
         def run_here() -> None:
-            with SetWorkflowID(id):
+            new_id = SetWorkflowID(id, workflow_id_reuse_policy=policy)
+            with new_id, SetWorkflowAttributes(attributes):
                 DBOS.start_workflow(run_turn, data)
 
-        if here:
-            outside(run_here)
-            return True
         options: dict[str, Any] = {
             "workflow_name": WORKFLOW,
             "workflow_id": id,
@@ -108,7 +120,8 @@ class Engine:
             "priority": how.priority,
             "delay_seconds": how.delay,
             "queue_partition_key": how.limit_key,
-            "workflow_id_reuse_policy": "reject" if reject else None,
+            "workflow_id_reuse_policy": policy,
+            "attributes": attributes,
         }
         options = {name: value for name, value in options.items() if value is not None}
         enqueue = (
@@ -117,7 +130,10 @@ class Engine:
             else self._control.enqueue
         )
         try:
-            outside(enqueue, options, data)
+            if self.runs_turns and how == Enqueued():
+                outside(run_here)
+            else:
+                outside(enqueue, options, data)
         except dbos_errors.DBOSWorkflowIDInUseError:
             return False
         return True
@@ -140,17 +156,27 @@ class Engine:
         outside(self._control.delete_workflows, ids)
 
     def set_attributes(self, id: str, attributes: dict[str, Any]) -> None:
-        """Set attributes of the workflow *id*."""
-        outside(self._control.update_workflow_attributes, id, attributes)
+        """Set attributes of the workflow *id*, and keep others."""
+        outside(lambda: self._control.update_workflow_attributes(id, attributes, merge=True))
 
-    def events(self, id: str) -> Iterator[Any]:
-        """Yield the published events of the workflow *id*, until it has ended."""
-        stream = outside(
-            lambda: self._control.read_stream(id, EVENTS, polling_interval_sec=PUBLISH_SECONDS)
-        )
-        with closing(stream):
-            while (events := outside(lambda: next(stream, None))) is not None:
-                yield from events
+    def events(self, id: str, offset: int) -> tuple[list[Any], bool]:
+        """Return what the workflow *id* has published from *offset* on, and whether that is all.
+
+        Each value is a list of events.
+        """
+
+        def read() -> tuple[list[Any], bool]:
+            found: list[Any] = []
+            try:
+                for value in self._control.read_stream(
+                    id, EVENTS, offset=offset, timeout_seconds=0.0
+                ):
+                    found.append(value)  # noqa: PERF402 - kept if the next one raises
+            except dbos_errors.DBOSStreamTimeoutError:
+                return found, False
+            return found, True
+
+        return outside(read)
 
     def close(self, drain_seconds: float = 0.0) -> None:
         """Stop; turns that still run after *drain_seconds* are continued by other processes."""

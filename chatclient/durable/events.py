@@ -25,6 +25,11 @@ from chatclient.chat.serialization import (
     response_from_dict,
     response_to_dict,
 )
+from chatclient.chat.tool import ToolProgress
+from chatclient.chat.ui_events import UiData, UiState
+from chatclient.durable.recorded_errors import error_from_dict, error_to_dict, json_form
+from chatclient.tools.execution.approval import Decision
+from chatclient.tools.pending_turn import PendingTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +37,24 @@ class RoundRestarted:
     """A model call begins again, after a crash or an error: its earlier events are void."""
 
 
-DurableEvent: TypeAlias = StreamEvent | RoundRestarted
+@dataclass(frozen=True, slots=True)
+class TurnDecided:
+    """A turn that waited continues, with decisions.
+
+    Attributes:
+        turn: The turn that waited.
+        decisions: The decisions about its calls.
+    """
+
+    turn: PendingTurn
+    decisions: Mapping[str, Decision]
+
+
+DurableEvent: TypeAlias = StreamEvent | RoundRestarted | TurnDecided | UiState | UiData
 """An event of a durable turn."""
 
 
-def event_to_dict(event: StreamEvent | str) -> dict[str, Any] | None:
+def event_to_dict(event: object) -> dict[str, Any] | None:
     """Return *event* as JSON values, or None if it is not published; a text is a step's name."""
     match event:
         case str():
@@ -49,44 +67,91 @@ def event_to_dict(event: StreamEvent | str) -> dict[str, Any] | None:
             return {"type": "tool_call", "id": id, "name": name}
         case ToolRunStarted(tool_call=call, attempt=attempt):
             return {"type": "tool_run", "call": call_to_dict(call), "attempt": attempt}
-        case ToolCallFinished(tool_call=call, response=response, attempt=attempt):
+        case RoundEnded(response=response):
+            return {"type": "round", "response": response_to_dict(response)}
+        case _:
+            return _tool_event_to_dict(event)
+
+
+def _tool_event_to_dict(event: object) -> dict[str, Any] | None:
+    match event:
+        case ToolCallFinished(tool_call=call, response=response, error=error):
             return {
                 "type": "tool_finished",
                 "call": call_to_dict(call),
                 "response": tool_response_to_dict(response),
-                "attempt": attempt,
+                "seconds": event.seconds,
+                "attempt": event.attempt,
+                "error": None if error is None else error_to_dict(error),
             }
-        case RoundEnded(response=response):
-            return {"type": "round", "response": response_to_dict(response)}
+        case ToolProgress(tool_call_id=id, tool_name=name, event=inner):
+            made = _progress_to_dict(inner)
+            return None if made is None else {"type": "progress", "id": id, "name": name, **made}
+        case UiState(value=value):
+            return {"type": "ui_state", "value": value}
+        case UiData(name=name, value=value, id=id, transient=transient):
+            data = {"name": name, "value": value, "id": id, "transient": transient}
+            return {"type": "ui_data", **data}
     return None
 
 
-def events_from_dicts(values: Iterable[Mapping[str, Any]]) -> Iterator[DurableEvent]:
-    """Yield the events in *values*, results of `event_to_dict`."""
-    begun: set[str] = set()
-    for value in values:
-        match value["type"]:
-            case "step":
-                if value["name"] in begun:
-                    yield RoundRestarted()
-                begun.add(value["name"])
-            case "text":
-                yield TextDelta(value["text"])
-            case "reasoning":
-                yield ReasoningDelta(value["text"])
-            case "tool_call":
-                yield ToolCallStarted(value["id"], value["name"])
-            case "tool_run":
-                yield ToolRunStarted(call_from_dict(value["call"]), value["attempt"])
-            case "tool_finished":
-                call, response = call_from_dict(value["call"]), value["response"]
-                yield ToolCallFinished(
-                    call, tool_response_from_dict(response), attempt=value["attempt"]
-                )
-            case "round":
-                yield RoundEnded(response_from_dict(value["response"]))
-            case _:
-                pass  # of a newer version
+def _progress_to_dict(event: object) -> dict[str, Any] | None:
+    if not isinstance(event, str) and (made := event_to_dict(event)) is not None:
+        return {"event": made}
+    value = json_form(event, None)
+    return None if value is None else {"value": value}
+
+
+class EventReader:
+    """Reads the events of a segment from JSON values."""
+
+    def __init__(self) -> None:
+        self._begun: set[str] = set()
+
+    def events(self, values: Iterable[Mapping[str, Any]]) -> Iterator[DurableEvent]:
+        """Yield the events in *values*, the next results of `event_to_dict`."""
+        for value in values:
+            if value["type"] != "step":
+                yield from _event(value)
+                continue
+            if value["name"] in self._begun:
+                yield RoundRestarted()
+            self._begun.add(value["name"])
+
+
+def _event(value: Mapping[str, Any]) -> Iterator[DurableEvent]:
+    match value["type"]:
+        case "text":
+            yield TextDelta(value["text"])
+        case "reasoning":
+            yield ReasoningDelta(value["text"])
+        case "tool_call":
+            yield ToolCallStarted(value["id"], value["name"])
+        case "tool_run":
+            yield ToolRunStarted(call_from_dict(value["call"]), value["attempt"])
+        case "round":
+            yield RoundEnded(response_from_dict(value["response"]))
+        case _:
+            yield from _tool_event(value)
+
+
+def _tool_event(value: Mapping[str, Any]) -> Iterator[DurableEvent]:
+    match value["type"]:
+        case "tool_finished":
+            call, response = call_from_dict(value["call"]), value["response"]
+            error = None if value["error"] is None else error_from_dict(value["error"])
+            numbers = value["seconds"], value["attempt"]
+            yield ToolCallFinished(call, tool_response_from_dict(response), *numbers, error)
+        case "progress":
+            inner = _event(value["event"]) if "event" in value else (value["value"],)
+            for event in inner:
+                yield ToolProgress(value["id"], value["name"], event)
+        case "ui_state":
+            yield UiState(value["value"])
+        case "ui_data":
+            yield UiData(value["name"], value["value"], value["id"], value["transient"])
+        case _:
+            pass  # of a newer version
 
 
 def call_to_dict(call: ToolCall) -> dict[str, Any]:

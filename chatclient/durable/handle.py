@@ -3,17 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from chatclient.durable.events import DurableEvent, events_from_dicts
-from chatclient.durable.results import (
-    TurnResult,
-    decisions_to_dict,
-    last_event,
-    result_from_dict,
-)
+from chatclient.chat.serialization import message_from_dict
+from chatclient.chat.turn import TURN_KEY, Turn
+from chatclient.durable.event_cursor import EventCursor
+from chatclient.durable.events import DurableEvent
+from chatclient.durable.results import TurnResult, decisions_to_dict, result_from_dict
 from chatclient.errors import DurableTurnError, TurnCancelledError, TurnVersionError, UsageError
 from chatclient.tools.execution.approval import Decision, Decisions, decisions_for
 from chatclient.tools.pending_turn import PendingTurn
@@ -120,36 +117,80 @@ class DurableTurn:
             ChatClientError: The turn failed; the error is that of its request.
         """
         polls = _Polls(timeout)
-        while (result := self._result_so_far()) is None:
+        while (result := self.result_so_far()) is None:
             time.sleep(polls.next_pause())
         return result
 
     async def aresult(self, timeout: float | None = None) -> TurnResult:  # noqa: ASYNC109
         """Wait until the turn has ended; see `result`."""
         polls = _Polls(timeout)
-        while (result := await asyncio.to_thread(self._result_so_far)) is None:  # noqa: ASYNC110
+        while (result := await asyncio.to_thread(self.result_so_far)) is None:  # noqa: ASYNC110
             await asyncio.sleep(polls.next_pause())
         return result
 
-    def events(self) -> Generator[DurableEvent, None, None]:
+    def events(self, *, after_decisions: bool = False) -> Generator[DurableEvent, None, None]:
         """Yield the events of the turn from its beginning, until it has ended or waits.
 
-        The last one is `Done` or `ApprovalNeeded`; it is the only one unless the turn was started
-        with `streaming=True`.
+        The last one is `Done`, and before it comes `ApprovalNeeded` if the turn waits; there are no
+        others unless the turn was started with `streaming=True`.
+
+        Args:
+            after_decisions: Whether to leave out what precedes the last decisions.
 
         Raises:
             ChatClientError: The turn failed, as in `result`.
         """
-        segment = self._segment()
-        for number in range(1, segment.number + 1):
-            yield from events_from_dicts(self.engine.events(segment_id(self.id, number)))
-        yield last_event(self.result())
+        cursor, polls = self._cursor(after_decisions=after_decisions), _Polls(None)
+        while not cursor.ended:
+            events = cursor.read()
+            yield from events
+            if not events:
+                time.sleep(polls.next_pause())
+            else:
+                polls = _Polls(None)
 
-    async def aevents(self) -> AsyncGenerator[DurableEvent, None]:
-        """Yield the events of the turn; see `events`."""
-        with closing(self.events()) as events:
-            while (event := await asyncio.to_thread(lambda: next(events, None))) is not None:
+    async def aevents(self, *, after_decisions: bool = False) -> AsyncGenerator[DurableEvent, None]:
+        """Yield the events of the turn; see `events`. No thread waits for them."""
+        cursor = await asyncio.to_thread(self._cursor, after_decisions=after_decisions)
+        polls = _Polls(None)
+        while not cursor.ended:
+            events = await asyncio.to_thread(cursor.read)
+            for event in events:
                 yield event
+            if not events:
+                await asyncio.sleep(polls.next_pause())
+            else:
+                polls = _Polls(None)
+
+    def _cursor(self, *, after_decisions: bool) -> EventCursor:
+        number = self._segment().number if after_decisions else 1
+        return EventCursor(self, number, streaming=self._first_input()["streaming"])
+
+    def published(self, segment: int, offset: int) -> tuple[list[Any], bool]:
+        """Return what a segment has published from *offset* on, and whether that is all."""
+        return self.engine.events(segment_id(self.id, segment), offset)
+
+    def input_of(self, segment: int) -> Mapping[str, Any] | None:
+        """Return what the segment was started with, or None if there is no such segment."""
+        found = self.engine.statuses(workflow_ids=[segment_id(self.id, segment)], load_output=False)
+        return _input_of(found[0]) if found else None
+
+    def _first_input(self) -> Mapping[str, Any]:
+        found = self.input_of(1)
+        if found is None:
+            raise self._missing()
+        return found
+
+    def record(self) -> Turn:
+        """Return the record of the turn at its beginning, which has the messages of the request.
+
+        Raises:
+            UsageError: There is no such turn.
+        """
+        request = self._first_input()["request"]
+        turn = Turn.of({TURN_KEY: self.id, **request["params"]})
+        turn.request_messages = tuple(message_from_dict(each) for each in request["messages"])
+        return turn
 
     def decide(self, decisions: Decisions) -> None:
         """Continue a turn that waits, with decisions about its calls; applied once.
@@ -232,18 +273,19 @@ class DurableTurn:
             if len(found) < _SEGMENTS_AT_ONCE:
                 break
         if last is None:
-            msg = f"there is no durable turn {self.id!r} in this database"
-            raise UsageError(msg)
+            raise self._missing()
         self._known = last.number
         return last
+
+    def _missing(self) -> UsageError:
+        return UsageError(f"there is no durable turn {self.id!r} in this database")
 
     def _continue(self, segment: _Segment, changes: dict[str, Any]) -> bool:
         """Start the segment after *segment*; return False if there is one already."""
         from chatclient.durable.engine import Enqueued  # noqa: PLC0415 - an extra
 
         (status,) = self.engine.statuses(workflow_ids=[segment.id])
-        assert status.input is not None  # noqa: S101 - all workflows have one
-        (data,) = status.input["args"]
+        data = _input_of(status)
         left = output_of(status)["seconds_left"]
         data = {
             **data,
@@ -256,7 +298,7 @@ class DurableTurn:
         id = segment_id(self.id, segment.number + 1)
         return self.engine.start(id, data, how, reject=True)
 
-    def _result_so_far(self) -> TurnResult | None:
+    def result_so_far(self) -> TurnResult | None:
         """Return the result, or None while the turn is running.
 
         Raises:
@@ -323,6 +365,14 @@ def output_of(status: "WorkflowStatus") -> Mapping[str, Any]:
     """Return the output of a workflow that has succeeded."""
     output: Mapping[str, Any] = status.output or {}
     return output
+
+
+def _input_of(status: "WorkflowStatus") -> Mapping[str, Any]:
+    """Return the input of a workflow."""
+    assert status.input is not None  # noqa: S101 - all workflows have one
+    (data,) = status.input["args"]
+    found: Mapping[str, Any] = data
+    return found
 
 
 class _Polls:

@@ -1,6 +1,6 @@
 """`RecordedModel`: the advisor next to the model that records its calls."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,15 @@ from chatclient.chain.chain import (
     turn_of,
 )
 from chatclient.chain.model_call import count_replayed
-from chatclient.chat.events import RoundEnded, events_of
+from chatclient.chat.events import RoundEnded, ToolCallFinished, events_of
+from chatclient.chat.messages import Message
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.serialization import response_from_dict, response_to_dict
 from chatclient.durable.recorded_errors import error_from_dict, error_to_dict
 from chatclient.durable.recording import Publisher, Recording
 from chatclient.errors import ProviderError
 from chatclient.runtime.runtime import Runtime
+from chatclient.tools.pending_turn import answered_in
 
 _LONGEST_EXPONENT = 32
 
@@ -114,8 +116,11 @@ class RecordedModel:
         publisher = self._recording.publisher
         if publisher is None:
             return await call_next(request)
+        for event in _results(turn_of(request).rounds):
+            if event.tool_call.id not in self._recording.published:
+                await publisher.publish(event)
         await publisher.publish(name)
-        response = await call_next(request.mutate(runtime=_publishing(request.runtime, publisher)))
+        response = await call_next(request.mutate(runtime=publishing(request.runtime, publisher)))
         if not request.runtime.streaming:
             for event in _events_of(response.chat_response):
                 await publisher.publish(event)
@@ -123,7 +128,13 @@ class RecordedModel:
         return response
 
 
-def _publishing(runtime: Runtime, publisher: Publisher) -> Runtime:
+def _results(rounds: Sequence[Message]) -> Iterator[ToolCallFinished]:
+    """Yield the results of the last round: of calls that were not run, too."""
+    for call, response in answered_in(rounds[-2:]):
+        yield ToolCallFinished(call, response)
+
+
+def publishing(runtime: Runtime, publisher: Publisher) -> Runtime:
     """Return *runtime* with an emitter that publishes the events as well."""
 
     async def emit(event: Any) -> None:

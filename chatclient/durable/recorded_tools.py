@@ -1,5 +1,6 @@
 """`RecordedTools`: the outermost tool interceptor, which records the results of tools."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from chatclient.chat.messages import ToolResponse, ToolResponseMessage
 from chatclient.chat.serialization import message_from_dict, message_to_dict
 from chatclient.chat.tool import ToolContext, ToolResult
 from chatclient.durable.recorded_errors import error_from_dict, error_to_dict, json_form
+from chatclient.durable.recorded_model import publishing
 from chatclient.durable.recording import Recording
 from chatclient.errors import ToolInterruptedError
 from chatclient.tools.execution.interceptors import NextTool, ToolInvocation
@@ -39,12 +41,13 @@ class RecordedTools:
 
         async def run_tool() -> dict[str, Any]:
             nonlocal outcome
+            began = time.monotonic()
             try:
                 self._recording.check_deadline()
                 outcome = await self._run(invocation, call_next, interrupted=begun)
             except Exception as error:  # noqa: BLE001 - recorded, and raised below
                 outcome = error
-            await self._publish(invocation, outcome)
+            await self._publish(invocation, outcome, time.monotonic() - began)
             return {**_outcome_to_dict(outcome), **_context_to_dict(context)}
 
         recorded, replayed = await self._recording.step(f"tool {key}", run_tool)
@@ -61,6 +64,9 @@ class RecordedTools:
         self, invocation: ToolInvocation, call_next: NextTool, *, interrupted: bool
     ) -> ToolResult:
         if not interrupted:
+            publisher, context = self._recording.publisher, invocation.context
+            if publisher is not None:
+                context.runtime = publishing(context.runtime, publisher)
             return await call_next(invocation)
         if self._recording.on_interrupted == "ask":
             raise _Interrupted
@@ -71,15 +77,19 @@ class RecordedTools:
         )
         raise ToolInterruptedError(msg, tool_name=name)
 
-    async def _publish(self, invocation: ToolInvocation, outcome: ToolResult | Exception) -> None:
+    async def _publish(
+        self, invocation: ToolInvocation, outcome: ToolResult | Exception, seconds: float
+    ) -> None:
         publisher, call = self._recording.publisher, invocation.tool_call
         if publisher is None or isinstance(outcome, ApprovalRequired):
             return
-        if isinstance(outcome, Exception):
-            outcome = ToolResult(str(outcome), is_error=True)
-        response = ToolResponse(call.id, call.name, outcome.text, outcome.is_error)
+        error = outcome if isinstance(outcome, Exception) else None
+        result = ToolResult(str(outcome), is_error=True) if error is not None else outcome
+        assert isinstance(result, ToolResult)  # noqa: S101 - for type checkers
+        response = ToolResponse(call.id, call.name, result.text, result.is_error)
         attempt = invocation.context.attempt
-        await publisher.publish(ToolCallFinished(call, response, attempt=attempt))
+        self._recording.published.add(call.id)
+        await publisher.publish(ToolCallFinished(call, response, seconds, attempt, error))
         await publisher.flush()
 
 

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol
 
 from chatclient._internal.checks import check_choice
-from chatclient.chat.events import StreamEvent
 from chatclient.chat.turn import Work
 from chatclient.durable.recorded_errors import error_from_dict, error_to_dict
 from chatclient.errors import ChatMemoryUnavailableError, DeadlineExceededError
@@ -51,8 +50,11 @@ class StepRecorder(Protocol):
 class Publisher(Protocol):
     """Receives the events of steps while they run, for consumers in other processes."""
 
-    async def publish(self, event: StreamEvent | str) -> None:
-        """Add *event*; a text is the name of a step that begins, perhaps not for the first time."""
+    async def publish(self, event: object) -> None:
+        """Add *event*; a text is the name of a step that begins, perhaps not for the first time.
+
+        Besides the events of the library there may be others, which tools emit.
+        """
         ...
 
     async def flush(self) -> None:
@@ -79,6 +81,7 @@ class Recording:
 
     Attributes:
         interrupted: The ids of calls that wait for a decision because they were interrupted.
+        published: The ids of calls whose results this execution has published.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class Recording:
         self.on_interrupted = on_interrupted
         self.publisher = publisher
         self.interrupted: list[str] = []
+        self.published: set[str] = set()
         self._recorder = recorder
         self._deadline = deadline
         self._time = time.time() if started is None else started

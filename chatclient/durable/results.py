@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from chatclient.chain.chain import ChatClientResponse
-from chatclient.chat.events import ApprovalNeeded, Done
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.serialization import response_from_dict, response_to_dict
 from chatclient.client.accessors import executions_in, pending_in, require_answer
@@ -86,13 +85,6 @@ def result_from_dict(data: Mapping[str, Any]) -> TurnResult:
         tuple(data["interrupted"]),
         tuple(_execution_from_dict(each) for each in data["executions"]),
     )
-
-
-def last_event(result: TurnResult) -> ApprovalNeeded | Done:
-    """Return the event at the end of a segment with *result*."""
-    if result.pending_turn is not None:
-        return ApprovalNeeded(result.pending_turn)
-    return Done(result.chat_response, executions=result.tool_executions)
 
 
 def _execution_to_dict(execution: ToolExecution) -> dict[str, Any]:

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from chatclient.chat.events import StreamEvent, TextDelta
+from chatclient.chat.events import TextDelta
+from chatclient.chat.tool import ToolProgress
 from chatclient.durable.dbos_steps import DbosSteps
 from chatclient.durable.events import event_to_dict
 from chatclient.durable.extra import DBOS
@@ -46,16 +48,16 @@ class _StreamPublisher:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._events: list[StreamEvent | str] = []
+        self._events: list[object] = []
         self._timer: asyncio.Task[None] | None = None  # until the next write
 
-    async def publish(self, event: StreamEvent | str) -> None:
+    async def publish(self, event: object) -> None:
         """Add an event, or the name of a step."""
-        last = self._events[-1] if self._events else None
-        if isinstance(event, TextDelta) and isinstance(last, TextDelta):
-            self._events[-1] = TextDelta(last.text + event.text)
-        else:
+        joined = _joined(self._events[-1], event) if self._events else None
+        if joined is None:
             self._events.append(event)
+        else:
+            self._events[-1] = joined
         if self._timer is None:
             self._timer = asyncio.create_task(self._write_later())
 
@@ -83,6 +85,17 @@ class _StreamPublisher:
             except BaseException:
                 self._events = [*events, *self._events]
                 raise
+
+
+def _joined(last: object, event: object) -> object | None:
+    """Return one event for two that follow each other, or None; also for those of an agent."""
+    match last, event:
+        case TextDelta(text=text), TextDelta(text=more):
+            return TextDelta(text + more)
+        case ToolProgress(tool_call_id=id), ToolProgress() if event.tool_call_id == id:
+            inner = _joined(last.event, event.event)
+            return None if inner is None else replace(event, event=inner)
+    return None
 
 
 @DBOS.workflow(name=WORKFLOW)

@@ -5,6 +5,11 @@ from typing import TYPE_CHECKING
 from chatclient._internal.public_names import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient.chat.ui_events import (
+        UI_STATE as UI_STATE,
+        UiData as UiData,
+        UiState as UiState,
+    )
     from chatclient.services.markers import (
         MemoryId as MemoryId,
         system_message as system_message,
@@ -32,11 +37,6 @@ if TYPE_CHECKING:
     )
     from chatclient.services.web.pending_turns_sql import (
         SqlPendingTurns as SqlPendingTurns,
-    )
-    from chatclient.services.web.ui_events import (
-        UI_STATE as UI_STATE,
-        UiData as UiData,
-        UiState as UiState,
     )
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

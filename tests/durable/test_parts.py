@@ -31,7 +31,7 @@ from chatclient.durable import (
     request_from_dict,
     request_to_dict,
 )
-from chatclient.durable.events import event_to_dict, events_from_dicts
+from chatclient.durable.events import EventReader, event_to_dict
 from chatclient.durable.worker import load
 from chatclient.errors import (
     ChatMemoryUnavailableError,
@@ -57,7 +57,7 @@ def test_events_as_json() -> None:
 
     values = json.loads(json.dumps([event_to_dict(event) for event in events]))
 
-    assert list(events_from_dicts([*values, {"type": "newer"}])) == [
+    assert list(EventReader().events([*values, {"type": "newer"}])) == [
         *(TextDelta("He"), RoundRestarted(), TextDelta("Hi"), ran, ReasoningDelta("hm"))
     ]
 

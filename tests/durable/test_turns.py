@@ -16,7 +16,7 @@ from chatclient import (
     tool,
 )
 from chatclient.advisors import MessageChatMemoryAdvisor
-from chatclient.durable import TurnRetries, durable, launch
+from chatclient.durable import TurnDecided, TurnRetries, durable, launch
 from chatclient.durable.workflow import runners
 from chatclient.errors import (
     AuthenticationError,
@@ -224,10 +224,14 @@ def test_publishes_events(make: Make) -> None:
     client = make(ScriptedModel(REFUND, "Done."), Shop(), interceptors=[ToolApproval()])
     turn = client.start("Refund", streaming=True)
 
-    *_, last = turn.events()
-    assert isinstance(last, ApprovalNeeded)
+    *_, waits, last = turn.events()
+    assert isinstance(waits, ApprovalNeeded)
+    assert isinstance(last, Done)
     turn.decide("approve")
     events = list(turn.events())
+    (decided,) = [each for each in events if isinstance(each, TurnDecided)]
+    assert [each.approved for each in decided.decisions.values()] == [True]
+    assert list(turn.events(after_decisions=True)) == events[events.index(decided) + 1 :]
 
     assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "Done."
     assert [e.response.data for e in events if isinstance(e, ToolCallFinished)] == ["refunded 7"]

@@ -32,6 +32,7 @@ from ag_ui.core import (
 )
 
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.ui_events import UiData, UiState
 from chatclient.services.web.ag_ui_messages import ag_ui_messages, tool_message_id
 from chatclient.services.web.ai_sdk_stream import json_or_text
 from chatclient.services.web.external_calls import external_calls_in
@@ -52,7 +53,6 @@ from chatclient.services.web.parts import (
     TurnEnded,
     TurnWaits,
 )
-from chatclient.services.web.ui_events import UiData, UiState
 from chatclient.tools.pending_turn import PendingTurn
 
 _RESPONSE_SCHEMA = {

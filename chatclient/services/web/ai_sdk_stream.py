@@ -6,6 +6,7 @@ from typing import Any, assert_never
 from chatclient._internal.json import dumps, loads
 from chatclient.chat.messages import ToolCall, ToolResponse
 from chatclient.chat.response import FinishReason
+from chatclient.chat.ui_events import UiData, UiState
 from chatclient.services.web.external_calls import external_calls_in
 from chatclient.services.web.part_reader import PartReader
 from chatclient.services.web.parts import (
@@ -24,7 +25,6 @@ from chatclient.services.web.parts import (
     TurnEnded,
     TurnWaits,
 )
-from chatclient.services.web.ui_events import UiData, UiState
 from chatclient.tools.pending_turn import PendingTurn
 
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}

@@ -21,6 +21,7 @@ from chatclient.chat.events import (
 from chatclient.chat.messages import AssistantMessage, Media, Message, ToolCall, ToolResponse
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import ToolProgress
+from chatclient.chat.ui_events import UiData, UiState
 from chatclient.errors import McpServerError, ToolDeniedError, ToolError, ToolExecutionError
 from chatclient.observability.trail import Trail
 from chatclient.services.web.message_ids import MessageIds
@@ -41,7 +42,6 @@ from chatclient.services.web.parts import (
     TurnEnded,
     TurnWaits,
 )
-from chatclient.services.web.ui_events import UiData, UiState
 from chatclient.tools.pending_turn import PendingTurn
 
 _FAILED = "The tool failed."

@@ -5,8 +5,8 @@ from typing import Literal, TypeAlias
 
 from chatclient.chat.messages import Media, ToolCall, ToolResponse
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.ui_events import UiData, UiState
 from chatclient.observability.trail import Trail
-from chatclient.services.web.ui_events import UiData, UiState
 from chatclient.tools.pending_turn import PendingTurn
 
 BlockKind = Literal["text", "reasoning"]

@@ -5,11 +5,11 @@ from itertools import takewhile
 
 from chatclient.chain.chain import is_memory
 from chatclient.chat.messages import Message, UserMessage
+from chatclient.chat.ui_events import UI_STATE
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.memory.conversation import repair_conversation
 from chatclient.services.web.external_calls import external_calls_in
 from chatclient.services.web.incoming import Incoming, InvalidInputError
-from chatclient.services.web.ui_events import UI_STATE
 from chatclient.tools.execution.approval import Decision
 from chatclient.tools.pending_turn import PendingTurn
 
