@@ -468,6 +468,18 @@ class TurnVersionError(DurableTurnError):
         self.missing_tools = tuple(missing_tools)
 
 
+class ConversationBusyError(DurableTurnError):
+    """The last turn of the conversation has not ended; nothing was started.
+
+    Attributes:
+        state: Its state, a `TurnState`: `queued`, `running` or `waiting`.
+    """
+
+    def __init__(self, message: str, *, turn_id: str, state: str) -> None:
+        super().__init__(message, turn_id=turn_id)
+        self.state = state
+
+
 class RecordedError(ChatClientError):
     """A recorded error whose class, named `kind`, is not known in this process."""
 

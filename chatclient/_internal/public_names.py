@@ -271,6 +271,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "chatclient.durable": {
         "chatclient.durable.client": "DurableClient DurableRequest",
+        "chatclient.durable.conversation": "DurableConversation",
         "chatclient.durable.engine": "Engine",
         "chatclient.durable.events": "DurableEvent RoundRestarted TurnDecided",
         "chatclient.durable.handle": "DurableTurn TurnState TurnStatus",

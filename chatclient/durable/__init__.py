@@ -9,6 +9,9 @@ if TYPE_CHECKING:
         DurableClient as DurableClient,
         DurableRequest as DurableRequest,
     )
+    from chatclient.durable.conversation import (
+        DurableConversation as DurableConversation,
+    )
     from chatclient.durable.engine import (
         Engine as Engine,
     )

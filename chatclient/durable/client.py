@@ -11,6 +11,7 @@ from chatclient._internal.checks import checked_id, seconds
 from chatclient.chat.model import PromptLike
 from chatclient.client.options import complete_options
 from chatclient.client.request import ChatClientRequestSpec
+from chatclient.durable.conversation import DurableConversation
 from chatclient.durable.handle import DurableTurn, turn_id
 from chatclient.durable.map import TurnMap
 from chatclient.durable.requests import request_to_dict, tool_names
@@ -23,7 +24,7 @@ from chatclient.tools.pending_turn import PendingTurn
 
 if TYPE_CHECKING:  # it imports most of the package; and the engine needs the extra
     from chatclient.client.client import ChatClient
-    from chatclient.durable.engine import Engine
+    from chatclient.durable.engine import Engine, Enqueued
 
 DurableRequest = ChatClientRequestSpec | PromptLike
 """A request of the client, or what `client.prompt(...)` takes."""
@@ -86,15 +87,30 @@ class DurableClient:
             UsageError: The request cannot be stored, there is no such queue, or this process has no
                 engine.
         """
-        from chatclient.durable.engine import Enqueued, current_engine  # noqa: PLC0415 - an extra
+        from chatclient.durable.engine import Enqueued  # noqa: PLC0415 - an extra
 
-        engine = current_engine()
+        key = uuid4().hex if key is None else checked_id(key, "the key of a turn")
         wait = None if delay is None else seconds("delay", delay)
         how = Enqueued(queue, priority, wait, limit_key)
+        turn, _ = self.start_turn(self.request_of(prompt), key, how, streaming=streaming)
+        return turn
+
+    def start_turn(
+        self,
+        request: ChatClientRequestSpec,
+        key: str,
+        how: "Enqueued",
+        *,
+        streaming: bool,
+        reject: bool = False,
+        attributes: dict[str, Any] | None = None,
+    ) -> tuple[DurableTurn, bool]:
+        """Start a turn; return its handle and, if *reject*, whether its key was new."""
+        from chatclient.durable.engine import current_engine  # noqa: PLC0415 - an extra
+
+        engine = current_engine()
         engine.check_queue(how)
-        request = self._request(prompt)
         limit = request.settings.deadline
-        key = uuid4().hex if key is None else checked_id(key, "the key of a turn")
         id = turn_id(self.name, key)
         now = time.time()
         data = {
@@ -106,11 +122,11 @@ class DurableClient:
             "deadline": None if limit is None else now + limit,
             "tools": tool_names(self._pipeline),
             "streaming": streaming,
-            "queue": queue,
+            "queue": how.queue,
             "resume": None,
         }
-        engine.start(id, data, how)
-        return self._handle(engine, id)
+        is_new = engine.start(id, data, how, reject=reject, attributes=attributes)
+        return self._handle(engine, id), is_new
 
     async def astart(self, prompt: DurableRequest, **how: Any) -> DurableTurn:
         """Start a turn; see `start`, which has the same arguments."""
@@ -178,10 +194,19 @@ class DurableClient:
             raise UsageError(msg)
         return self._handle(current_engine(), turn_id(self.name, key or "") if id is None else id)
 
+    def conversation(self, id: str) -> DurableConversation:
+        """Return the durable turns of the conversation *id*, one of which runs at a time."""
+        return DurableConversation(self, checked_id(id, "the id of a conversation"))
+
     def _handle(self, engine: "Engine", id: str) -> DurableTurn:
         return DurableTurn(engine, id, self._check_decisions)
 
-    def _request(self, prompt: DurableRequest) -> ChatClientRequestSpec:
+    def request_of(self, prompt: DurableRequest) -> ChatClientRequestSpec:
+        """Return the request that *prompt* is or stands for.
+
+        Raises:
+            UsageError: It is a request of another client.
+        """
         if not isinstance(prompt, ChatClientRequestSpec):
             return self.client.prompt(prompt)
         if prompt.pipeline is not self._pipeline:

@@ -48,6 +48,7 @@ class Engine:
         control: DBOS, if this process runs turns; otherwise a client of DBOS.
         application: The name of the application.
         runs_turns: Whether this process runs turns.
+        has_attributes: Whether the database finds turns by their attributes: SQLite does not.
         close: Called by `close` with the seconds to wait for running turns.
     """
 
@@ -57,9 +58,11 @@ class Engine:
         application: str,
         *,
         runs_turns: bool,
+        has_attributes: bool,
         close: Callable[[float], None],
     ) -> None:
         self._control: Any = control
+        self._has_attributes = has_attributes
         self._default_queue = default_queue(application)
         self.runs_turns = runs_turns
         self._close = close
@@ -146,6 +149,14 @@ class Engine:
     def statuses(self, **filters: Any) -> list[WorkflowStatus]:
         """Return the workflows that match the filters of `DBOS.list_workflows`."""
         return outside(lambda: self._control.list_workflows(**filters))
+
+    def newest(self, attributes: dict[str, str], prefix: str) -> str | None:
+        """Return the id of the newest workflow with *attributes*, or with a *prefix* of its id."""
+        by: dict[str, Any] = (
+            {"attributes": attributes} if self._has_attributes else {"workflow_id_prefix": prefix}
+        )
+        found = self.statuses(**by, sort_desc=True, limit=1, load_input=False, load_output=False)
+        return found[0].workflow_id if found else None
 
     def cancel(self, id: str) -> None:
         """Cancel the workflow *id*."""

@@ -104,7 +104,10 @@ def launch(
         raise
 
     close = partial(_stop, alive)
-    return set_engine(Engine(DBOS, application, runs_turns=True, close=close))
+    engine = Engine(
+        DBOS, application, runs_turns=True, has_attributes=_has_attributes(url), close=close
+    )
+    return set_engine(engine)
 
 
 def _take_over(silent: str) -> None:
@@ -145,12 +148,19 @@ def connect(database: str, *, application: str = APPLICATION) -> Engine:
         UsageError: This process has an engine already.
     """
     _check_no_engine()
+    url = _url(database)
     client = DBOSClient(
-        system_database_url=_url(database),
+        system_database_url=url,
         serializer=JsonSerializer(),
         application_name=application,
     )
-    engine = Engine(client, application, runs_turns=False, close=lambda _: client.destroy())
+    engine = Engine(
+        client,
+        application,
+        runs_turns=False,
+        has_attributes=_has_attributes(url),
+        close=lambda _: client.destroy(),
+    )
     return set_engine(engine)
 
 
@@ -174,6 +184,10 @@ def _url(database: str) -> str:
         msg = f"durable turns need PostgreSQL or SQLite, not {url.get_backend_name()!r}"
         raise UsageError(msg)
     return url.render_as_string(hide_password=False)
+
+
+def _has_attributes(url: str) -> bool:
+    return not url.startswith("sqlite")
 
 
 def _register(queue: TurnQueue) -> None:

@@ -16,10 +16,11 @@ from chatclient import (
     tool,
 )
 from chatclient.advisors import MessageChatMemoryAdvisor
-from chatclient.durable import TurnDecided, TurnRetries, durable, launch
+from chatclient.durable import DurableTurn, TurnDecided, TurnRetries, durable, launch
 from chatclient.durable.workflow import runners
 from chatclient.errors import (
     AuthenticationError,
+    ConversationBusyError,
     DeadlineExceededError,
     OverloadedError,
     TurnCancelledError,
@@ -417,3 +418,50 @@ def test_one_engine_per_process(make: Make) -> None:
         durable(client.client, name=client.name)
     with pytest.raises(UsageError, match="slash"):
         durable(client.client, name="a/b")
+
+
+def test_one_turn_of_a_conversation_at_a_time(make: Make) -> None:
+    """A turn of a conversation begins when the last one has ended; memory stores each once."""
+    memory = MessageWindowChatMemory()
+    advisor = MessageChatMemoryAdvisor(memory)
+    model = ScriptedModel(REFUND, "Done.", "Hello.", "Again.")
+    client = make(model, Shop(), interceptors=[ToolApproval()], advisors=[advisor])
+    conversation = client.conversation("c1")
+    assert conversation.last() is None
+
+    first = conversation.start("Refund")
+    first.result()
+    with pytest.raises(ConversationBusyError) as busy:
+        conversation.start("Hello?")
+    assert (busy.value.turn_id, busy.value.state) == (first.id, "waiting")
+    first.decide("approve")
+    first.result()
+    second = conversation.start("Hello?")
+    assert second.result().content() == "Hello."
+    last = client.conversation("c1").last()
+    assert last is not None
+    assert last.id == second.id
+    assert client.conversation("c2").last() is None
+
+    for turn in (first, second):
+        turn.delete()
+    assert conversation.last() is None
+    assert conversation.start("Hello?").result().content() == "Again."
+    assert [message.text for message in memory.get("c1")][-4:] == [
+        *("Hello?", "Hello.", "Hello?", "Again.")
+    ]
+
+
+async def test_concurrent_turns_of_a_conversation(make: Make) -> None:
+    """Of several turns that are started at the same time, one is."""
+    conversation = make(ScriptedModel("Hi.")).conversation("c1")
+    starts = [conversation.astart("Hello?") for _ in range(4)]
+
+    outcomes = await asyncio.gather(*starts, return_exceptions=True)
+
+    (started,) = [each for each in outcomes if isinstance(each, DurableTurn)]
+    assert sum(isinstance(each, ConversationBusyError) for each in outcomes) == 3
+    assert (await started.aresult()).content() == "Hi."
+    last = await conversation.alast()
+    assert last is not None
+    assert last.id == started.id
