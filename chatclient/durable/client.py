@@ -14,7 +14,7 @@ from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.conversation import DurableConversation
 from chatclient.durable.handle import DurableTurn, turn_id
 from chatclient.durable.map import TurnMap
-from chatclient.durable.requests import request_to_dict, tool_names
+from chatclient.durable.requests import request_from_dict, request_to_dict, tool_names
 from chatclient.durable.results import TurnResult
 from chatclient.errors import UsageError
 from chatclient.runtime.blocking import drive
@@ -217,10 +217,11 @@ class DurableClient:
             raise UsageError(msg)
         return prompt
 
-    def _check_decisions(self, pending: PendingTurn, decisions: dict[str, Decision]) -> None:
-        pipeline = self._pipeline
-        shared, defaults = pipeline.shared, pipeline.defaults
-        options = drive(complete_options(shared, defaults, pending.messages, BLOCKING))
+    def _check_decisions(
+        self, stored: Mapping[str, Any], pending: PendingTurn, decisions: dict[str, Decision]
+    ) -> None:
+        shared, settings = self._pipeline.shared, request_from_dict(self._pipeline, stored).settings
+        options = drive(complete_options(shared, settings, pending.messages, BLOCKING))
         drive(shared.manager.check_decisions(pending, decisions, options, BLOCKING))
 
 

@@ -34,7 +34,8 @@ _FIRST_POLL, _LONGEST_POLL, _SLOWER = 0.01, 0.5, 1.2  # seconds, seconds, factor
 
 _SEGMENTS_AT_ONCE, _TURNS_AT_ONCE = 4, 500
 
-CheckDecisions = Callable[[PendingTurn, dict[str, Decision]], None]
+CheckDecisions = Callable[[Mapping[str, Any], PendingTurn, dict[str, Decision]], None]
+"""Raises a `UsageError` if decisions cannot be applied; the first argument is the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ class DurableTurn:
             msg = f"turn {self.id!r} does not wait for decisions: it is {self.status().state}"
             raise UsageError(msg)
         given = decisions_for(pending, decisions)
-        self._check_decisions(pending, given)
+        self._check_decisions(self._first_input()["request"], pending, given)
         resume = {"turn": pending.to_json(), "decisions": decisions_to_dict(given)}
         if not self._continue(segment, {"resume": resume}):
             msg = f"turn {self.id!r} has been continued by other decisions"

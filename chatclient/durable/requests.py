@@ -1,6 +1,6 @@
 """Requests of durable turns: as JSON values, and with a recording."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +8,8 @@ from chatclient._internal.frozen import merged
 from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
 from chatclient.chat.options import NO_OPTIONS, ChatOptions
 from chatclient.chat.serialization import message_from_dict, message_to_dict
+from chatclient.chat.tool import ToolMetadata
+from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.chat.turn import AROUND_STORE, TURN_CLOCK, TURN_KEY
 from chatclient.client.pipeline import Pipeline
 from chatclient.client.request import ChatClientRequestSpec
@@ -18,6 +20,8 @@ from chatclient.durable.recorded_tools import RecordedTools
 from chatclient.durable.recording import Recording
 from chatclient.errors import UsageError
 from chatclient.tools.execution.manager import ToolCallingManager
+from chatclient.tools.function.data_tool import ExternalTool
+from chatclient.tools.sources import Resolved, ToolSource
 
 _MISSING = object()
 
@@ -83,7 +87,7 @@ def request_to_dict(request: ChatClientRequestSpec) -> dict[str, Any]:
     if settings.system != defaults.system:
         found["system"] = settings.system.render(settings.renderer)
     if settings.tools is not None:
-        found["tools"] = list(settings.tools)
+        found["tools"] = _tools_to_list(settings.tools, defaults.default_tools)
     return found
 
 
@@ -112,7 +116,7 @@ def request_from_dict(pipeline: Pipeline, data: Mapping[str, Any]) -> ChatClient
         )
     request = ChatClientRequestSpec(pipeline, settings)
     if "tools" in data:
-        request = request.tools(*data["tools"])
+        request = request.tools(*_tools_from_list(data["tools"], defaults.default_tools))
     return request.options(**data["options"]) if data["options"] else request
 
 
@@ -134,12 +138,41 @@ def _check_has_json_form(settings: RequestSettings, defaults: RequestSettings) -
     if settings.system_function is not defaults.system_function and settings.system_function:
         msg = "a durable request cannot have a system function: give it to the client, or a text"
         raise UsageError(msg)
-    if any(not isinstance(source, str) for source in settings.tools or ()):
-        msg = (
-            "a durable request cannot have tools of its own, which another process would not find:"
-            " give them to the client, or give the names of tools that its resolver finds"
-        )
-        raise UsageError(msg)
+
+
+def _tools_to_list(tools: Sequence[Resolved], defaults: Sequence[Resolved]) -> list[Any]:
+    """Return the tools of a request as JSON values.
+
+    Raises:
+        UsageError: One has no JSON form.
+    """
+    found: list[Any] = []
+    if defaults and all(any(tool is each for each in tools) for tool in defaults):
+        found.append({"defaults": True})
+        tools = [each for each in tools if not any(each is tool for tool in defaults)]
+    for tool in tools:
+        if isinstance(tool, ExternalTool) and tool.metadata == ToolMetadata():
+            found.append({"external": tool.definition.to_json()})
+        elif isinstance(tool, str):
+            found.append(tool)
+        else:
+            msg = (
+                "a durable request cannot have tools of its own, which another process would not"
+                " find: give them to the client, or give the names of tools that its resolver finds"
+            )
+            raise UsageError(msg)
+    return found
+
+
+def _tools_from_list(data: Sequence[Any], defaults: Sequence[Resolved]) -> Iterator[ToolSource]:
+    """Yield the tools in *data*, the result of `_tools_to_list`."""
+    for each in data:
+        if isinstance(each, str):
+            yield each
+        elif "defaults" in each:
+            yield from defaults
+        else:
+            yield ExternalTool(ToolDefinition.from_json(each["external"]))
 
 
 def _added(what: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,9 @@ PENDING_TURN = "pending_turn"
 RESUMED_TURN = "resumed_turn"
 """The key in a request's context of a suspended turn and its decisions, a `ResumedTurn`."""
 
+EXTERNAL_CALLS = "external_calls"
+"""The note of a pending turn with the ids of its calls of external tools, if there are any."""
+
 _VERSION = 1
 _LONGEST_MESSAGE = 500  # characters; the text may be from outside
 

@@ -77,9 +77,11 @@ def tool_message_id(message_id: str, call_id: str) -> str:
 
 
 def ag_ui_messages(
-    messages: Sequence[Message], results: Mapping[str, ToolResponse], answer: AgUiAssistantMessage
+    messages: Sequence[Message],
+    results: Mapping[str, ToolResponse],
+    answer: AgUiAssistantMessage | None,
 ) -> Iterator[AgUiMessage]:
-    """Yield the messages of rounds, with the *results* as they are shown, and the answer."""
+    """Yield the messages of rounds, with the *results* as they are shown, and the answer if any."""
     for message in messages:
         match message:
             case AssistantMessage():
@@ -93,7 +95,8 @@ def ag_ui_messages(
                     )
             case _:
                 pass  # the frontend's own
-    yield answer
+    if answer is not None:
+        yield answer
 
 
 def _assistant(message: AssistantMessage) -> AgUiAssistantMessage:

@@ -46,6 +46,7 @@ from chatclient.services.web.parts import (
     CallFinished,
     CallPiece,
     CallProgress,
+    CallsDecided,
     FileMade,
     Part,
     RoundBegun,
@@ -106,7 +107,7 @@ class AgUiEncoder:
             case BlockBegun() | BlockPiece() | BlockEnded():
                 yield from _block_events(part)
             case TextRevised():
-                yield self._snapshot(part)
+                yield self._snapshot(AssistantMessage(id=part.message_id, content=part.text))
             case UiState(value=value):
                 yield StateSnapshotEvent(snapshot=value)
             case UiData(name=name, value=value):
@@ -118,19 +119,24 @@ class AgUiEncoder:
                 self._waiting = turn
             case TurnEnded():
                 yield from self._end(part)
+            case RoundBegun(replaces=True):
+                yield self._snapshot(None)
             case RoundBegun():
                 pass  # the events of its parts name the message
+            case CallsDecided():
+                self._waiting = None
             case _:
                 yield _call_event(part)
 
-    def _snapshot(self, part: TextRevised) -> BaseEvent:
+    def _snapshot(self, answer: AssistantMessage | None) -> BaseEvent:
         """Return the event that replaces the messages of the frontend by those of the turn."""
-        answer = AssistantMessage(id=part.message_id, content=part.text)
         produced = ag_ui_messages(self._reader.round_messages, self._reader.results, answer)
-        return MessagesSnapshotEvent(messages=[*self._input.messages, *produced])
+        known = {message.id for message in self._input.messages}
+        new = [message for message in produced if message.id not in known]
+        return MessagesSnapshotEvent(messages=[*self._input.messages, *new])
 
     def _end(self, part: TurnEnded) -> Iterator[BaseEvent]:
-        if self._send_trail:
+        if self._send_trail and part.trail is not None:
             yield CustomEvent(name="trail", value=str(part.trail))
         outcome = _outcome(self._waiting)
         yield RunFinishedEvent(

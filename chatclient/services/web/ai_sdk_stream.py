@@ -1,6 +1,6 @@
 """Parts of an answer as chunks of the UI message stream of the Vercel AI SDK."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, assert_never
 
 from chatclient._internal.json import dumps, loads
@@ -18,6 +18,7 @@ from chatclient.services.web.parts import (
     CallFinished,
     CallPiece,
     CallProgress,
+    CallsDecided,
     FileMade,
     Part,
     RoundBegun,
@@ -25,6 +26,7 @@ from chatclient.services.web.parts import (
     TurnEnded,
     TurnWaits,
 )
+from chatclient.tools.execution.approval import Decision
 from chatclient.tools.pending_turn import PendingTurn
 
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
@@ -93,6 +95,8 @@ class AiSdkEncoder:
                 yield _data(part)
             case TurnWaits(turn=turn):
                 yield from _approvals(turn)
+            case CallsDecided(decisions=decisions):
+                yield from _decided(decisions)
             case _:
                 yield from _content_chunks(part)
 
@@ -103,7 +107,7 @@ class AiSdkEncoder:
 
     def _end(self, part: TurnEnded) -> Iterator[Chunk]:
         yield from self._end_step()
-        if self._send_trail:
+        if self._send_trail and part.trail is not None:
             yield {"type": "data-trail", "id": "trail", "data": str(part.trail)}
         result = part.response.result
         reason = _FINISH_REASONS.get(result.finish_reason if result else None, "other")
@@ -202,6 +206,16 @@ def _approvals(turn: PendingTurn) -> Iterator[Chunk]:
     for id in turn.to_decide():
         if id not in external:
             yield {"type": "tool-approval-request", "approvalId": id, "toolCallId": id}
+
+
+def _decided(decisions: Mapping[str, Decision]) -> Iterator[Chunk]:
+    for id, decision in decisions.items():
+        if decision.result is None:  # the result of a tool of the frontend follows
+            yield {
+                "type": "tool-approval-response",
+                "approvalId": id,
+                "approved": decision.approved,
+            }
 
 
 def _sent(chunk: Chunk) -> bytes:

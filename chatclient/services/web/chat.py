@@ -1,6 +1,7 @@
 """`WebChat`: serves a client to frontends of AG-UI and of the Vercel AI SDK."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -8,27 +9,30 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from chatclient._internal.logging import get_logger
-from chatclient.chat.events import ApprovalNeeded
 from chatclient.client.client import ChatClient
 from chatclient.client.request import ChatClientRequestSpec
+from chatclient.durable.client import DurableClient
 from chatclient.errors import UsageError
-from chatclient.observability.trail import Trail
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.services.web.ai_sdk_messages import parse_chat_request
 from chatclient.services.web.ai_sdk_stream import AiSdkEncoder
+from chatclient.services.web.durable_turns import DurableTurns
 from chatclient.services.web.error_text import public_error_text
 from chatclient.services.web.event_stream import EventStreamResponse
-from chatclient.services.web.external_calls import with_external_calls
 from chatclient.services.web.incoming import Incoming, InvalidInputError
 from chatclient.services.web.part_reader import PartReader
 from chatclient.services.web.pending_turns import InMemoryPendingTurns, PendingTurnStore
-from chatclient.services.web.turn_request import begin_turn, resume_turn
-from chatclient.tools.pending_turn import PendingTurn
+from chatclient.services.web.turn_request import begin_turn, decisions_in, with_frontend
+from chatclient.services.web.turns import (
+    GONE,
+    WAITS,
+    ProcessTurns,
+    RefusedError,
+    RunningTurn,
+    Turns,
+)
 
 log = get_logger(__name__)
-
-_BLOCKED = "Decide about the tool calls that wait, then go on."
-_GONE = "These tool calls do not wait for a decision any more."
 
 
 class Encoder(Protocol):
@@ -72,21 +76,15 @@ ConversationOf = Callable[[Request, str], str | Awaitable[str]]
 """Returns the id of a conversation for an HTTP request and the id that the frontend says."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal(Exception):  # noqa: N818 - an answer to the browser
-    """The request is refused with a status and a text."""
-
-    status: int
-    text: str
-
-
 @dataclass(frozen=True)
 class WebChat:
     """Serves a client to frontends: `ai_sdk` and `ag_ui` are endpoints of Starlette and FastAPI.
 
     Attributes:
-        client: The client, which the application closes.
-        pending: Keeps turns that wait for approval or for a tool of the frontend.
+        client: The client, which the application closes, or a durable client: its turns survive
+            restarts of the server and lost connections.
+        pending: Keeps turns that wait for approval or for a tool of the frontend; default: in this
+            process. A durable client needs none.
         conversation: Returns the id of the conversation. Default: the id that the frontend says,
             so that whoever knows it can read the conversation.
         prepare: Returns the request of the client with more settings, such as the user's tool
@@ -95,10 +93,14 @@ class WebChat:
         trail: Whether the trail of the turn is sent. It has internals; use it in development.
         max_body_bytes: The maximum size of a request in bytes.
         keep_alive_seconds: How often a stream sends a comment, so that proxies keep it open.
+        queue: The queue in which turns of a durable client are started.
+
+    Raises:
+        UsageError: *pending* is given with a durable client, or *queue* without one.
     """
 
-    client: ChatClient
-    pending: PendingTurnStore = field(default_factory=InMemoryPendingTurns)
+    client: ChatClient | DurableClient
+    pending: PendingTurnStore | None = None
     conversation: ConversationOf | None = None
     prepare: Prepare | None = None
     error_text: Callable[[Exception], str] = public_error_text
@@ -106,17 +108,50 @@ class WebChat:
     max_body_bytes: int = 20_000_000
     keep_alive_seconds: float = 15.0
 
+    queue: str | None = None
+    _turns: Turns = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        turns: Turns
+        if isinstance(self.client, DurableClient):
+            if self.pending is not None:
+                msg = "a durable client keeps turns that wait itself: leave out `pending`"
+                raise UsageError(msg)
+            turns = DurableTurns(self.client, self.queue)
+        else:
+            if self.queue is not None:
+                msg = "only turns of a durable client are started in a queue"
+                raise UsageError(msg)
+            turns = ProcessTurns(self.client, self.pending or InMemoryPendingTurns())
+        object.__setattr__(self, "_turns", turns)
+
     async def ai_sdk(self, request: Request) -> Response:
         """Answer a request of the AI SDK's `DefaultChatTransport` with a UI message stream."""
-
-        def encoder_for(reader: PartReader) -> Encoder:
-            return AiSdkEncoder(reader, trail=self.trail)
-
         try:
             incoming = parse_chat_request(await self._body(request))
-            return await self._respond(request, incoming, encoder_for)
-        except (_Refusal, UsageError) as error:
+            return await self._respond(request, incoming, self._ai_sdk_encoder)
+        except (RefusedError, UsageError) as error:
             return _refused(error)
+
+    async def ai_sdk_stream(self, request: Request) -> Response:
+        """Answer GET with the turn that runs or waits, from its beginning; cancel it for DELETE.
+
+        The path has the parameter `id`, the id of the conversation: `/chat/{id}/stream`. If there
+        is no such turn, the status is 204. With `?unanswered=` and the id of the last message of
+        the user, a turn that has ended is sent as well.
+        """
+        conversation_id = await self._conversation(request, request.path_params["id"])
+        if request.method == "DELETE":
+            await self._turns.cancel(conversation_id)
+            return Response(status_code=204)
+        unanswered = request.query_params.get("unanswered")
+        running = await self._turns.follow(conversation_id, unanswered)
+        if running is None:
+            return Response(status_code=204)
+        return self._stream(running, self._ai_sdk_encoder)
+
+    def _ai_sdk_encoder(self, reader: PartReader) -> Encoder:
+        return AiSdkEncoder(reader, trail=self.trail)
 
     async def ag_ui(self, request: Request) -> Response:
         """Answer a request of AG-UI's `HttpAgent` with events of AG-UI.
@@ -141,7 +176,7 @@ class WebChat:
                 return AgUiEncoder(reader, given, trail=self.trail)
 
             return await self._respond(request, incoming_of(given), encoder_for)
-        except (_Refusal, UsageError) as error:
+        except (RefusedError, UsageError) as error:
             return _refused(error)
 
     async def _body(self, request: Request) -> bytes:
@@ -152,56 +187,58 @@ class WebChat:
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise _Refusal(415, "The content type must be application/json.")
+            raise RefusedError(415, "The content type must be application/json.")
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
             if len(body) > self.max_body_bytes:
-                raise _Refusal(413, "The request is too large.")
+                raise RefusedError(413, "The request is too large.")
         return bytes(body)
+
+    async def _conversation(self, http: Request, id: str) -> str:
+        if self.conversation is None:
+            return id
+        found: str = await ON_LOOP.call(self.conversation, http, id)
+        return found
 
     async def _respond(
         self, http: Request, incoming: Incoming, encoder_for: Callable[[PartReader], Encoder]
     ) -> Response:
-        conversation_id = incoming.conversation_id
-        if self.conversation is not None:
-            conversation_id = await ON_LOOP.call(self.conversation, http, conversation_id)
-        turn = await ON_LOOP.invoke(self.pending.get, conversation_id)
-        spec = await self._request(incoming, conversation_id, turn)
+        id = await self._conversation(http, incoming.conversation_id)
+        turn = await self._turns.pending(id)
+        if turn is not None and not incoming.continues:
+            raise RefusedError(409, WAITS)
+        if turn is None and incoming.continues:
+            raise RefusedError(409, GONE)
+        request = self._turns.client.prompt()
+        if turn is None:
+            request = begin_turn(request, incoming)
+        decisions = {} if turn is None else decisions_in(incoming, turn)
+        request = with_frontend(request.conversation(id), incoming)
         if self.prepare is not None:
             given = incoming.state, incoming.context, incoming.properties
-            spec = await ON_LOOP.call(self.prepare, spec, UiRequest(http, conversation_id, *given))
-        if turn is not None and not await ON_LOOP.invoke(self.pending.take, conversation_id, turn):
-            raise _Refusal(409, _GONE)
-        stream = spec.astream()
-        encoder = encoder_for(PartReader(stream.trail(), turn))
-        events = self._events(conversation_id, stream, encoder)
+            request = await ON_LOOP.call(self.prepare, request, UiRequest(http, id, *given))
+        if turn is None:
+            running = await self._turns.begin(id, request)
+        else:
+            running = await self._turns.resume(id, request, turn, decisions)
+        return self._stream(running, encoder_for)
+
+    def _stream(
+        self, running: RunningTurn, encoder_for: Callable[[PartReader], Encoder]
+    ) -> Response:
+        encoder = encoder_for(PartReader(running.record, running.resumed))
+        events = self._events(running, encoder)
         return EventStreamResponse(events, encoder.headers, self.keep_alive_seconds)
 
-    async def _request(
-        self, incoming: Incoming, conversation_id: str, turn: PendingTurn | None
-    ) -> ChatClientRequestSpec:
-        if turn is not None and not incoming.continues:
-            raise _Refusal(409, _BLOCKED)
-        if turn is None and incoming.continues:
-            raise _Refusal(409, _GONE)
-        if turn is None:
-            return begin_turn(self.client.prompt(), incoming, conversation_id)
-        return resume_turn(self.client.prompt(), incoming, turn, conversation_id)
-
-    async def _events(
-        self, conversation_id: str, stream: Any, encoder: Encoder
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield the encoded events; leaving early cancels the request."""
+    async def _events(self, running: RunningTurn, encoder: Encoder) -> AsyncGenerator[bytes, None]:
+        """Yield the encoded events."""
         try:
             for data in encoder.begin():
                 yield data
-            async with stream:
-                async for event in stream.events():
-                    known = event
-                    if isinstance(event, ApprovalNeeded):
-                        known = await self._stored(conversation_id, event.turn, stream.trail())
-                    for data in encoder.encode(known):
+            async with aclosing(running.events) as events:
+                async for event in events:
+                    for data in encoder.encode(event):
                         yield data
         except Exception as error:  # the browser always gets an end
             log.warning("web request failed", error=repr(error), exc_info=error)
@@ -210,24 +247,10 @@ class WebChat:
         for data in encoder.end():
             yield data
 
-    async def _stored(
-        self, conversation_id: str, turn: PendingTurn, trail: Trail
-    ) -> ApprovalNeeded:
-        """Store *turn*, and return the event for it.
 
-        Raises:
-            InvalidInputError: Another turn of the conversation waits: two were begun at once.
-        """
-        # As it is read again, so that stores can compare it: dates in metadata become texts.
-        turn = PendingTurn.from_json(with_external_calls(turn, trail).to_json())
-        if not await ON_LOOP.invoke(self.pending.put, conversation_id, turn):
-            raise InvalidInputError(_BLOCKED)
-        return ApprovalNeeded(turn)
-
-
-def _refused(error: _Refusal | UsageError) -> Response:
+def _refused(error: RefusedError | UsageError) -> Response:
     match error:
-        case _Refusal(status=status, text=text):
+        case RefusedError(status=status, text=text):
             pass
         case InvalidInputError():
             status, text = 422, str(error)

@@ -12,6 +12,7 @@ from chatclient.errors import (
     RateLimitExceededError,
     RequestTimeoutError,
     ToolLoopError,
+    TurnCancelledError,
 )
 from chatclient.services.web.incoming import InvalidInputError
 
@@ -26,6 +27,7 @@ _TEXTS: dict[type[Exception] | tuple[type[Exception], ...], str] = {
     ContextLengthExceededError: "The conversation is too long. Please start a new one.",
     (ContentFilterError, GuardrailError): "This request cannot be answered.",
     ToolLoopError: "The answer needed too many steps.",
+    TurnCancelledError: "The answer was stopped.",
 }
 
 _OTHER = "Something went wrong. Please try again."

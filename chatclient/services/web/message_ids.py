@@ -1,10 +1,10 @@
 """`MessageIds`: the ids under which memories will store the messages of a turn."""
 
+from collections.abc import Callable
+
 from chatclient.advisors.tool_loop.pending_notes import load_turn
 from chatclient.chat.messages import AssistantMessage
 from chatclient.chat.turn import Turn
-from chatclient.observability.operations import ClientCall
-from chatclient.observability.trail import Trail
 from chatclient.tools.pending_turn import PendingTurn
 
 
@@ -14,12 +14,12 @@ class MessageIds:
     The record of the turn itself may be ahead of the events: they wait for the consumer.
 
     Args:
-        trail: The trail of the request.
+        record: Returns the record of the turn.
         resumed: The turn that the request resumes, or None.
     """
 
-    def __init__(self, trail: Trail, resumed: PendingTurn | None) -> None:
-        self._trail = trail
+    def __init__(self, record: Callable[[], Turn], resumed: PendingTurn | None) -> None:
+        self._record = record
         self._resumed = resumed
         self._turn_id = ""
         self._position = 0
@@ -62,6 +62,10 @@ class MessageIds:
         self._used.append(id)
         return id
 
+    def take_back(self) -> None:
+        """Forget the last message, which begins again."""
+        self._used.pop()
+
     def skip(self) -> None:
         """Count the messages of the last round, if its tool calls have results."""
         if self._has_results:
@@ -85,8 +89,7 @@ class MessageIds:
             turn = load_turn(self._resumed, {})
             earlier = turn.rounds
         else:
-            call = self._trail.steps[0].operation
-            turn, earlier = call.turn if isinstance(call, ClientCall) else Turn(), ()
+            turn, earlier = self._record(), ()
         self._turn_id, self._position = turn.id, len(turn.request_messages) + len(earlier)
         answers = (each.id for each in earlier if isinstance(each, AssistantMessage))
         self._first = next(answers, None) or self._next(0)

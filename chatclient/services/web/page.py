@@ -25,13 +25,17 @@ class Endpoints(Protocol):
         """Answer a request of the AI SDK."""
         ...
 
+    async def ai_sdk_stream(self, request: Request, /) -> Response:
+        """Answer a request to continue a stream of the AI SDK, or to cancel a turn."""
+        ...
+
     async def ag_ui(self, request: Request, /) -> Response:
         """Answer a request of AG-UI."""
         ...
 
 
 def web_app(chat: Endpoints, *, allowed_hosts: Sequence[str] = ("*",)) -> Starlette:
-    """Return an ASGI application with a chat page, and the endpoints `ai-sdk` and `ag-ui`.
+    """Return an ASGI application with a chat page, and the endpoints of *chat*.
 
     Mounted into another application, its path ends with a slash: `/chat/`.
 
@@ -44,6 +48,7 @@ def web_app(chat: Endpoints, *, allowed_hosts: Sequence[str] = ("*",)) -> Starle
         routes=[
             Route("/", _page),
             Route("/ai-sdk", chat.ai_sdk, methods=["POST"]),
+            Route("/ai-sdk/{id:path}/stream", chat.ai_sdk_stream, methods=["GET", "DELETE"]),
             Route("/ag-ui", chat.ag_ui, methods=["POST"]),
         ],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(allowed_hosts))],

@@ -1,6 +1,6 @@
 """`PartReader`: turns the events of a stream into the parts that frontends show."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,9 +21,10 @@ from chatclient.chat.events import (
 from chatclient.chat.messages import AssistantMessage, Media, Message, ToolCall, ToolResponse
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import ToolProgress
+from chatclient.chat.turn import Turn
 from chatclient.chat.ui_events import UiData, UiState
+from chatclient.durable.events import RoundRestarted, TurnDecided
 from chatclient.errors import McpServerError, ToolDeniedError, ToolError, ToolExecutionError
-from chatclient.observability.trail import Trail
 from chatclient.services.web.message_ids import MessageIds
 from chatclient.services.web.parts import (
     BlockBegun,
@@ -35,6 +36,7 @@ from chatclient.services.web.parts import (
     CallFinished,
     CallPiece,
     CallProgress,
+    CallsDecided,
     FileMade,
     Part,
     RoundBegun,
@@ -55,24 +57,27 @@ class PartReader:
         results: The results of the tool calls that have finished, as they are shown.
 
     Args:
-        trail: The trail of the request, which knows the ids of its messages.
+        record: Returns the record of the turn, which knows the ids of its messages.
         resumed: The turn that the request resumes, or None. The frontend knows its calls.
     """
 
-    def __init__(self, trail: Trail, resumed: PendingTurn | None = None) -> None:
-        self._ids = MessageIds(trail, resumed)
-        self._trail = trail
-        self._waited = frozenset(() if resumed is None else resumed.to_decide())
+    def __init__(self, record: Callable[[], Turn], resumed: PendingTurn | None = None) -> None:
+        self._ids = MessageIds(record, resumed)
+        self._record = record
+        self._waited = set(() if resumed is None else resumed.to_decide())
         self._begun: set[str] = set()
         if resumed is not None:
             self._begun = {*self._waited, *(call.id for call in resumed.message.tool_calls)}
         self._complete = set(self._begun)
+        self._has_arguments: set[str] = set()
+        self._is_restarted = False  # whether the next round takes the place of the last one
         self._round: str | None = None
         self._is_late = False  # whether the round was begun by a call that was not streamed
         self._block: tuple[BlockKind, str] | None = None
         self._blocks = self._rounds = 0
         self._files: list[Media] = []
-        self.results: dict[str, ToolResponse] = {}
+        answered = () if resumed is None else resumed.responses
+        self.results: dict[str, ToolResponse] = {each.id: each for each in answered}
 
     @property
     def first_message_id(self) -> str:
@@ -82,7 +87,8 @@ class PartReader:
     @property
     def round_messages(self) -> tuple[Message, ...]:
         """The messages of the completed rounds of the turn; all of them at the end."""
-        return self._trail.messages[len(self._trail.request_messages) :]
+        record = self._record()
+        return record.messages()[len(record.request_messages) :]
 
     def parts(self, event: Any) -> Iterator[Part]:
         """Yield the parts of *event*."""
@@ -94,13 +100,14 @@ class PartReader:
             case ToolCallStarted(id=id, name=name):
                 yield from self._begin_call(id, name)
             case ToolCallDelta(id=id, arguments=arguments):
+                self._has_arguments.add(id)
                 yield CallPiece(id, arguments)
             case RoundEnded(response=response):
                 yield from self._end_round(response)
+            case RoundRestarted():
+                yield from self._restart_round()
             case TextReplaced(text=text):
                 yield TextRevised(text, self._ids.last)
-            case ApprovalNeeded(turn=turn):
-                yield from self._wait(turn)
             case Done(response=response, trail=trail):
                 yield from self._end_round(response)
                 yield TurnEnded(response, trail)
@@ -114,7 +121,14 @@ class PartReader:
                 yield from self._complete_call(call)
             case ToolCallFinished(tool_call=call):
                 yield from self._complete_call(call)
-                yield self._finished(call.id, event)
+                if call.id not in self.results:
+                    yield self._finished(call.id, event)
+            case ApprovalNeeded(turn=turn):
+                yield from self._wait(turn)
+            case TurnDecided(turn=turn, decisions=decisions):
+                yield from self._wait(turn)
+                self._waited.update(turn.to_decide())
+                yield CallsDecided(decisions)
             case ToolCallUndone(tool_call=call, response=response):
                 yield CallFinished(call.id, response, self._ids.results(), undone=True)
             case ToolProgress(tool_call_id=id, event=inner):
@@ -154,9 +168,18 @@ class PartReader:
 
     def _begin_round(self, *, late: bool = False) -> Iterator[Part]:
         if self._round is None or (self._is_late and not late):
-            replaces = self._ids.is_rejected and not late
+            replaces = (self._ids.is_rejected or self._is_restarted) and not late
+            self._is_restarted = False
             self._round, self._is_late = self._ids.begin(late=late), late
             yield RoundBegun(self._round, replaces)
+
+    def _restart_round(self) -> Iterator[Part]:
+        """Yield the beginning of the last round again: a model call is repeated after a crash."""
+        if self._ids.is_rejected:
+            yield from self._end_block()
+            self._ids.take_back()
+            self._round, self._is_restarted = None, True
+            yield from self._begin_round()
 
     def _piece(self, kind: BlockKind, text: str) -> Iterator[Part]:
         yield from self._begin_round()
@@ -180,16 +203,18 @@ class PartReader:
         yield from self._end_block()
         self._begun.add(id)
         self._complete.discard(id)
+        self._has_arguments.discard(id)
+        self.results.pop(id, None)  # a model may use an id again
         yield CallBegun(id, name, self._round or "")
 
     def _complete_call(self, call: ToolCall) -> Iterator[Part]:
         """Yield what is missing of *call*: its stream may have been withheld."""
         if call.id not in self._begun:
             yield from self._begin_call(call.id, call.name, late=True)
-            if call.arguments:
-                yield CallPiece(call.id, call.arguments)
         if call.id not in self._complete:
             self._complete.add(call.id)
+            if call.arguments and call.id not in self._has_arguments:
+                yield CallPiece(call.id, call.arguments)
             yield CallComplete(call)
 
     def _end_round(self, response: ChatResponse) -> Iterator[Part]:

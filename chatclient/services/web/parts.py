@@ -1,5 +1,6 @@
 """The parts that frontends show, which `PartReader` makes of the events of a stream."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -7,6 +8,7 @@ from chatclient.chat.messages import Media, ToolCall, ToolResponse
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.ui_events import UiData, UiState
 from chatclient.observability.trail import Trail
+from chatclient.tools.execution.approval import Decision
 from chatclient.tools.pending_turn import PendingTurn
 
 BlockKind = Literal["text", "reasoning"]
@@ -132,11 +134,23 @@ class TurnWaits:
 
 
 @dataclass(frozen=True, slots=True)
+class CallsDecided:
+    """The turn goes on, with decisions about its calls; a frontend that was away is told."""
+
+    decisions: Mapping[str, Decision]
+
+
+@dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The request has ended; this is the last part."""
+    """The request has ended; this is the last part.
+
+    Attributes:
+        response: The response.
+        trail: The trail of the turn, if it ran in this process.
+    """
 
     response: ChatResponse
-    trail: Trail
+    trail: Trail | None
 
 
 Part: TypeAlias = (
@@ -154,5 +168,6 @@ Part: TypeAlias = (
     | UiState
     | UiData
     | TurnWaits
+    | CallsDecided
     | TurnEnded
 )

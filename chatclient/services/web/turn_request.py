@@ -1,4 +1,4 @@
-"""Begins or resumes a turn for the request of a frontend."""
+"""The request of the client, and the decisions, in the request of a frontend."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -14,10 +14,8 @@ from chatclient.tools.execution.approval import Decision
 from chatclient.tools.pending_turn import PendingTurn
 
 
-def begin_turn(
-    request: ChatClientRequestSpec, incoming: Incoming, conversation_id: str
-) -> ChatClientRequestSpec:
-    """Return *request* for a new turn.
+def begin_turn(request: ChatClientRequestSpec, incoming: Incoming) -> ChatClientRequestSpec:
+    """Return *request* with the messages of a new turn.
 
     With a memory, only the new messages of the user are used: the memory knows the others, and what
     a browser says about them can be forged. Without one, the messages of the frontend are all that
@@ -36,41 +34,31 @@ def begin_turn(
     if not isinstance(asked, UserMessage) or not (asked.text.strip() or asked.media):
         msg = "the message of the user is blank"
         raise InvalidInputError(msg)
-    request = request.messages(messages).conversation(conversation_id)
-    return _with_frontend(request, incoming)
+    return request.messages(messages)
 
 
-def resume_turn(
-    request: ChatClientRequestSpec, incoming: Incoming, turn: PendingTurn, conversation_id: str
-) -> ChatClientRequestSpec:
-    """Return *request* to resume *turn*.
-
-    Raises:
-        InvalidInputError: A decision is missing, or invalid.
-    """
-    decisions = _decisions(turn, incoming)
-    if missing := [id for id in turn.to_decide() if id not in decisions]:
-        msg = f"decide about all tool calls that wait; missing: {', '.join(missing)}"
-        raise InvalidInputError(msg)
-    request = request.resuming(turn, decisions).conversation(conversation_id)
-    return _with_frontend(request, incoming)
-
-
-def _decisions(turn: PendingTurn, incoming: Incoming) -> dict[str, Decision]:
-    """Return the decisions about the calls of *turn*.
+def decisions_in(incoming: Incoming, turn: PendingTurn) -> dict[str, Decision]:
+    """Return the decisions about all calls of *turn* that wait.
 
     The result of a call is accepted for the frontend's own tools only: for others, it would be a
     way to make up what a tool of the application has returned.
+
+    Raises:
+        InvalidInputError: A decision is missing.
     """
     external = external_calls_in(turn)
-    return {
+    decisions = {
         id: found[id]
         for id in turn.to_decide()
         if id in (found := incoming.results if id in external else incoming.decisions)
     }
+    if missing := [id for id in turn.to_decide() if id not in decisions]:
+        msg = f"decide about all tool calls that wait; missing: {', '.join(missing)}"
+        raise InvalidInputError(msg)
+    return decisions
 
 
-def _with_frontend(request: ChatClientRequestSpec, incoming: Incoming) -> ChatClientRequestSpec:
+def with_frontend(request: ChatClientRequestSpec, incoming: Incoming) -> ChatClientRequestSpec:
     """Return *request* with the tools and the state of the frontend."""
     if incoming.state is not None:
         request = request.tool_context({UI_STATE: incoming.state})

@@ -24,7 +24,7 @@ from chatclient.tools.execution.result import ToolExecutionResult
 from chatclient.tools.execution.toolset import Toolset
 from chatclient.tools.execution.turn import ToolTurn, streamed_call
 from chatclient.tools.function.data_tool import is_external
-from chatclient.tools.pending_turn import PendingTurn
+from chatclient.tools.pending_turn import EXTERNAL_CALLS, PendingTurn
 from chatclient.tools.tool_execution import ToolExecution
 
 Outcome = ToolExecution | SuspendedCall
@@ -227,7 +227,16 @@ class ToolRound:
             pending=tuple(call for call in self.calls if call.id in pending),
             agents={id: agent for id, agent in pending.items() if agent is not None},
         )
-        return replace(result, pending_turn=self.turn.pending(self.history, self.message, result))
+        turn = self.turn.pending(self.history, self.message, result)
+        # Noted here, because a process that resumes the turn may not know its tools.
+        external = [call.id for call in result.pending if self._is_external(call)]
+        if external:
+            turn = replace(turn, notes={**turn.notes, EXTERNAL_CALLS: external})
+        return replace(result, pending_turn=turn)
+
+    def _is_external(self, call: ToolCall) -> bool:
+        callback = self.runner.toolset.get(call.name)
+        return callback is not None and is_external(callback)
 
     async def _finished(self) -> ToolExecutionResult:
         """Return the result of a round in which every call has a response."""

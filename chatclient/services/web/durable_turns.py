@@ -1,0 +1,138 @@
+"""`DurableTurns`: turns of frontends that survive restarts of the server and lost connections."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from chatclient.advisors.tool_loop.pending_notes import load_turn
+from chatclient.chat.events import RoundEnded, ToolCallFinished
+from chatclient.chat.messages import AssistantMessage, ToolResponse, ToolResponseMessage
+from chatclient.chat.turn import Turn
+from chatclient.client.client import ChatClient
+from chatclient.client.request import ChatClientRequestSpec
+from chatclient.durable.client import DurableClient
+from chatclient.durable.conversation import UNFINISHED
+from chatclient.durable.handle import DurableTurn
+from chatclient.errors import ConversationBusyError, UsageError
+from chatclient.services.web.turns import GONE, RUNS, WAITS, RefusedError, RunningTurn
+from chatclient.tools.execution.approval import Decision
+from chatclient.tools.pending_turn import PendingTurn
+
+
+@dataclass(frozen=True)
+class DurableTurns:
+    """Runs durable turns: the process of the server follows their events.
+
+    Attributes:
+        durable: The durable client.
+        queue: The queue that turns are started in, or None.
+    """
+
+    durable: DurableClient
+    queue: str | None = None
+
+    @property
+    def client(self) -> ChatClient:
+        """The client whose requests are run."""
+        return self.durable.client
+
+    async def pending(self, conversation_id: str) -> PendingTurn | None:
+        """Return the turn of the conversation that waits for decisions, or None.
+
+        Raises:
+            RefusedError: A turn is running.
+        """
+        turn = await self.durable.conversation(conversation_id).alast()
+        match None if turn is None else (await turn.astatus()).state:
+            case "waiting":
+                assert turn is not None  # noqa: S101 - for type checkers
+                return (await turn.aresult()).pending_turn
+            case "queued" | "running":
+                raise RefusedError(409, RUNS)
+        return None
+
+    async def begin(self, conversation_id: str, request: ChatClientRequestSpec) -> RunningTurn:
+        """Begin a turn.
+
+        Raises:
+            RefusedError: Another one was begun at the same time.
+        """
+        conversation = self.durable.conversation(conversation_id)
+        try:
+            turn = await conversation.astart(request, queue=self.queue, streaming=True)
+        except ConversationBusyError as error:
+            raise RefusedError(409, WAITS if error.state == "waiting" else RUNS) from error
+        return await _followed(turn, None)
+
+    async def resume(
+        self,
+        conversation_id: str,
+        request: ChatClientRequestSpec,  # noqa: ARG002 - that of the first segment is stored
+        turn: PendingTurn,
+        decisions: Mapping[str, Decision],
+    ) -> RunningTurn:
+        """Continue *turn*, which waits.
+
+        Raises:
+            RefusedError: It does not wait any more.
+            UsageError: A decision cannot be applied.
+        """
+        last = await self.durable.conversation(conversation_id).alast()
+        if last is None:
+            raise RefusedError(409, GONE)
+        try:
+            await last.adecide(dict(decisions))
+        except UsageError as error:
+            if (await last.astatus()).state == "waiting":
+                raise
+            raise RefusedError(409, GONE) from error
+        return await _followed(last, turn)
+
+    async def follow(self, conversation_id: str, unanswered: str | None) -> RunningTurn | None:
+        """Return the turn that runs or waits, from its beginning."""
+        turn = await self.durable.conversation(conversation_id).alast()
+        if turn is None:
+            return None
+        if (await turn.astatus()).state not in UNFINISHED:
+            record = await asyncio.to_thread(turn.record)
+            if unanswered is None or record.request_messages[-1].id != unanswered:
+                return None
+        return await _followed(turn, None)
+
+    async def cancel(self, conversation_id: str) -> None:
+        """Cancel the turn that runs or waits, if there is one."""
+        turn = await self.durable.conversation(conversation_id).alast()
+        if turn is not None:
+            await turn.acancel()
+
+
+async def _followed(turn: DurableTurn, resumed: PendingTurn | None) -> RunningTurn:
+    if resumed is None:
+        record = await asyncio.to_thread(turn.record)
+    else:
+        record = load_turn(resumed, {})
+    return RunningTurn(lambda: record, _events(turn, record, resumed), resumed)
+
+
+async def _events(
+    turn: DurableTurn, record: Turn, resumed: PendingTurn | None
+) -> AsyncGenerator[Any, None]:
+    """Yield the events of *turn*, and append the rounds that they complete to its record."""
+    message: AssistantMessage | None = None
+    results: dict[str, ToolResponse] = {}
+    if resumed is not None:
+        message, results = resumed.message, {each.id: each for each in resumed.responses}
+    async with aclosing(turn.aevents(after_decisions=resumed is not None)) as events:
+        async for event in events:
+            match event:
+                case RoundEnded(response=response):
+                    if message is not None and results:
+                        record.append((message, ToolResponseMessage(tuple(results.values()))))
+                    message, results = response.output, {}
+                case ToolCallFinished(tool_call=call, response=answer):
+                    results[call.id] = answer
+                case _:
+                    pass
+            yield event

@@ -1,0 +1,176 @@
+"""Where the turns of frontends run: `Turns`, and in the process of the server: `ProcessTurns`."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from chatclient.chat.events import ApprovalNeeded
+from chatclient.chat.turn import Turn
+from chatclient.client.client import ChatClient
+from chatclient.client.request import ChatClientRequestSpec
+from chatclient.observability.operations import ClientCall
+from chatclient.observability.trail import Trail
+from chatclient.runtime.runtime import ON_LOOP
+from chatclient.services.web.incoming import InvalidInputError
+from chatclient.services.web.pending_turns import PendingTurnStore
+from chatclient.tools.execution.approval import Decision
+from chatclient.tools.pending_turn import PendingTurn
+
+WAITS = "Decide about the tool calls that wait, then go on."
+RUNS = "Wait for the answer first."
+GONE = "These tool calls do not wait for a decision any more."
+
+
+class RefusedError(Exception):
+    """The request of a frontend is refused, with a status of HTTP and a text for the user."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTurn:
+    """A turn that was begun or continued.
+
+    Attributes:
+        record: Returns the record of the turn; called when there are events.
+        events: Its events. Closing them cancels the turn, or stops following it.
+        resumed: The turn that it continues, if its earlier events are not among *events*.
+    """
+
+    record: Callable[[], Turn]
+    events: AsyncGenerator[Any, None]
+    resumed: PendingTurn | None = None
+
+
+class Turns(Protocol):
+    """Runs the turns of conversations, of which one at a time runs or waits."""
+
+    @property
+    def client(self) -> ChatClient:
+        """The client whose requests are run."""
+        ...
+
+    async def pending(self, conversation_id: str) -> PendingTurn | None:
+        """Return the turn of the conversation that waits for decisions, or None.
+
+        Raises:
+            RefusedError: A turn is running that other requests have to wait for.
+        """
+        ...
+
+    async def begin(self, conversation_id: str, request: ChatClientRequestSpec) -> RunningTurn:
+        """Begin a turn.
+
+        Raises:
+            RefusedError: Another one was begun at the same time.
+        """
+        ...
+
+    async def resume(
+        self,
+        conversation_id: str,
+        request: ChatClientRequestSpec,
+        turn: PendingTurn,
+        decisions: Mapping[str, Decision],
+    ) -> RunningTurn:
+        """Continue *turn*, which waits.
+
+        Raises:
+            RefusedError: It does not wait any more.
+        """
+        ...
+
+    async def follow(self, conversation_id: str, unanswered: str | None) -> RunningTurn | None:
+        """Return the turn that runs or waits, from its beginning.
+
+        Args:
+            conversation_id: The id of the conversation.
+            unanswered: The id of a message of the user that the frontend has no answer to: its turn
+                is returned also if it has ended.
+        """
+        ...
+
+    async def cancel(self, conversation_id: str) -> None:
+        """Cancel the turn that runs or waits, if there is one."""
+        ...
+
+
+@dataclass(frozen=True)
+class ProcessTurns:
+    """Runs turns in this process: each ends with the HTTP request that runs it.
+
+    Attributes:
+        client: The client.
+        store: Keeps turns that wait.
+    """
+
+    client: ChatClient
+    store: PendingTurnStore
+
+    async def pending(self, conversation_id: str) -> PendingTurn | None:
+        """Return the turn of the conversation that waits, or None."""
+        return await ON_LOOP.invoke(self.store.get, conversation_id)
+
+    async def begin(self, conversation_id: str, request: ChatClientRequestSpec) -> RunningTurn:
+        """Begin a turn."""
+        return self._running(conversation_id, request, None)
+
+    async def resume(
+        self,
+        conversation_id: str,
+        request: ChatClientRequestSpec,
+        turn: PendingTurn,
+        decisions: Mapping[str, Decision],
+    ) -> RunningTurn:
+        """Continue *turn*.
+
+        Raises:
+            RefusedError: It does not wait any more.
+        """
+        request = request.resuming(turn, decisions)
+        if not await ON_LOOP.invoke(self.store.take, conversation_id, turn):
+            raise RefusedError(409, GONE)
+        return self._running(conversation_id, request, turn)
+
+    async def follow(self, conversation_id: str, unanswered: str | None) -> None:  # noqa: ARG002
+        """Return None: a turn has no other reader than the one who has begun it."""
+        return
+
+    async def cancel(self, conversation_id: str) -> None:
+        """Do nothing: a turn is cancelled when its reader disconnects."""
+
+    def _running(
+        self, conversation_id: str, request: ChatClientRequestSpec, turn: PendingTurn | None
+    ) -> RunningTurn:
+        stream = request.astream()
+
+        async def events() -> AsyncGenerator[Any, None]:
+            async with stream, aclosing(stream.events()) as found:
+                async for event in found:
+                    if isinstance(event, ApprovalNeeded):
+                        yield await self._stored(conversation_id, event.turn)
+                    else:
+                        yield event
+
+        return RunningTurn(lambda: _turn_of(stream.trail()), events(), turn)
+
+    async def _stored(self, conversation_id: str, turn: PendingTurn) -> ApprovalNeeded:
+        """Store *turn*, and return the event for it.
+
+        Raises:
+            InvalidInputError: Another turn of the conversation waits: two were begun at once.
+        """
+        # As it is read again, so that stores can compare it: dates in metadata become texts.
+        turn = PendingTurn.from_json(turn.to_json())
+        if not await ON_LOOP.invoke(self.store.put, conversation_id, turn):
+            raise InvalidInputError(WAITS)
+        return ApprovalNeeded(turn)
+
+
+def _turn_of(trail: Trail) -> Turn:
+    operation = trail.steps[0].operation
+    return operation.turn if isinstance(operation, ClientCall) else Turn()
