@@ -1,10 +1,11 @@
-"""A chat service: answers streamed to the browser, memory in PostgreSQL, approval of tools.
+"""A chat service whose turns survive restarts, closed browsers and approvals that take days.
 
-    pip install 'chatclient[postgres,web]' fastapi
-    export DATABASE_URL=postgresql+psycopg://postgres@127.0.0.1:5432/test
+    pip install 'chatclient[dbos,postgres,web]' fastapi
+    export DATABASE_URL=postgresql+psycopg://postgres@127.0.0.1:5432/chat
     uvicorn --factory examples.chat_service.app:create_app
 
-Then open http://127.0.0.1:8000. Without DATABASE_URL it keeps its conversations in SQLite.
+Then open http://127.0.0.1:8000. Without DATABASE_URL it uses files of SQLite. The database belongs
+to this service: processes of the same service continue each other's turns.
 
 Whoever knows a conversation's id can read it; the page makes one up that nobody can guess. A
 service with users of its own derives the id from who is logged in: `WebChat(conversation=...)`.
@@ -19,8 +20,9 @@ from fastapi import FastAPI
 
 from chatclient import ChatClient, ChatModel
 from chatclient.advisors import MessageChatMemoryAdvisor
+from chatclient.durable import durable, launch
 from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository
-from chatclient.services import SqlPendingTurns, WebChat, web_app
+from chatclient.services import WebChat, web_app
 from chatclient.tools import ToolApproval, ToolCallingManager, tool
 
 
@@ -37,17 +39,23 @@ def book_train(number: str) -> str:
 
 
 def create_app(
-    model: ChatModel | str | None = None, *, database: str | None = None, prefix: str = "chat_"
+    model: ChatModel | str | None = None,
+    *,
+    database: str | None = None,
+    takeover_seconds: float = 10.0,
 ) -> FastAPI:
     """Return the service as an application.
 
     Args:
         model: The model; default: that of CHATCLIENT_MODEL, else the local one.
-        database: Where conversations are kept; default: DATABASE_URL, else a file of SQLite.
-        prefix: What the names of the tables begin with.
+        database: Where conversations and turns are kept; default: DATABASE_URL, else SQLite.
+        takeover_seconds: After how many seconds the turns of a process that was killed continue.
     """
-    engine = sa.create_engine(database or os.environ.get("DATABASE_URL", "sqlite:///chat.db"))
-    memory = MessageWindowChatMemory(SqlChatMemoryRepository(engine, table_prefix=prefix))
+    url = database or os.environ.get("DATABASE_URL", "sqlite:///chat.db")
+    # SQLite has one writer at a time, so the turns have a file of their own.
+    turns = f"{url}-turns" if url.startswith("sqlite") else url
+    engine = sa.create_engine(url)
+    memory = MessageWindowChatMemory(SqlChatMemoryRepository(engine))
     client = (
         ChatClient.builder(model or os.environ.get("CHATCLIENT_MODEL", "local"))
         .default_system("You plan journeys. Be brief.")
@@ -56,11 +64,12 @@ def create_app(
         .tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()]))
         .build()
     )
-    chat = WebChat(client, SqlPendingTurns(engine, f"{prefix}pending_turn"))
+    chat = WebChat(durable(client, name="chat"))
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        yield
+        with launch(turns, takeover_seconds=takeover_seconds):
+            yield
         await client.aclose()
         engine.dispose()
 

@@ -1,52 +1,134 @@
-"""The example service, over HTTP and in a real browser."""
+"""The example service, over HTTP and in a browser, while it is killed."""
 
+import contextlib
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
-from chat_service.app import create_app
+import sqlalchemy as sa
 from selenium.webdriver import Chrome
 
-from chatclient import Prompt, ToolResponseMessage
-from chatclient.testing import Answer, ScriptedModel, call
 from tests.support.browser import chromium, click, console_errors, shown, until, write
-from tests.support.databases import sql_place
-from tests.support.web_server import serving
+from tests.support.databases import SERVERS, need
+from tests.support.paths import ROOT
 
-
-def traveller(prompt: Prompt) -> Answer:
-    """A scripted model that finds trains, books the first, and reports the result."""
-    last = prompt.messages[-1]
-    if isinstance(last, ToolResponseMessage):
-        return f"Well: {last.responses[0].data}"
-    if "book" in last.text.lower():
-        return call("book_train", '{"number": "IC 1"}')
-    if "train" in last.text.lower():
-        return call("find_trains", '{"city": "Rome"}')
-    users = [message.text for message in prompt.messages if message.role == "user"]
-    return f"You have said {len(users)} things."
+BOOKED = "Well: Booked a seat on IC 1."
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """Return a function that makes the service; each one uses the same database."""
-    with sql_place(request.param, tmp_path) as (database, prefix):
-        yield lambda: create_app(ScriptedModel(traveller), database=database, prefix=prefix)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Yield the URL of a new database."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'chat.db'}"
+        return
+    need("postgresql")
+    name = f"chat_service_{uuid4().hex[:12]}"
+    server = sa.create_engine(SERVERS["postgresql"], isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(sa.text(f"create database {name}"))
+    yield server.url.set(database=name).render_as_string(hide_password=False)
+    with server.connect() as connection:
+        connection.execute(sa.text(f"drop database {name} with (force)"))
+    server.dispose()
+
+
+class Service:
+    """The service in a process, always at the same address."""
+
+    def __init__(self, database: str, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port = listener.getsockname()[1]
+        self.address = f"http://127.0.0.1:{self.port}"
+        self.gate, self.booking = folder / "gate", folder / "booking"
+        self._log = folder / "service.log"
+        self._environment = {
+            **os.environ,
+            "CHAT_DATABASE": database,
+            "CHAT_GATE": str(self.gate),
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}",
+        }
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Start the process; it is killed at the end."""
+        command = [sys.executable, "-m", "uvicorn", "--factory", "--port", str(self.port)]
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(
+                [*command, "tests.support.chat_service:create_app"],
+                cwd=ROOT,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            self._wait(process)
+            yield
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+    def _wait(self, process: "subprocess.Popen[bytes]") -> None:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and process.poll() is None:
+            with contextlib.suppress(httpx.TransportError):
+                httpx.get(self.address)
+                return
+            time.sleep(0.1)
+        pytest.fail(f"the service does not answer: {self._log.read_text()[-2000:]}")
+
+    def post(self, conversation: str, *messages: Any) -> httpx.Response:
+        """Return the response to *messages*."""
+        body = {"id": conversation, "messages": messages}
+        return httpx.post(f"{self.address}/ai-sdk", json=body, timeout=60)
+
+    def chunks(self, conversation: str, *messages: Any) -> list[dict[str, Any]]:
+        """Return the chunks of the answer to *messages*."""
+        return chunks_in(self.post(conversation, *messages))
+
+    def stream(self, conversation: str, **query: str) -> httpx.Response:
+        """Return the stream of the turn that runs or waits."""
+        url = f"{self.address}/ai-sdk/{conversation}/stream"
+        return httpx.get(url, params=query, timeout=60)
+
+
+@pytest.fixture
+def service(database: str, tmp_path: Path) -> Service:
+    return Service(database, tmp_path)
+
+
+@pytest.fixture
+def browser() -> Iterator[Chrome]:
+    with chromium() as browser:
+        yield browser
 
 
 def user(text: str, id: str) -> dict[str, Any]:
     return {"id": id, "role": "user", "parts": [{"type": "text", "text": text}]}
 
 
-def chunks_of(address: str, conversation: str, *messages: Any) -> list[dict[str, Any]]:
-    """Return the chunks of the answer to *messages*."""
-    body = {"id": conversation, "messages": messages}
-    response = httpx.post(f"{address}/ai-sdk", json=body, timeout=30)
+def decided(approved: bool) -> dict[str, Any]:
+    part = {
+        "type": "tool-book_train",
+        "toolCallId": "call_book_train",
+        "state": "approval-responded",
+        "input": {},
+        "approval": {"id": "call_book_train", "approved": approved},
+    }
+    return {"id": "2", "role": "assistant", "parts": [part]}
+
+
+def chunks_in(response: httpx.Response) -> list[dict[str, Any]]:
     assert response.status_code == 200, response.text
-    assert response.headers["content-type"].startswith("text/event-stream")
     return [json.loads(line[6:]) for line in response.text.splitlines() if line[:7] == "data: {"]
 
 
@@ -54,56 +136,114 @@ def text_of(chunks: list[dict[str, Any]]) -> str:
     return "".join(chunk["delta"] for chunk in chunks if chunk["type"] == "text-delta")
 
 
-def test_memory(app: Any) -> None:
-    """Conversations are remembered, each on its own."""
-    with serving(app()) as address:
-        chunks = chunks_of(address, "c1", user("A train to Rome?", "1"))
-        assert text_of(chunks).startswith('Well: ["IC 1 to Rome, 09:14, 39 EUR"')
-    with serving(app()) as address:
-        assert text_of(chunks_of(address, "c1", user("Hm?", "2"))) == "You have said 2 things."
-        assert text_of(chunks_of(address, "c2", user("Hm?", "1"))) == "You have said 1 things."
+def test_conversation(service: Service) -> None:
+    """Turns follow each other, also after one that failed; each conversation is on its own."""
+    with service.running():
+        assert text_of(service.chunks("c1", user("Hello", "1"))) == "1 questions."
+        failed = service.chunks("c1", user("Please fail", "2"))
+        assert failed[-1]["errorText"].startswith("The model is not available")
+    with service.running():
+        assert text_of(service.chunks("c1", user("Hello?", "3"))) == "2 questions."
+        assert text_of(service.chunks("c2", user("Hello", "1"))) == "1 questions."
+        assert service.stream("c1").status_code == 204
+        assert text_of(chunks_in(service.stream("c1", unanswered="3"))) == "2 questions."
 
 
 @pytest.mark.parametrize(
-    ("approved", "outcome"),
-    [(True, "Booked a seat on IC 1."), (False, "The user did not allow this call.")],
+    ("approved", "kind", "outcome"),
+    [
+        (True, "tool-output-available", "Booked a seat on IC 1."),
+        (False, "tool-output-denied", "The user did not allow this call."),
+    ],
 )
-def test_booking_approval(app: Any, approved: bool, outcome: str) -> None:
-    """A turn that waits survives a restart."""
-    with serving(app()) as address:
-        chunks = chunks_of(address, "c1", user("Book it.", "1"))
-        (request,) = [each for each in chunks if each["type"] == "tool-approval-request"]
-    approval = {"id": request["approvalId"], "approved": approved}
-    part = {
-        "type": "tool-book_train",
-        "toolCallId": request["toolCallId"],
-        "state": "approval-responded",
-        "input": {},
-        "approval": approval,
-    }
-    decided = {"id": "2", "role": "assistant", "parts": [part]}
-    with serving(app()) as address:
-        assert text_of(chunks_of(address, "c1", user("Book it.", "1"), decided)) == (
-            f"Well: {outcome}"
-        )
+def test_decision_after_kill(service: Service, approved: bool, kind: str, outcome: str) -> None:
+    """A turn that waits blocks its conversation; a decision is checked, and applied once."""
+    question = user("Book it.", "1")
+    with service.running():
+        waiting = service.chunks("c1", question)
+        assert [each["type"] for each in waiting][-2:] == ["finish-step", "finish"]
+        assert "tool-approval-request" in {each["type"] for each in waiting}
+        assert service.post("c1", user("Hello?", "2")).status_code == 409
+    with service.running():
+        assert chunks_in(service.stream("c1")) == waiting
+        assert service.post("c1", question, {**decided(True), "parts": []}).status_code == 422
+        chunks = service.chunks("c1", question, decided(approved))
+        assert text_of(chunks) == f"Well: {outcome}"
+        assert kind in {each["type"] for each in chunks}
+        assert service.post("c1", question, decided(approved)).status_code == 409
+
+        replayed = chunks_in(service.stream("c1", unanswered="1"))
+        kinds = [each["type"] for each in replayed if each["type"].startswith("tool-")]
+        assert kinds[-3:] == ["tool-approval-request", "tool-approval-response", kind]
+        assert text_of(replayed) == f"Well: {outcome}"
 
 
-def test_page(app: Any) -> None:
-    """A booking is confirmed on the page, also after a reload."""
-    with serving(app()) as address, chromium() as browser:
-        _book(browser, address)
+# --- in a browser ---------------------------------------------------------------------------
+
+
+def test_page_approval_after_kill(browser: Chrome, service: Service) -> None:
+    """A booking is confirmed after SIGKILL and a restart, and takes place once."""
+    with service.running():
+        browser.get(service.address)
+        write(browser, "Book the first.")
+        until(browser, lambda: shown(browser, ".waits"))
+    with service.running():
+        browser.refresh()
+        until(browser, lambda: shown(browser, ".waits"))
+        assert '"number": "IC 1"' in shown(browser, ".waits .input")[0]
+        click(browser, "Allow")
+        until(browser, lambda: shown(browser, ".assistant .text") == [BOOKED])
+        browser.refresh()
+        until(browser, lambda: shown(browser, ".assistant .text") == [BOOKED])
+        assert shown(browser, ".user .text") == ["Book the first."]
+        assert shown(browser, ".error") == []
         assert console_errors(browser) == []
 
 
-def _book(browser: Chrome, address: str) -> None:
-    browser.get(address)
-    write(browser, "A train to Rome?")
-    until(browser, lambda: shown(browser, ".assistant .text"))
-    write(browser, "Book the first.")
-    until(browser, lambda: shown(browser, ".waits"))
-    browser.refresh()
-    until(browser, lambda: shown(browser, ".waits"))
-    click(browser, "Allow")
-    booked = "Well: Booked a seat on IC 1."
-    until(browser, lambda: shown(browser, ".assistant .text")[-1:] == [booked])
-    assert shown(browser, ".error") == []
+def test_page_during_run_after_kill(browser: Chrome, service: Service) -> None:
+    """The page shows the answer of a running turn after a reload; another process completes it."""
+    with service.running():
+        browser.get(service.address)
+        write(browser, "Trains?")
+        until(browser, lambda: shown(browser, ".assistant .text") == ["There are"])
+        browser.refresh()
+        until(browser, lambda: shown(browser, ".assistant .text") == ["There are"])
+    service.gate.touch()
+    with service.running():  # the page connects again by itself
+        until(browser, lambda: shown(browser, ".assistant .text") == ["There are two trains."])
+        assert shown(browser, ".user .text") == ["Trains?"]
+        assert shown(browser, ".error") == []
+        write(browser, "And?")
+        until(browser, lambda: shown(browser, ".assistant .text")[-1:] == ["2 questions."])
+
+
+def test_page_tool_interrupted_by_kill(browser: Chrome, service: Service) -> None:
+    """A booking that SIGKILL interrupts is asked about again, because it may have taken place."""
+    with service.running():
+        browser.get(service.address)
+        write(browser, "Book slowly.")
+        until(browser, lambda: shown(browser, ".waits"))
+        click(browser, "Allow")
+        until(browser, service.booking.exists)
+    with service.running():
+        browser.refresh()
+        until(browser, lambda: shown(browser, ".waits"))
+        service.gate.touch()
+        click(browser, "Allow")
+        booked = "Well: Booked a seat on slow."
+        until(browser, lambda: shown(browser, ".assistant .text") == [booked])
+        assert shown(browser, ".error") == []
+
+
+def test_page_stops(browser: Chrome, service: Service) -> None:
+    """Stop cancels the turn on the server, and the conversation goes on."""
+    with service.running():
+        browser.get(service.address)
+        write(browser, "Trains?")
+        until(browser, lambda: shown(browser, ".assistant .text") == ["There are"])
+        click(browser, "Stop")
+        until(browser, lambda: shown(browser, ".error") == ["Stopped."])
+        conversation = browser.current_url.partition("#")[2]
+        until(browser, lambda: service.stream(conversation).status_code == 204)
+        write(browser, "Hello?")
+        until(browser, lambda: shown(browser, ".assistant .text")[-1:] == ["1 questions."])

@@ -131,7 +131,7 @@ class ProcessTurns:
         Raises:
             RefusedError: It does not wait any more.
         """
-        request = request.resuming(turn, decisions)
+        request = request.resuming(turn, decisions).conversation(conversation_id)
         if not await ON_LOOP.invoke(self.store.take, conversation_id, turn):
             raise RefusedError(409, GONE)
         return self._running(conversation_id, request, turn)

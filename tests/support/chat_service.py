@@ -1,9 +1,9 @@
-"""The example of a durable chat service in a process of its own, with a scripted model.
+"""The example of a chat service in a process of its own, with a scripted model.
 
-    uvicorn --factory tests.support.durable_chat:create_app
+    uvicorn --factory tests.support.chat_service:create_app
 
-The database is in the environment variable CHAT_DATABASE. The model says the second half of its
-answer to "Trains?" when the file CHAT_GATE exists.
+The database is in the environment variable CHAT_DATABASE. When the file CHAT_GATE exists, the model
+says the second half of its answer to "Trains?", and a train with the number `slow` is booked.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from durable_chat import app as example
+from chat_service import app as example
 from fastapi import FastAPI
 
 from chatclient import AssistantMessage, ChatResponse, Prompt, ToolResponseMessage
@@ -19,6 +19,7 @@ from chatclient.chat.response import Generation
 from chatclient.errors import OverloadedError
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tools import tool
 
 GATE = Path(os.environ.get("CHAT_GATE", "gate"))
 
@@ -29,7 +30,8 @@ def travel(prompt: Prompt) -> Answer:
     if isinstance(last, ToolResponseMessage):
         return f"Well: {last.responses[0].data}"
     if "Book" in last.text:
-        return call("book_train", '{"number": "IC 1"}')
+        number = "slow" if "slowly" in last.text else "IC 1"
+        return call("book_train", {"number": number})
     if "fail" in last.text:
         return OverloadedError("no room")
     return f"{sum(message.role == 'user' for message in prompt.messages)} questions."
@@ -52,8 +54,19 @@ class SlowModel(ScriptedModel):
         yield ChatResponse((Generation(AssistantMessage(), "stop"),))
 
 
+@tool
+async def book_train(number: str) -> str:
+    """Book a seat on a train."""
+    if number == "slow":
+        GATE.with_name("booking").touch()
+        while not GATE.exists():  # noqa: ASYNC110, ASYNC240 - made by another process
+            await asyncio.sleep(0.01)
+    return f"Booked a seat on {number}."
+
+
 def create_app() -> FastAPI:
     """Return the service."""
+    example.book_train = book_train
     return example.create_app(
         SlowModel(travel), database=os.environ["CHAT_DATABASE"], takeover_seconds=2
     )
