@@ -37,10 +37,11 @@ def travel_client(
 
 
 def endpoints(chat: WebChat) -> Starlette:
-    """Return an application with both endpoints of *chat*."""
+    """Return an application with the endpoints of *chat*."""
     return Starlette(
         routes=[
             Route("/ai-sdk", chat.ai_sdk, methods=["POST"]),
+            Route("/ai-sdk/{id}/stream", chat.ai_sdk_stream, methods=["GET", "DELETE"]),
             Route("/ag-ui", chat.ag_ui, methods=["POST"]),
         ]
     )

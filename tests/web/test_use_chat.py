@@ -1,6 +1,7 @@
 """The `useChat` of the AI SDK, in a page in Chromium."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from selenium.webdriver import Chrome
@@ -10,6 +11,7 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Mount, Route
 
 from chatclient import ChatClient
+from chatclient.durable import DurableClient, durable, launch
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.services import WebChat
 from chatclient.testing import ScriptedModel, call
@@ -20,7 +22,7 @@ from tests.support.web_app import endpoints, travel_client
 from tests.support.web_server import serving
 
 
-def page_with(client: ChatClient) -> Starlette:
+def page_with(client: ChatClient | DurableClient) -> Starlette:
     """Return an application with the page and the endpoints of *client*."""
     script = bundled("use_chat.jsx").replace("</script", "<\\/script")
     page = f"""<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,">
@@ -43,6 +45,32 @@ def test_streamed_text(browser: Chrome) -> None:
         assert shown(browser, "[data-status=streaming]") != []
         model.gate.set()
         until(browser, lambda: shown(browser, ".assistant .text") == ["There are two trains."])
+
+
+def test_resumed_stream(browser: Chrome, tmp_path: Path) -> None:
+    """A page that was reloaded shows the turn that runs, and after a decision its result."""
+    model, booking = GatedModel(), call("book_train", {"number": "IC 1"}, id="call_9")
+    with launch(f"sqlite:///{tmp_path / 'turns.db'}"):
+        with serving(page_with(durable(ChatClient.create(model), name="resumed"))) as address:
+            browser.get(address)
+            write(browser, "Trains?")
+            until(browser, lambda: shown(browser, ".assistant .text") == ["There are"])
+            browser.refresh()
+            until(browser, lambda: shown(browser, ".assistant .text") == ["There are"])
+            model.gate.set()
+            until(browser, lambda: shown(browser, ".assistant .text") == ["There are two trains."])
+        scripted = travel_client(ScriptedModel(["Let me book it.", booking], "Booked."))
+        with serving(page_with(durable(scripted, name="waits"))) as address:
+            browser.get(address)
+            write(browser, "Book it.")
+            until(browser, lambda: "approval-requested" in "".join(shown(browser, ".tool")))
+            browser.refresh()
+            until(browser, lambda: "approval-requested" in "".join(shown(browser, ".tool")))
+            click(browser, "Allow")
+            texts = ["Let me book it.", "Booked."]
+            until(browser, lambda: shown(browser, ".assistant .text") == texts)
+            assert shown(browser, ".error") == []
+            assert console_errors(browser) == []
 
 
 def test_approval(browser: Chrome) -> None:

@@ -22,6 +22,7 @@ function Chat() {
   const [text, setText] = useState('')
   const {messages, sendMessage, addToolApprovalResponse, status, error} = useChat({
     id: 'c1',
+    resume: true,
     transport: new DefaultChatTransport({api: '/ai-sdk'}),
     sendAutomaticallyWhen: lastAssistantMessageIsCompleteWithApprovalResponses,
   })
