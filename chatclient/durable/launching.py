@@ -22,8 +22,8 @@ from chatclient.durable.engine import (
 )
 from chatclient.durable.extra import DBOS, DBOSClient, DBOSConfig, sqlalchemy as sa
 from chatclient.durable.liveness import Liveness
-from chatclient.durable.queues import TurnQueue
-from chatclient.durable.workflow import PUBLISH_SECONDS, detach_all, drain
+from chatclient.durable.queues import Pace, TurnQueue
+from chatclient.durable.workflow import PUBLISH_SECONDS, detach_all, drain, paces
 from chatclient.errors import UsageError
 
 log = get_logger(__name__)
@@ -79,6 +79,8 @@ def launch(
         **(config or {}),
     }
     several = [TurnQueue(default_queue(application)), *queues]
+    paces.clear()
+    paces.update({each.name: Pace(each.worker_rate) for each in several if each.worker_rate})
     DBOS.migrate(url)
     version = settings["application_version"] or ""
     alive = Liveness(url, executor, version, takeover_seconds, _take_over)

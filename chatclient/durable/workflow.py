@@ -13,6 +13,7 @@ from chatclient.chat.tool import ToolProgress
 from chatclient.durable.dbos_steps import DbosSteps
 from chatclient.durable.events import event_to_dict
 from chatclient.durable.extra import DBOS
+from chatclient.durable.queues import Pace
 from chatclient.durable.recording import Publisher, StepRecorder
 from chatclient.errors import TurnVersionError
 
@@ -36,6 +37,9 @@ class TurnRunner(Protocol):
 
 runners: WeakValueDictionary[str, TurnRunner] = WeakValueDictionary()
 """The clients of this process by name."""
+
+paces: dict[str, Pace] = {}
+"""The queues of this process that limit how often a worker starts turns."""
 
 _active: set[DbosSteps] = set()
 
@@ -108,6 +112,8 @@ async def run_turn(data: dict[str, Any]) -> dict[str, Any]:
             f" starts, with durable(client, name={data['client']!r})"
         )
         raise TurnVersionError(msg, turn_id=data["turn"])
+    if (pace := paces.get(data["queue"])) is not None:
+        await pace.wait()
     steps = await DbosSteps.open()
     _active.add(steps)
     try:

@@ -14,6 +14,7 @@ from chatclient.tools import ToolCallingManager
 QUEUES = [
     TurnQueue("one", concurrency=1, poll_seconds=0.02),
     TurnQueue("keys", key_concurrency=1, poll_seconds=0.02),
+    TurnQueue("paced", worker_concurrency=9, worker_rate=(2, 0.5), poll_seconds=0.02),
     TurnQueue("slow", rate=(2, 2.0), poll_seconds=0.02),
 ]
 

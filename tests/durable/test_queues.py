@@ -98,6 +98,20 @@ def test_rate(make: Make) -> None:
     assert meter.times[-1] - began > 1.0
 
 
+def test_rate_of_worker(make: Make) -> None:
+    """In one process, no more turns start in a period than the rate of a worker."""
+    meter = Meter(0)
+    client = make(meter)
+
+    for turn in [client.start(f"t{number}", queue="paced") for number in range(5)]:
+        turn.result()
+
+    times = sorted(meter.times)
+    assert min(times[at + 2] - times[at] for at in range(3)) > 0.4
+    with pytest.raises(UsageError, match="needs a worker_concurrency"):
+        TurnQueue("q", worker_rate=(2, 1.0))
+
+
 def test_map(make: Make) -> None:
     """A map yields a result for each prompt; repeated with its key, it starts nothing again."""
 

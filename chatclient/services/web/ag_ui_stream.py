@@ -115,16 +115,14 @@ class AgUiEncoder:
             case FileMade(media=media):
                 file = {"url": media.url(), "mimeType": media.mime_type}
                 yield CustomEvent(name="file", value=file)
-            case TurnWaits(turn=turn):
-                self._waiting = turn
+            case TurnWaits() | CallsDecided():
+                self._waiting = part.turn if isinstance(part, TurnWaits) else None
             case TurnEnded():
                 yield from self._end(part)
             case RoundBegun(replaces=True):
                 yield self._snapshot(None)
             case RoundBegun():
                 pass  # the events of its parts name the message
-            case CallsDecided():
-                self._waiting = None
             case _:
                 yield _call_event(part)
 
