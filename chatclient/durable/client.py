@@ -158,13 +158,23 @@ class DurableClient:
         Returns:
             The turns: iterate over them for the results.
         """
+        from chatclient.durable.engine import current_engine  # noqa: PLC0415 - an extra
+
         keyed: Mapping[Any, DurableRequest] = (
             prompts if isinstance(prompts, Mapping) else _by_position(prompts)
         )
-        turns = {
-            str(each): self.start(prompt, key=f"{key}/{each}", **how)
-            for each, prompt in keyed.items()
-        }
+        engine = current_engine()
+        keys = {str(each): f"{key}/{each}" for each in keyed}
+        # Looked up together: a batch that continues has most of its turns.
+        present = engine.existing([turn_id(self.name, each) for each in keys.values()])
+        turns = {}
+        for each, prompt in keyed.items():
+            id = turn_id(self.name, keys[str(each)])
+            turns[str(each)] = (
+                self._handle(engine, id)
+                if id in present
+                else self.start(prompt, key=keys[str(each)], **how)
+            )
         return TurnMap(turns)
 
     async def amap(

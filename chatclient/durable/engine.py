@@ -1,7 +1,7 @@
 """The engine of durable turns in this process: DBOS, which runs turns, or a connection to it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from chatclient.errors import UsageError
 T = TypeVar("T")
 
 APPLICATION = "chatclient"
+_IDS_AT_ONCE = 500
 RUNNING = ("PENDING", "ENQUEUED", "DELAYED")
 
 
@@ -145,6 +146,15 @@ class Engine:
         """Return the status of the workflow *id*, or None if there is none."""
         found = self.statuses(workflow_ids=[id])
         return found[0] if found else None
+
+    def existing(self, ids: Sequence[str]) -> set[str]:
+        """Return those of *ids* that are ids of workflows, with few queries."""
+        found: set[str] = set()
+        for at in range(0, len(ids), _IDS_AT_ONCE):
+            several = ids[at : at + _IDS_AT_ONCE]
+            statuses = self.statuses(workflow_ids=several, load_input=False, load_output=False)
+            found.update(status.workflow_id for status in statuses)
+        return found
 
     def statuses(self, **filters: Any) -> list[WorkflowStatus]:
         """Return the workflows that match the filters of `DBOS.list_workflows`."""

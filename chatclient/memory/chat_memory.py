@@ -11,7 +11,7 @@ from chatclient.chat.messages import (
     system_messages,
     without_system,
 )
-from chatclient.errors import WrongTypeError
+from chatclient.errors import UsageError, WrongTypeError
 from chatclient.memory.in_memory import InMemoryChatMemoryRepository
 from chatclient.memory.repository import ChatMemoryRepository, Conversation
 from chatclient.memory.window import TokenEstimator, Window, estimated_tokens, messages_from
@@ -57,6 +57,36 @@ class ChatMemory(ABC):
     @abstractmethod
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete a conversation if it exists."""
+
+    async def cut(self, conversation_id: str, message_id: str, runtime: Runtime) -> bool:
+        """Remove a message and all that follow it; return whether it was there.
+
+        Implement it so that frontends can edit messages and have answers generated again.
+
+        Raises:
+            UsageError: This memory cannot do it.
+        """
+        del conversation_id, message_id, runtime
+        msg = f"{type(self).__name__} cannot remove messages: implement its coroutine cut()"
+        raise UsageError(msg)
+
+    def rewind(self, conversation_id: str, message_id: str) -> bool:
+        """Remove the message with an id and all that follow it, to go on from before it.
+
+        System messages are kept.
+
+        Returns:
+            Whether the conversation has such a message; if not, nothing was changed.
+
+        Raises:
+            UsageError: The id of the conversation is blank, or this memory cannot remove messages.
+            ChatMemoryError: The repository failed.
+        """
+        return drive(self.cut(checked_id(conversation_id), message_id, BLOCKING))
+
+    async def arewind(self, conversation_id: str, message_id: str) -> bool:
+        """Remove a message and all that follow it; see `rewind`."""
+        return await self.cut(checked_id(conversation_id), message_id, ON_LOOP)
 
     def add(
         self,
@@ -177,6 +207,10 @@ class WindowChatMemory(ChatMemory):
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete a conversation from the repository."""
         await self.repository.delete(conversation_id, runtime)
+
+    async def cut(self, conversation_id: str, message_id: str, runtime: Runtime) -> bool:
+        """Remove a message and all that follow it from the repository."""
+        return await cut_messages(self.repository, conversation_id, message_id, runtime)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.repository).__name__})"
@@ -307,6 +341,20 @@ async def _append_messages(
             return (*systems, *without_system(present))
 
         await repository.rewrite(conversation_id, replace_systems, runtime)
+
+
+async def cut_messages(
+    repository: ChatMemoryRepository, conversation_id: str, message_id: str, runtime: Runtime
+) -> bool:
+    """Remove a message and all that follow it; return whether it was there."""
+
+    def before(present: Sequence[Message]) -> tuple[Message, ...] | None:
+        for at, message in enumerate(present):
+            if message.id == message_id:
+                return (*present[:at], *system_messages(present[at:]))
+        return None
+
+    return await runtime.shielded(repository.rewrite(conversation_id, before, runtime))
 
 
 async def run_maintenance(

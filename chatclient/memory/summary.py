@@ -23,6 +23,7 @@ from chatclient.memory.chat_memory import (
     ChatMemory,
     append_messages,
     checked_repository,
+    cut_messages,
     run_maintenance,
 )
 from chatclient.memory.conversation import transcript
@@ -118,6 +119,10 @@ class SummarizingChatMemory(ChatMemory):
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete a conversation from the repository."""
         await self.repository.delete(conversation_id, runtime)
+
+    async def cut(self, conversation_id: str, message_id: str, runtime: Runtime) -> bool:
+        """Remove a message and all that follow it, unless it is part of a summary by now."""
+        return await cut_messages(self.repository, conversation_id, message_id, runtime)
 
     async def _summarize(self, conversation_id: str, runtime: Runtime) -> None:
         messages = (await self.repository.load(conversation_id, runtime)).messages

@@ -150,6 +150,17 @@ class SessionChatMemory(ChatMemory):
         """Delete a session and its log."""
         await self.service.sessions.repository.delete(checked_id(conversation_id), runtime)
 
+    async def cut(self, conversation_id: str, message_id: str, runtime: Runtime) -> bool:
+        """Archive a message and all that follow it: they stay in the log, and no model sees them.
+
+        Raises:
+            UsageError: The session belongs to another user.
+        """
+        if await self._find(conversation_id, runtime) is None:
+            return False
+        work = self.service.sessions.archive_from(conversation_id, message_id, runtime)
+        return await runtime.shielded(work)
+
     async def _append(
         self,
         conversation_id: str,

@@ -1,9 +1,10 @@
 """`Sessions`: the operations on sessions, for advisors and tools."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from typing import Any
 from uuid import uuid4
 
@@ -26,6 +27,7 @@ from chatclient.memory.sessions.compaction import (
 )
 from chatclient.memory.sessions.event import (
     COMPACTION,
+    MESSAGE,
     Content,
     EventPayload,
     Session,
@@ -277,6 +279,23 @@ class Sessions:
             return None
         return compaction if done else None
 
+    async def archive_from(self, session_id: str, message_id: str, runtime: Runtime) -> bool:
+        """Archive the active message with an id and all later events; return whether there is one.
+
+        If the log was changed concurrently, its new events are archived as well.
+        """
+        while True:
+            log = await self.repository.read(session_id, runtime, ACTIVE)
+            later = tuple(dropwhile(lambda event: _message_id(event) != message_id, log.events))
+            if not later:
+                return False
+            change = _compaction_event(
+                session_id, log.events, Compaction(later), "rewind", self.clock()
+            )
+            with suppress(VersionConflictError):
+                await self.repository.append(session_id, (change,), runtime, expected=log.version)
+                return True
+
     async def delete_older(self, cutoff: datetime, runtime: Runtime) -> int:
         """Delete the events of old turns, archived or not, and return their number.
 
@@ -293,6 +312,10 @@ class Sessions:
         expired = await self.repository.find_expired(moment, runtime)
         deleted = [await self.repository.delete(id, runtime, expired=moment) for id in expired]
         return sum(deleted)
+
+
+def _message_id(event: SessionEvent) -> str | None:
+    return event.message.id if event.type == MESSAGE else None
 
 
 def _stored(contents: Iterable[Content], moment: datetime) -> list[Content]:

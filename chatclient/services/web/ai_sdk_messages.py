@@ -76,6 +76,8 @@ class ChatRequest(_Model):
     id: Annotated[str, Field(min_length=1)]
     messages: Annotated[list[UiMessage], Field(min_length=1)]
     state: Any = None
+    trigger: str | None = None
+    message_id: str | None = None
 
 
 def parse_chat_request(body: bytes) -> Incoming:
@@ -94,6 +96,8 @@ def parse_chat_request(body: bytes) -> Incoming:
         conversation_id=request.id,
         messages=tuple(message for each in request.messages for message in _messages(each)),
         continues=last.role == "assistant",
+        # An edited message has its id here; one that is new has none.
+        replaces=request.trigger == "regenerate-message" or request.message_id == last.id,
         decisions=dict(_decisions(calls)),
         results=dict(_results(calls)),
         state=request.state,

@@ -22,7 +22,7 @@ from chatclient.services.web.event_stream import EventStreamResponse
 from chatclient.services.web.incoming import Incoming, InvalidInputError
 from chatclient.services.web.part_reader import PartReader
 from chatclient.services.web.pending_turns import InMemoryPendingTurns, PendingTurnStore
-from chatclient.services.web.turn_request import begin_turn, decisions_in, with_frontend
+from chatclient.services.web.turn_request import begin_turn, decisions_in, rewind, with_frontend
 from chatclient.services.web.turns import (
     GONE,
     WAITS,
@@ -219,6 +219,8 @@ class WebChat:
             given = incoming.state, incoming.context, incoming.properties
             request = await ON_LOOP.call(self.prepare, request, UiRequest(http, id, *given))
         if turn is None:
+            if incoming.replaces:
+                await rewind(request, request.settings.messages)
             running = await self._turns.begin(id, request)
         else:
             running = await self._turns.resume(id, request, turn, decisions)

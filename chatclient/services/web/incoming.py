@@ -40,6 +40,8 @@ class Incoming:
         conversation_id: The id of the conversation, as the frontend says.
         messages: The messages of user, model and tools, with their ids.
         continues: Whether it continues a turn that waits, instead of beginning one.
+        replaces: Whether the message of the user takes the place of the one with its id, if the
+            memory has one, and of all that followed.
         decisions: Decisions about tool calls, by the ids for decisions.
         results: What the frontend's own tools returned, by the ids of the calls.
         tools: Tools that the frontend carries out.
@@ -51,6 +53,7 @@ class Incoming:
     conversation_id: str
     messages: tuple[Message, ...]
     continues: bool
+    replaces: bool
     decisions: Mapping[str, Decision]
     results: Mapping[str, Decision]
     tools: tuple[ExternalTool, ...] = ()

@@ -20,7 +20,7 @@ function Call({part, decide}) {
 
 function Chat() {
   const [text, setText] = useState('')
-  const {messages, sendMessage, addToolApprovalResponse, status, error} = useChat({
+  const {messages, sendMessage, regenerate, addToolApprovalResponse, status, error} = useChat({
     id: 'c1',
     resume: true,
     transport: new DefaultChatTransport({api: '/ai-sdk'}),
@@ -43,6 +43,8 @@ function Chat() {
         </div>
       ))}
       {error && <p className="error">{error.message}</p>}
+      <button onClick={() => regenerate()}>Again</button>
+      <button onClick={() => sendMessage({text, messageId: messages[0].id})}>Replace the first</button>
       <form onSubmit={submit}>
         <input id="text" value={text} disabled={status !== 'ready' && status !== 'error'}
           onChange={event => setText(event.target.value)} />
