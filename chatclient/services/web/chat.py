@@ -122,7 +122,7 @@ class WebChat:
             if self.queue is not None:
                 msg = "only turns of a durable client are started in a queue"
                 raise UsageError(msg)
-            turns = ProcessTurns(self.client, self.pending or InMemoryPendingTurns())
+            turns = ProcessTurns(self.client.prompt, self.pending or InMemoryPendingTurns())
         object.__setattr__(self, "_turns", turns)
 
     async def ai_sdk(self, request: Request) -> Response:
@@ -210,7 +210,7 @@ class WebChat:
             raise RefusedError(409, WAITS)
         if turn is None and incoming.continues:
             raise RefusedError(409, GONE)
-        request = self._turns.client.prompt()
+        request = self._turns.prompt()
         if turn is None:
             request = begin_turn(request, incoming)
         decisions = {} if turn is None else decisions_in(incoming, turn)

@@ -10,7 +10,6 @@ from chatclient.advisors.tool_loop.pending_notes import load_turn
 from chatclient.chat.events import RoundEnded, ToolCallFinished
 from chatclient.chat.messages import AssistantMessage, ToolResponse, ToolResponseMessage
 from chatclient.chat.turn import Turn
-from chatclient.client.client import ChatClient
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.client import DurableClient
 from chatclient.durable.conversation import UNFINISHED
@@ -33,10 +32,9 @@ class DurableTurns:
     durable: DurableClient
     queue: str | None = None
 
-    @property
-    def client(self) -> ChatClient:
-        """The client whose requests are run."""
-        return self.durable.client
+    def prompt(self) -> ChatClientRequestSpec:
+        """Return a new request of the client."""
+        return self.durable.prompt()
 
     async def pending(self, conversation_id: str) -> PendingTurn | None:
         """Return the turn of the conversation that waits for decisions, or None.

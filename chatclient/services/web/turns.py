@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from chatclient.chat.events import ApprovalNeeded
 from chatclient.chat.turn import Turn
-from chatclient.client.client import ChatClient
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.observability.operations import ClientCall
 from chatclient.observability.trail import Trail
@@ -49,9 +48,8 @@ class RunningTurn:
 class Turns(Protocol):
     """Runs the turns of conversations, of which one at a time runs or waits."""
 
-    @property
-    def client(self) -> ChatClient:
-        """The client whose requests are run."""
+    def prompt(self) -> ChatClientRequestSpec:
+        """Return a new request of the client."""
         ...
 
     async def pending(self, conversation_id: str) -> PendingTurn | None:
@@ -104,11 +102,11 @@ class ProcessTurns:
     """Runs turns in this process: each ends with the HTTP request that runs it.
 
     Attributes:
-        client: The client.
+        prompt: Returns a new request of the client.
         store: Keeps turns that wait.
     """
 
-    client: ChatClient
+    prompt: Callable[[], ChatClientRequestSpec]
     store: PendingTurnStore
 
     async def pending(self, conversation_id: str) -> PendingTurn | None:
