@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 from chat_service import app as example
 from fastapi import FastAPI
@@ -66,7 +67,8 @@ async def book_train(number: str) -> str:
 
 def create_app() -> FastAPI:
     """Return the service."""
-    example.book_train = book_train
+    module: Any = example
+    module.book_train = book_train
     return example.create_app(
         SlowModel(travel), database=os.environ["CHAT_DATABASE"], takeover_seconds=2
     )

@@ -196,7 +196,7 @@ def test_tool_of_the_frontend() -> None:
         first = httpx.post(f"{address}/ag-ui", json=body, timeout=30)
         assert '"pendingToolCallIds":["w1"]' in first.text
         result = {"id": "m3", "role": "tool", "content": "Rome", "toolCallId": "w1"}
-        body["messages"] = [*body["messages"], result]  # type: ignore[misc]
+        body["messages"] = [*body["messages"], result]
         second = httpx.post(f"{address}/ag-ui", json=body, timeout=30)
 
     assert "You are in Rome." in second.text

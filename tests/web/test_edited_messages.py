@@ -44,8 +44,11 @@ MEMORIES: dict[str, Callable[[], ChatMemory]] = {
 
 
 def client_with(memory: ChatMemory) -> ChatClient:
-    is_session = isinstance(memory, SessionChatMemory)
-    advisor = SessionMemoryAdvisor(memory) if is_session else MessageChatMemoryAdvisor(memory)
+    advisor = (
+        SessionMemoryAdvisor(memory)
+        if isinstance(memory, SessionChatMemory)
+        else MessageChatMemoryAdvisor(memory)
+    )
     return ChatClient.builder(ScriptedModel(echo)).default_advisors(advisor).build()
 
 

@@ -4,20 +4,22 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chatclient.advisors.tool_loop.pending_notes import load_turn
 from chatclient.chat.events import RoundEnded, ToolCallFinished
 from chatclient.chat.messages import AssistantMessage, ToolResponse, ToolResponseMessage
 from chatclient.chat.turn import Turn
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.durable.client import DurableClient
 from chatclient.durable.conversation import UNFINISHED
-from chatclient.durable.handle import DurableTurn
 from chatclient.errors import ConversationBusyError, UsageError
 from chatclient.services.web.turns import GONE, RUNS, WAITS, RefusedError, RunningTurn
 from chatclient.tools.execution.approval import Decision
 from chatclient.tools.pending_turn import PendingTurn
+
+if TYPE_CHECKING:  # the client is given
+    from chatclient.durable.client import DurableClient
+    from chatclient.durable.handle import DurableTurn
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class DurableTurns:
         queue: The queue that turns are started in, or None.
     """
 
-    durable: DurableClient
+    durable: "DurableClient"
     queue: str | None = None
 
     def prompt(self) -> ChatClientRequestSpec:
@@ -106,7 +108,7 @@ class DurableTurns:
             await turn.acancel()
 
 
-async def _followed(turn: DurableTurn, resumed: PendingTurn | None) -> RunningTurn:
+async def _followed(turn: "DurableTurn", resumed: PendingTurn | None) -> RunningTurn:
     if resumed is None:
         record = await asyncio.to_thread(turn.record)
     else:
@@ -115,7 +117,7 @@ async def _followed(turn: DurableTurn, resumed: PendingTurn | None) -> RunningTu
 
 
 async def _events(
-    turn: DurableTurn, record: Turn, resumed: PendingTurn | None
+    turn: "DurableTurn", record: Turn, resumed: PendingTurn | None
 ) -> AsyncGenerator[Any, None]:
     """Yield the events of *turn*, and append the rounds that they complete to its record."""
     message: AssistantMessage | None = None
