@@ -1,5 +1,6 @@
 """Workers that end by SIGKILL, on PostgreSQL: other workers continue their turns."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -13,9 +14,10 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from chatclient.durable import DurableClient, Engine, connect
+from chatclient import ApprovalNeeded, Done, ToolCallFinished
+from chatclient.durable import DurableClient, Engine, TurnDecided, connect
 from chatclient.durable.workflow import runners
-from chatclient.errors import TurnVersionError, UsageError
+from chatclient.errors import ConversationBusyError, TurnVersionError, UsageError
 from chatclient.memory import SqlChatMemoryRepository
 from chatclient.tools import Decision
 from tests.support.databases import SERVERS, need
@@ -165,6 +167,32 @@ def test_decides_in_another_process(place: Place, client: DurableClient) -> None
 
     assert turn.result(60).content() == "Bought."
     assert place.reached()["buy"] == 1
+
+
+async def test_follows_from_another_process(place: Place, client: DurableClient) -> None:
+    """A process that runs no turns follows one of a conversation, across a crash and a decision."""
+    crashing = place.start_worker(CRASH_AT="look")
+    conversation = client.conversation(f"c-{uuid4()}")
+    turn = await conversation.astart("Buy with approval", streaming=True)
+    with pytest.raises(ConversationBusyError):
+        await conversation.astart("Buy tea")
+    assert await asyncio.to_thread(crashing.wait, 30) == -signal.SIGKILL
+    await asyncio.to_thread(place.start_worker)
+
+    events = [event async for event in turn.aevents()]
+    assert isinstance(events[-2], ApprovalNeeded)
+    last = await conversation.alast()
+    assert last is not None
+    await last.adecide("approve")
+    later = [event async for event in last.aevents(after_decisions=True)]
+    results = [each.response for each in later if isinstance(each, ToolCallFinished)]
+    assert results[0].data == "gold bought"
+    assert isinstance(later[-1], Done)
+    assert [event async for event in turn.aevents()] == [
+        *events[:-2],
+        TurnDecided(events[-2].turn, {"c": Decision(approved=True)}),
+        *later,
+    ]
 
 
 def test_map_continues_after_crash(place: Place, client: DurableClient) -> None:

@@ -775,3 +775,33 @@ def test_branch_memory_does_not_compact(service: SessionService) -> None:
         "question 1",
         "question 2",
     ]
+
+
+class Raced(InMemorySessionRepository):
+    """A repository to which somebody else appends at the worst moment, once."""
+
+    rival: Callable[[], object] | None = None
+
+    async def append(self, *args: Any, **how: Any) -> bool:
+        rival, self.rival = self.rival, None
+        if rival is not None:
+            rival()
+        return await super().append(*args, **how)
+
+
+def test_rewind() -> None:
+    """Messages are archived, also those that were appended concurrently; the log keeps them."""
+    repository = Raced()
+    service = SessionService(repository)
+    memory = SessionChatMemory(service)
+    for id in ("1", "2"):
+        memory.add("s", [UserMessage(f"Q{id}", id=id), AssistantMessage(f"A{id}")])
+    repository.rival = lambda: memory.add("s", [UserMessage("Q3"), AssistantMessage("A3")])
+
+    assert memory.rewind("s", "2")
+    assert [message.text for message in memory.get("s")] == ["Q1", "A1"]
+    assert [event.message.text for event in service.read("s").events] == [
+        *("Q1", "A1", "Q2", "A2", "Q3", "A3")
+    ]
+    assert not memory.rewind("s", "2")
+    assert not memory.rewind("other", "1")
