@@ -10,6 +10,7 @@ from chatclient.chat.serialization import message_from_dict
 from chatclient.chat.turn import TURN_KEY, Turn
 from chatclient.durable.event_cursor import EventCursor
 from chatclient.durable.events import DurableEvent
+from chatclient.durable.polls import EVENT_SECONDS, RESULT_SECONDS, Polls
 from chatclient.durable.results import TurnResult, decisions_to_dict, result_from_dict
 from chatclient.errors import DurableTurnError, TurnCancelledError, TurnVersionError, UsageError
 from chatclient.tools.execution.approval import Decision, Decisions, decisions_for
@@ -30,8 +31,6 @@ _STATES: dict[str, TurnState] = {
     "CANCELLED": "cancelled",
     "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "failed",
 }
-_FIRST_POLL, _LONGEST_POLL, _SLOWER = 0.01, 0.5, 1.2  # seconds, seconds, factor
-
 _SEGMENTS_AT_ONCE, _TURNS_AT_ONCE = 4, 500
 
 CheckDecisions = Callable[[Mapping[str, Any], PendingTurn, dict[str, Decision]], None]
@@ -117,14 +116,14 @@ class DurableTurn:
             DurableTurnError: The turn cannot be continued.
             ChatClientError: The turn failed; the error is that of its request.
         """
-        polls = _Polls(timeout)
+        polls = Polls(RESULT_SECONDS, timeout)
         while (result := self.result_so_far()) is None:
             time.sleep(polls.next_pause())
         return result
 
     async def aresult(self, timeout: float | None = None) -> TurnResult:  # noqa: ASYNC109
         """Wait until the turn has ended; see `result`."""
-        polls = _Polls(timeout)
+        polls = Polls(RESULT_SECONDS, timeout)
         while (result := await asyncio.to_thread(self.result_so_far)) is None:  # noqa: ASYNC110
             await asyncio.sleep(polls.next_pause())
         return result
@@ -141,19 +140,19 @@ class DurableTurn:
         Raises:
             ChatClientError: The turn failed, as in `result`.
         """
-        cursor, polls = self._cursor(after_decisions=after_decisions), _Polls(None)
+        cursor, polls = self._cursor(after_decisions=after_decisions), Polls(EVENT_SECONDS)
         while not cursor.ended:
             events = cursor.read()
             yield from events
             if not events:
                 time.sleep(polls.next_pause())
             else:
-                polls = _Polls(None)
+                polls = Polls(EVENT_SECONDS)
 
     async def aevents(self, *, after_decisions: bool = False) -> AsyncGenerator[DurableEvent, None]:
         """Yield the events of the turn; see `events`. No thread waits for them."""
         cursor = await asyncio.to_thread(self._cursor, after_decisions=after_decisions)
-        polls = _Polls(None)
+        polls = Polls(EVENT_SECONDS)
         while not cursor.ended:
             events = await asyncio.to_thread(cursor.read)
             for event in events:
@@ -161,7 +160,7 @@ class DurableTurn:
             if not events:
                 await asyncio.sleep(polls.next_pause())
             else:
-                polls = _Polls(None)
+                polls = Polls(EVENT_SECONDS)
 
     def _cursor(self, *, after_decisions: bool) -> EventCursor:
         number = self._segment().number if after_decisions else 1
@@ -374,23 +373,3 @@ def _input_of(status: "WorkflowStatus") -> Mapping[str, Any]:
     (data,) = status.input["args"]
     found: Mapping[str, Any] = data
     return found
-
-
-class _Polls:
-    """The pauses between queries for a result: short at first."""
-
-    def __init__(self, timeout: float | None) -> None:
-        self._end = None if timeout is None else time.monotonic() + timeout
-        self._pause = _FIRST_POLL
-
-    def next_pause(self) -> float:
-        """Return the seconds to wait.
-
-        Raises:
-            TimeoutError: The time is up.
-        """
-        if self._end is not None and time.monotonic() >= self._end:
-            msg = "the durable turn has no result yet; it continues"
-            raise TimeoutError(msg)
-        pause, self._pause = self._pause, min(self._pause * _SLOWER, _LONGEST_POLL)
-        return pause
