@@ -101,7 +101,12 @@ def parse_chat_request(body: bytes) -> Incoming:
         decisions=dict(_decisions(calls)),
         results=dict(_results(calls)),
         state=request.state,
-        properties=request.model_extra or {},
+        properties={
+            **(request.model_extra or {}),
+            **request.model_dump(
+                by_alias=True, exclude_none=True, include={"trigger", "message_id"}
+            ),
+        },
     )
 
 
