@@ -28,6 +28,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.chat.options": "ChatOptions OptionValues ReasoningEffort",
         "chatclient.chat.parts": "Media Part ProviderPart Reasoning ToolCall ToolCallChunk",
         "chatclient.chat.prompt": "Prompt",
+        "chatclient.chat.rerank": "RankedText RerankModel RerankOptions",
         "chatclient.chat.response": (
             "ChatResponse ChatResponseMetadata Cost FinishReason Generation RateLimit Usage"
         ),
@@ -203,6 +204,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.providers.openai.responses": (
             "OpenAIResponsesChatModel OpenAIResponsesChatOptions"
         ),
+        "chatclient.providers.rerank": "CohereRerankModel JinaRerankModel",
         "chatclient.providers.vertex": "vertex_model",
     },
     "chatclient.memory": {
@@ -240,6 +242,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "DocumentJoiner DocumentPostProcessor DocumentRetriever Query QueryAugmenter "
             "QueryExpander QueryRouter QueryTransformer RetrievalError"
         ),
+        "chatclient.retrieval.reranking": "DocumentReranker",
         "chatclient.retrieval.retrievers": "LanguageModelQueryRouter VectorStoreDocumentRetriever",
         "chatclient.retrieval.transformers": (
             "CompressionQueryTransformer MultiQueryExpander RewriteQueryTransformer "

@@ -82,6 +82,10 @@ if TYPE_CHECKING:
         OpenAIResponsesChatOptions as OpenAIResponsesChatOptions,
     )
     from chatclient.providers.registry import chat_model as chat_model
+    from chatclient.providers.rerank import (
+        CohereRerankModel as CohereRerankModel,
+        JinaRerankModel as JinaRerankModel,
+    )
     from chatclient.providers.vertex import vertex_model as vertex_model
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

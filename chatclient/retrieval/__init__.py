@@ -25,6 +25,9 @@ if TYPE_CHECKING:
         QueryTransformer as QueryTransformer,
         RetrievalError as RetrievalError,
     )
+    from chatclient.retrieval.reranking import (
+        DocumentReranker as DocumentReranker,
+    )
     from chatclient.retrieval.retrievers import (
         LanguageModelQueryRouter as LanguageModelQueryRouter,
         VectorStoreDocumentRetriever as VectorStoreDocumentRetriever,

@@ -1,11 +1,11 @@
 """Joins and filters retrieved documents."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chatclient._internal.checks import check_number
 from chatclient.retrieval.query import Query
+from chatclient.retrieval.rank_fusion import K, fused_ranks
 from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.runtime import Runtime
 
@@ -39,21 +39,18 @@ class ReciprocalRankJoiner:
         UsageError: *k* is negative.
     """
 
-    k: int = 60
+    k: int = K
 
     def __post_init__(self) -> None:
         check_number("k", self.k)
 
     def __call__(self, results: Sequence[Sequence[Document]]) -> list[Document]:
         """Return *results* as one list, with the fused scores."""
-        scores: defaultdict[str, float] = defaultdict(float)
         documents: dict[str, Document] = {}
-        for result in results:
-            unique = {document.id: document for document in result}
-            for rank, document in enumerate(unique.values(), 1):
-                documents.setdefault(document.id, document)
-                scores[document.id] += 1 / (self.k + rank)
-        joined = [document.scored(scores[id]) for id, document in documents.items()]
+        for document in (document for result in results for document in result):
+            documents.setdefault(document.id, document)
+        scores = fused_ranks([[document.id for document in result] for result in results], self.k)
+        joined = [documents[id].scored(score) for id, score in scores.items()]
         return sorted(joined, key=_score, reverse=True)
 
 
