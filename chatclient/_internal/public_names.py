@@ -237,6 +237,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "chatclient.retrieval": {
         "chatclient.retrieval.documents": "ConcatenationJoiner DocumentLimit ReciprocalRankJoiner",
+        "chatclient.retrieval.hybrid": "HybridDocumentRetriever",
+        "chatclient.retrieval.keyword": "KeywordDocumentRetriever",
         "chatclient.retrieval.prompt": "ContextualQueryAugmenter framed",
         "chatclient.retrieval.query": (
             "DocumentJoiner DocumentPostProcessor DocumentRetriever Query QueryAugmenter "

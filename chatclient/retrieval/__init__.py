@@ -10,6 +10,12 @@ if TYPE_CHECKING:
         DocumentLimit as DocumentLimit,
         ReciprocalRankJoiner as ReciprocalRankJoiner,
     )
+    from chatclient.retrieval.hybrid import (
+        HybridDocumentRetriever as HybridDocumentRetriever,
+    )
+    from chatclient.retrieval.keyword import (
+        KeywordDocumentRetriever as KeywordDocumentRetriever,
+    )
     from chatclient.retrieval.prompt import (
         ContextualQueryAugmenter as ContextualQueryAugmenter,
         framed as framed,

@@ -1,4 +1,4 @@
-"""A loopback server with the rerank APIs of Cohere and Jina, which refuses undocumented requests."""
+"""A loopback server with the rerank APIs of Cohere and Jina; it refuses undocumented requests."""
 
 import re
 from collections.abc import Mapping
