@@ -316,13 +316,21 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "chatclient.testing": {
         "chatclient.testing.evaluation": (
-            "FACT_CHECKING_TEMPLATE RELEVANCY_TEMPLATE EvaluationRequest EvaluationResponse "
-            "Evaluator FactCheckingEvaluator RelevancyEvaluator"
+            "CORRECTNESS_TEMPLATE FACT_CHECKING_TEMPLATE RELEVANCY_TEMPLATE CorrectnessEvaluator "
+            "EvaluationRequest EvaluationResponse Evaluator FactCheckingEvaluator "
+            "RelevancyEvaluator"
         ),
         "chatclient.testing.plugin": "chat_redact recorded_model",
+        "chatclient.testing.pydantic_evals": "AnswerJudge RetrievalMetrics pydantic_evals_dataset",
         "chatclient.testing.recording": "Exchange Recording RecordingAdvisor RecordingModel Redact",
         "chatclient.testing.replaying": "ReplayError ReplayingModel",
         "chatclient.testing.repository_contract": "ChatMemoryRepositoryContract",
+        "chatclient.testing.retrieval_evaluation": (
+            "aevaluate_answers aevaluate_retriever evaluate_answers evaluate_retriever"
+        ),
+        "chatclient.testing.retrieval_report": (
+            "RetrievalCase RetrievalCaseResult RetrievalReport RetrievalScores"
+        ),
         "chatclient.testing.scripted": "Answer AnswerFunction ScriptedModel call",
         "chatclient.testing.session_contract": "SessionRepositoryContract",
         "chatclient.testing.vector_store_contract": "VectorStoreContract",

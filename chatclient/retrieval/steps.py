@@ -27,7 +27,7 @@ T = TypeVar("T")
 STEP = ("query", "runtime")
 """The parameters of retrievers and most other steps."""
 
-_NOT_RETRIEVER_FAILURES = (
+NOT_RETRIEVER_FAILURES = (
     *(TypeError, AttributeError, NameError, UsageError, BlockingCallError),
     *(DeadlineExceededError, BudgetExceededError),
 )
@@ -89,7 +89,7 @@ def _job(
         try:
             found = await run_step(runtime, retriever, query, runtime, timeout=timeout)
             return list_of(Document, retriever, found)
-        except _NOT_RETRIEVER_FAILURES:
+        except NOT_RETRIEVER_FAILURES:
             raise
         except Exception as error:  # noqa: BLE001 - the other retrievers may succeed
             if isinstance(error, RuntimeError):
