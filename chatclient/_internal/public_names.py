@@ -189,6 +189,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.providers.http.settings": "HttpOptions",
         "chatclient.providers.http.request": "Timeouts",
         "chatclient.providers.langchain": "LangChainChatModel",
+        "chatclient.providers.local.fastembed": "FastEmbedEmbeddingModel FastEmbedRerankModel",
         "chatclient.providers.local.hub": "fetch_model_file",
         "chatclient.providers.local.minilm": "MiniLmEmbeddingModel",
         "chatclient.providers.local.model": "LocalChatModel",

@@ -8,7 +8,6 @@ from typing import Any
 
 from chatclient._internal.checks import check_callable, check_number, check_type
 from chatclient._internal.frozen import EMPTY
-from chatclient._internal.logging import described
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.errors import ChatClientError, UsageError
 from chatclient.retrieval.query import DocumentRetriever, Query, RetrievalError
@@ -216,7 +215,7 @@ class _Evaluation:
                 except NOT_RETRIEVER_FAILURES:
                     raise
                 except ChatClientError as error:
-                    errors[name] = described(error)
+                    errors[name] = _error_text(error)
 
     def _result(
         self,
@@ -245,6 +244,10 @@ def _job(
 def _failed(
     case: RetrievalCase, name: str, error: Exception, started: float
 ) -> RetrievalCaseResult:
-    errors = {name: described(error)}
+    errors = {name: _error_text(error)}
     seconds = perf_counter() - started
     return RetrievalCaseResult(case, (), RetrievalScores(), seconds, errors=errors)
+
+
+def _error_text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

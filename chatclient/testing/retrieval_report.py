@@ -19,16 +19,16 @@ class RetrievalCase:
 
     Attributes:
         question: The question.
-        relevant: The ids of the relevant documents, of which there is at least one.
+        relevant: The ids of the relevant documents, of which there is at least one; or one id.
         answer: The expected answer, or None if answers are not compared.
 
     Raises:
         UsageError: There are no ids, or the question is blank.
-        WrongTypeError: The ids are one text instead of a collection.
+        WrongTypeError: The question or an id is not a text.
     """
 
     question: str
-    relevant: Collection[str]
+    relevant: Collection[str] | str
     answer: str | None = None
 
     def __post_init__(self) -> None:
