@@ -86,7 +86,7 @@ def test_reranked_documents_of_an_answer(
     ask: Ask, server: RerankServer, make: Callable[..., RerankModel], path: str
 ) -> None:
     """The most relevant documents come first, with the scores of the model."""
-    model = make(api_key="k", base_url=server.url + path)  # type: ignore[call-arg]
+    model = make(api_key="k", base_url=server.url + path)
     reranker = DocumentReranker(model, top_k=2)
     client = client_of(KeywordDocumentRetriever(ALL), vectors(), post_processors=[reranker])
 
@@ -281,7 +281,7 @@ def test_hybrid_retriever_with_another_joiner() -> None:
     """A joiner of scores may replace the fusion of ranks."""
     scored = [REFUND.scored(0.2)], [PARCEL.scored(0.9)]
     retrievers = [lambda query, runtime, found=found: found for found in scored]
-    hybrid = HybridDocumentRetriever(*retrievers, joiner=ConcatenationJoiner())  # type: ignore[arg-type]
+    hybrid = HybridDocumentRetriever(*retrievers, joiner=ConcatenationJoiner())
 
     assert found(hybrid, "q") == ["parcel", "refund"]
 

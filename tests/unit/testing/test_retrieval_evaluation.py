@@ -226,7 +226,7 @@ def test_programming_errors_are_raised(answers_report: Evaluate) -> None:
 def test_invalid_evaluations(settings: Any, error: type[Exception], message: str) -> None:
     """Wrong arguments raise before anything is asked."""
     with pytest.raises(error, match=message):
-        evaluate_answers(print, **{"cases": CASES, **settings})
+        evaluate_answers(ChatClient.create, **{"cases": CASES, **settings})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
