@@ -308,8 +308,9 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.observability.log_fields": "log_fields",
         "chatclient.observability.operations": (
             "ANSWERING_MODEL TIME_TO_FIRST_CHUNK WAITS AdvisorPass ClientCall "
-            "Fallback MemoryAccess ModelCall Retrieval RetryWait ToolRun ToolUndo"
+            "MemoryAccess ModelCall Reranking Retrieval ToolRun ToolUndo"
         ),
+        "chatclient.observability.retries": "Fallback RetryWait",
         "chatclient.observability.rounds": "Round",
         "chatclient.observability.telemetry": "ERROR_TEXT Redact Telemetry",
         "chatclient.observability.trail": "Trail",

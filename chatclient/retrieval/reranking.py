@@ -7,6 +7,7 @@ from chatclient._internal.checks import check_choice, check_number, check_type
 from chatclient._internal.logging import described, get_logger
 from chatclient.chat.rerank import RerankModel
 from chatclient.errors import ProviderError
+from chatclient.observability.operations import Reranking
 from chatclient.retrieval.query import Query
 from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.runtime import Runtime
@@ -70,14 +71,21 @@ class DocumentReranker:
         """
         if not documents:
             return []
-        texts = [document.text for document in documents]
         try:
-            ranked = await self._model.rank_all(query.text, texts, runtime, top_k=self._top_k)
+            with runtime.observe(Reranking(self._model.name)) as observed:
+                observed.result = kept = await self._best(query, documents, runtime)
         except ProviderError as error:
             if self._fallback == "raise":
                 raise
             log.warning("documents not reranked", model=self._model.name, error=described(error))
             return list(documents[: self._top_k])
+        return kept
+
+    async def _best(
+        self, query: Query, documents: Sequence[Document], runtime: Runtime
+    ) -> list[Document]:
+        texts = [document.text for document in documents]
+        ranked = await self._model.rank_all(query.text, texts, runtime, top_k=self._top_k)
         least = float("-inf") if self._threshold is None else self._threshold
         return [documents[each.index].scored(each.score) for each in ranked if each.score >= least]
 

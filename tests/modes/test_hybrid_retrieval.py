@@ -98,6 +98,8 @@ def test_reranked_documents_of_an_answer(
     assert request["query"] == "refund of an order within days"
     assert sorted(request["documents"]) == sorted(d.text for d in (REFUND, PARCEL))
     assert asked.text == "Fine."
+    names = [step.operation.name for step in asked.answer.trail().steps]
+    assert f"rerank {model.name}" in names
 
 
 def test_reranker_threshold(server: RerankServer) -> None:

@@ -1,5 +1,8 @@
 """Evaluators and cases in the experiments of the real pydantic-evals."""
 
+import asyncio
+import importlib
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +36,7 @@ RETRIEVER = KeywordDocumentRetriever(DOCUMENTS)
 
 def judged(dataset: Any, task: Any) -> list[Any]:
     """Return the results of all cases, sorted by their question."""
-    report = dataset.evaluate_sync(task, progress=False)
+    report = asyncio.run(dataset.evaluate(task, progress=False))
     assert report.failures == []
     assert [failure for case in report.cases for failure in case.evaluator_failures] == []
     return sorted(report.cases, key=lambda case: CASES[0].question != case.inputs)
@@ -99,13 +102,22 @@ def test_text_answers() -> None:
     assert case.assertions["correct"].value is True
 
 
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the extra."""
+    monkeypatch.setitem(sys.modules, "pydantic_evals", None)
+    monkeypatch.delitem(sys.modules, "chatclient.testing.pydantic_evals")
+
+    with pytest.raises(ImportError, match=r"chatclient\[evals\]"):
+        importlib.import_module("chatclient.testing.pydantic_evals")
+
+
 def test_outputs_of_other_types_are_failures() -> None:
     """Wrong outputs and metadata are reported by pydantic-evals as failures."""
     evaluators = [RetrievalMetrics(), AnswerJudge(CorrectnessEvaluator(ScriptedModel()), "x")]
     dataset = pydantic_evals_dataset("zoo", CASES[:1], evaluators)
     dataset.add_case(name="bare", inputs="q", metadata={})
 
-    report = dataset.evaluate_sync(lambda question: 5, progress=False)
+    report = asyncio.run(dataset.evaluate(lambda question: 5, progress=False))
 
     messages = {
         failure.error_message for case in report.cases for failure in case.evaluator_failures

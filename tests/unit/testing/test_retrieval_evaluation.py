@@ -15,6 +15,7 @@ from chatclient.testing import (
     CorrectnessEvaluator,
     EvaluationRequest,
     FactCheckingEvaluator,
+    RelevancyEvaluator,
     RetrievalCase,
     RetrievalReport,
     RetrievalScores,
@@ -162,12 +163,17 @@ def test_report_on_answers(answers_report: Evaluate) -> None:
 def test_good_answers_pass(answers_report: Evaluate) -> None:
     """A case passes if a relevant document was found and every verdict is positive."""
     client = client_of(ScriptedModel("At nine."))
-    judge = ScriptedModel("Yes.")
+    judge = ScriptedModel("Yes.", "Yes.")
+    evaluators = {
+        "correct": CorrectnessEvaluator(judge),
+        "relevant": RelevancyEvaluator(judge),
+    }
 
-    report = answers_report(client, CASES[:1], evaluators={"correct": CorrectnessEvaluator(judge)})
+    report = answers_report(client, CASES[:1], evaluators=evaluators)
 
     assert report.failures == ()
-    assert report.totals == dict.fromkeys(("hit_rate", "recall", "mrr", "ndcg", "correct"), 1.0)
+    assert set(report.totals.values()) == {1.0}
+    assert str(report).splitlines()[-1] == "relevant  1.000  (1 judged)"
     assert "<expected>At nine.</expected>" in judge.prompts[0].messages[0].text
 
 
