@@ -81,6 +81,7 @@ def server() -> Iterator[RerankServer]:
 # --- reranking ---
 
 
+@pytest.mark.feature("retrieval-reranking")
 @pytest.mark.parametrize(("make", "path"), [(CohereRerankModel, "/v2"), (JinaRerankModel, "/v1")])
 def test_reranked_documents_of_an_answer(
     ask: Ask, server: RerankServer, make: Callable[..., RerankModel], path: str
@@ -251,6 +252,7 @@ def test_keyword_retrieval_is_observed(ask: Ask) -> None:
 # --- hybrid ---
 
 
+@pytest.mark.feature("retrieval-keywords-hybrid")
 def test_hybrid_retrieval_finds_meaning_and_words(ask: Ask) -> None:
     """What one of the retrievers does not find, the other one does."""
     hybrid = HybridDocumentRetriever(vectors(), KeywordDocumentRetriever(ALL), top_k=3)

@@ -14,7 +14,7 @@ from chatclient.memory.encoding import digest, restored, storable
 from chatclient.memory.sql.database import Database
 from chatclient.memory.sql.errors import StoreErrors
 from chatclient.memory.sql.schema import Schema
-from chatclient.retrieval.rank_fusion import fused_ranks
+from chatclient.retrieval.documents import fused_ranks
 from chatclient.retrieval.vector_store.filters import Filter
 from chatclient.retrieval.vector_store.lengths import length_of
 from chatclient.retrieval.vector_store.pg_filters import condition
