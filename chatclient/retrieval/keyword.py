@@ -1,7 +1,9 @@
 """`KeywordDocumentRetriever`: finds documents by their words, without a model or a server."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, chain
 
 from chatclient._internal.checks import check_number, check_type, names
 from chatclient.observability.operations import Retrieval
@@ -25,14 +27,24 @@ from chatclient.runtime.runtime import ON_LOOP, Runtime
 _TEXT = Field(1.0, 0.6, 60.0)
 _SATURATION = 1.2
 _REMEMBERED = 20_000  # words of queries whose terms are cached
-_SEARCHED_AT_ONCE = 20_000  # documents that are searched without leaving the event loop: some ms
+# Documents that are searched without leaving the event loop, which takes some ms.
+_SEARCHED_AT_ONCE = 20_000
+_FILTERED_AT_ONCE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Documents that were indexed together, and the ids of those that were deleted since."""
+    """Documents that were indexed together.
+
+    Attributes:
+        documents: The documents.
+        numbers: Their positions by id.
+        index: Their index.
+        removed: The positions of those that were deleted or replaced since.
+    """
 
     documents: tuple[Document, ...]
+    numbers: Mapping[str, int]
     index: InvertedIndex
     removed: frozenset[int] = frozenset()
 
@@ -44,8 +56,8 @@ class _Part:
         return len(self.documents) - len(self.removed)
 
     def without(self, ids: Collection[str]) -> "_Part":
-        gone = {number for number, d in enumerate(self.documents) if d.id in ids}
-        return replace(self, removed=self.removed | gone)
+        gone = {self.numbers[id] for id in ids if id in self.numbers}
+        return replace(self, removed=self.removed | gone) if gone else self
 
 
 class KeywordDocumentRetriever:
@@ -101,7 +113,7 @@ class KeywordDocumentRetriever:
             # The sizes of the parts grow geometrically, so each document is indexed a few times.
             while parts and len(parts[-1]) <= 2 * len(merged):
                 merged = parts.pop().live + merged
-            self._parts = (*(part for part in parts if len(part)), _indexed(merged))
+            self._parts = (*_compacted(parts), _indexed(merged))
 
     async def aadd(self, documents: Iterable[Document]) -> None:
         """Index *documents* in a worker thread; see `add`."""
@@ -111,8 +123,7 @@ class KeywordDocumentRetriever:
         """Remove the documents with *ids*; unknown ones are ignored."""
         gone = names(ids)
         with self._lock:
-            parts = [part.without(gone) for part in self._parts]
-            self._parts = tuple(part for part in parts if len(part))
+            self._parts = _compacted(part.without(gone) for part in self._parts)
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -128,7 +139,7 @@ class KeywordDocumentRetriever:
             where = self._where(query) if callable(self._where) else self._where
         parts = self._parts
         with runtime.observe(Retrieval(query.text, type(self).__name__)) as observed:
-            if sum(map(len, parts)) > _SEARCHED_AT_ONCE:
+            if sum(map(len, parts)) > (_SEARCHED_AT_ONCE if where is None else _FILTERED_AT_ONCE):
                 found = await runtime.invoke(self._search, parts, query.text, where)
             else:
                 found = self._search(parts, query.text, where)
@@ -136,12 +147,13 @@ class KeywordDocumentRetriever:
         return found
 
     def _search(self, parts: Sequence[_Part], query: str, where: Filter | None) -> list[Document]:
+        starts = list(accumulate((len(part.documents) for part in parts), initial=0))
+        views = [
+            IndexView(part.index, start, part.removed)
+            for start, part in zip(starts, parts, strict=False)
+        ]
         matches = predicate(where)
-        documents: list[Document] = []
-        views: list[IndexView] = []
-        for part in parts:
-            views.append(IndexView(part.index, len(documents), part.removed))
-            documents += part.documents
+        documents = chain.from_iterable(part.documents for part in parts)
         admitted = None
         if where is not None:
             admitted = {n for n, document in enumerate(documents) if matches(document.metadata)}
@@ -150,7 +162,11 @@ class KeywordDocumentRetriever:
         best, total = ranking.best(self._top_k, admitted)
         if total < self._top_k and ranking.correct():  # too few results: try corrected words
             best, _ = ranking.best(self._top_k, admitted)
-        return [documents[number].scored(score) for score, number in best]
+        found: list[Document] = []
+        for score, number in best:
+            at = bisect_right(starts, number) - 1
+            found.append(parts[at].documents[number - starts[at]].scored(score))
+        return found
 
     def __repr__(self) -> str:
         return f"KeywordDocumentRetriever({len(self)} documents)"
@@ -163,10 +179,20 @@ def _checked(documents: Iterable[Document]) -> list[Document]:
     return checked
 
 
+def _compacted(parts: Iterable[_Part]) -> tuple[_Part, ...]:
+    """Return *parts* without empty ones; those of which most is removed are indexed again."""
+    return tuple(
+        part if 2 * len(part) >= len(part.documents) else _indexed(part.live)
+        for part in parts
+        if len(part)
+    )
+
+
 def _indexed(documents: Sequence[Document]) -> _Part:
     words = Words()  # words of documents are not needed after indexing
     entries = (
         IndexedDocument(term_impacts([(_TEXT, words.terms(document.text))], _SATURATION))
         for document in documents
     )
-    return _Part(tuple(documents), InvertedIndex(entries))
+    numbers = {document.id: number for number, document in enumerate(documents)}
+    return _Part(tuple(documents), numbers, InvertedIndex(entries))

@@ -211,6 +211,8 @@ async def test_keyword_index_changes() -> None:
     assert found(retriever, "arrive") == []
     retriever.delete(["parcel", "unknown"])
     assert (len(retriever), found(retriever, "parcel")) == (3, [])
+    retriever.delete(["error"])
+    assert (len(retriever), found(retriever, "office")) == (2, ["office"])
     retriever.delete([each.id for each in ALL])
     assert (len(retriever), found(retriever, "refund")) == (0, [])
 
@@ -233,6 +235,7 @@ def test_documents_that_are_added_one_by_one() -> None:
 def test_large_keyword_index(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large indexes are searched in a worker thread of an event loop."""
     monkeypatch.setattr("chatclient.retrieval.keyword._SEARCHED_AT_ONCE", 3)
+    monkeypatch.setattr("chatclient.retrieval.keyword._FILTERED_AT_ONCE", 3)
     client = client_of(KeywordDocumentRetriever(ALL, top_k=1))
 
     asked = ask(client.prompt("E4711"))
