@@ -143,7 +143,7 @@ def measure(name: str, data: Data) -> None:
 
 def main() -> None:
     """Run the parts that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", nargs="*", default=["pages", "tools"])
     for name in parser.parse_args().data:
         measure(name, {"pages": pages, "tools": tools}[name]())

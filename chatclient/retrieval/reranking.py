@@ -66,9 +66,12 @@ class DocumentReranker:
     ) -> list[Document]:
         """Return the best of *documents* with the scores of the model, the best first.
 
+        Blank documents, which the APIs refuse, are dropped.
+
         Raises:
             ProviderError: The model failed, and *fallback* is `"raise"`.
         """
+        documents = [document for document in documents if document.text.strip()]
         if not documents:
             return []
         try:
@@ -78,7 +81,7 @@ class DocumentReranker:
             if self._fallback == "raise":
                 raise
             log.warning("documents not reranked", model=self._model.name, error=described(error))
-            return list(documents[: self._top_k])
+            return documents[: self._top_k]
         return kept
 
     async def _best(

@@ -109,7 +109,7 @@ def test_reranker_threshold(server: RerankServer) -> None:
     reranker = DocumentReranker(model, threshold=0.5)
 
     assert ids(drive(reranker(Query("refund order"), ALL, BLOCKING))) == ["refund"]
-    assert drive(reranker(Query("refund order"), (), BLOCKING)) == []
+    assert drive(reranker(Query("refund order"), (Document(" "),), BLOCKING)) == []
     assert repr(reranker) == "DocumentReranker('jina-reranker-v2-base-multilingual')"
 
 
