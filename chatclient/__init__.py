@@ -80,6 +80,11 @@ if TYPE_CHECKING:
     from chatclient.chat.prompt import (
         Prompt as Prompt,
     )
+    from chatclient.chat.rerank import (
+        RankedText as RankedText,
+        RerankModel as RerankModel,
+        RerankOptions as RerankOptions,
+    )
     from chatclient.chat.response import (
         ChatResponse as ChatResponse,
         ChatResponseMetadata as ChatResponseMetadata,

@@ -28,6 +28,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.chat.options": "ChatOptions OptionValues ReasoningEffort",
         "chatclient.chat.parts": "Media Part ProviderPart Reasoning ToolCall ToolCallChunk",
         "chatclient.chat.prompt": "Prompt",
+        "chatclient.chat.rerank": "RankedText RerankModel RerankOptions",
         "chatclient.chat.response": (
             "ChatResponse ChatResponseMetadata Cost FinishReason Generation RateLimit Usage"
         ),
@@ -188,6 +189,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.providers.http.settings": "HttpOptions",
         "chatclient.providers.http.request": "Timeouts",
         "chatclient.providers.langchain": "LangChainChatModel",
+        "chatclient.providers.local.fastembed": "FastEmbedEmbeddingModel FastEmbedRerankModel",
         "chatclient.providers.local.hub": "fetch_model_file",
         "chatclient.providers.local.minilm": "MiniLmEmbeddingModel",
         "chatclient.providers.local.model": "LocalChatModel",
@@ -203,6 +205,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.providers.openai.responses": (
             "OpenAIResponsesChatModel OpenAIResponsesChatOptions"
         ),
+        "chatclient.providers.rerank": "CohereRerankModel JinaRerankModel",
         "chatclient.providers.vertex": "vertex_model",
     },
     "chatclient.memory": {
@@ -235,11 +238,14 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "chatclient.retrieval": {
         "chatclient.retrieval.documents": "ConcatenationJoiner DocumentLimit ReciprocalRankJoiner",
+        "chatclient.retrieval.hybrid": "HybridDocumentRetriever",
+        "chatclient.retrieval.keyword": "KeywordDocumentRetriever",
         "chatclient.retrieval.prompt": "ContextualQueryAugmenter framed",
         "chatclient.retrieval.query": (
             "DocumentJoiner DocumentPostProcessor DocumentRetriever Query QueryAugmenter "
             "QueryExpander QueryRouter QueryTransformer RetrievalError"
         ),
+        "chatclient.retrieval.reranking": "DocumentReranker",
         "chatclient.retrieval.retrievers": "LanguageModelQueryRouter VectorStoreDocumentRetriever",
         "chatclient.retrieval.transformers": (
             "CompressionQueryTransformer MultiQueryExpander RewriteQueryTransformer "
@@ -303,8 +309,9 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.observability.log_fields": "log_fields",
         "chatclient.observability.operations": (
             "ANSWERING_MODEL TIME_TO_FIRST_CHUNK WAITS AdvisorPass ClientCall "
-            "Fallback MemoryAccess ModelCall Retrieval RetryWait ToolRun ToolUndo"
+            "MemoryAccess ModelCall Reranking Retrieval ToolRun ToolUndo"
         ),
+        "chatclient.observability.retries": "Fallback RetryWait",
         "chatclient.observability.rounds": "Round",
         "chatclient.observability.telemetry": "ERROR_TEXT Redact Telemetry",
         "chatclient.observability.trail": "Trail",
@@ -312,13 +319,21 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "chatclient.testing": {
         "chatclient.testing.evaluation": (
-            "FACT_CHECKING_TEMPLATE RELEVANCY_TEMPLATE EvaluationRequest EvaluationResponse "
-            "Evaluator FactCheckingEvaluator RelevancyEvaluator"
+            "CORRECTNESS_TEMPLATE FACT_CHECKING_TEMPLATE RELEVANCY_TEMPLATE CorrectnessEvaluator "
+            "EvaluationRequest EvaluationResponse Evaluator FactCheckingEvaluator "
+            "RelevancyEvaluator"
         ),
         "chatclient.testing.plugin": "chat_redact recorded_model",
+        "chatclient.testing.pydantic_evals": "AnswerJudge RetrievalMetrics pydantic_evals_dataset",
         "chatclient.testing.recording": "Exchange Recording RecordingAdvisor RecordingModel Redact",
         "chatclient.testing.replaying": "ReplayError ReplayingModel",
         "chatclient.testing.repository_contract": "ChatMemoryRepositoryContract",
+        "chatclient.testing.retrieval_evaluation": (
+            "aevaluate_answers aevaluate_retriever evaluate_answers evaluate_retriever"
+        ),
+        "chatclient.testing.retrieval_report": (
+            "RetrievalCase RetrievalCaseResult RetrievalReport RetrievalScores"
+        ),
         "chatclient.testing.scripted": "Answer AnswerFunction ScriptedModel call",
         "chatclient.testing.session_contract": "SessionRepositoryContract",
         "chatclient.testing.vector_store_contract": "VectorStoreContract",

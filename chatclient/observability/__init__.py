@@ -14,13 +14,16 @@ if TYPE_CHECKING:
         WAITS as WAITS,
         AdvisorPass as AdvisorPass,
         ClientCall as ClientCall,
-        Fallback as Fallback,
         MemoryAccess as MemoryAccess,
         ModelCall as ModelCall,
+        Reranking as Reranking,
         Retrieval as Retrieval,
-        RetryWait as RetryWait,
         ToolRun as ToolRun,
         ToolUndo as ToolUndo,
+    )
+    from chatclient.observability.retries import (
+        Fallback as Fallback,
+        RetryWait as RetryWait,
     )
     from chatclient.observability.rounds import (
         Round as Round,

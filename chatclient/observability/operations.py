@@ -317,56 +317,28 @@ class Retrieval(Operation):
 
 
 @dataclass(slots=True, eq=False)
-class RetryWait(Operation):
-    """The wait before a failed HTTP request is retried.
+class Reranking(Operation):
+    """Scoring of retrieved documents by a rerank model; the result is the documents that are kept.
 
     Attributes:
-        provider: The name of the provider.
-        reason: The name of the error.
-        seconds: The duration of the wait.
+        model: The name of the model.
     """
 
-    kind: ClassVar[Kind] = "retry"
-    provider: str
-    reason: str
-    seconds: float
+    kind: ClassVar[Kind] = "retrieval"
+    model: str
 
     @property
     def name(self) -> str:
-        """The same for all operations of this type."""
-        return "wait for retry"
+        """The operation and the model."""
+        return f"rerank {self.model}"
 
     def attributes(self) -> Attributes:
-        """Return the reason and the duration."""
-        return {"chatclient.retry.reason": self.reason, "chatclient.retry.seconds": self.seconds}
+        """Return the model; the conventions have no operation for it yet."""
+        return {"gen_ai.operation.name": "rerank", "gen_ai.request.model": self.model}
 
-
-@dataclass(slots=True, eq=False)
-class Fallback(Operation):
-    """An event without duration: a model has failed, and the next one is called.
-
-    Attributes:
-        model: The `FallbackModel`.
-        failed: The model that has failed.
-        reason: The name of the error.
-    """
-
-    kind: ClassVar[Kind] = "retry"
-    model: ChatModel
-    failed: ChatModel
-    reason: str
-
-    @property
-    def name(self) -> str:
-        """The same for all operations of this type."""
-        return "fall back"
-
-    def attributes(self) -> Attributes:
-        """Return the failed model and the reason."""
-        return {
-            "chatclient.fallback.failed": self.failed.name,
-            "chatclient.fallback.reason": self.reason,
-        }
+    def outcome(self, result: Any) -> Attributes:
+        """Return the number of documents."""
+        return {"chatclient.retrieval.results": len(result)}
 
 
 def note_answering_model(model: ChatModel, prompt: Prompt) -> None:

@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from chatclient.providers.http.retry import RetryPolicy as RetryPolicy
     from chatclient.providers.http.settings import HttpOptions as HttpOptions
     from chatclient.providers.langchain import LangChainChatModel as LangChainChatModel
+    from chatclient.providers.local.fastembed import (
+        FastEmbedEmbeddingModel as FastEmbedEmbeddingModel,
+        FastEmbedRerankModel as FastEmbedRerankModel,
+    )
     from chatclient.providers.local.hub import fetch_model_file as fetch_model_file
     from chatclient.providers.local.minilm import MiniLmEmbeddingModel as MiniLmEmbeddingModel
     from chatclient.providers.local.model import LocalChatModel as LocalChatModel
@@ -82,6 +86,10 @@ if TYPE_CHECKING:
         OpenAIResponsesChatOptions as OpenAIResponsesChatOptions,
     )
     from chatclient.providers.registry import chat_model as chat_model
+    from chatclient.providers.rerank import (
+        CohereRerankModel as CohereRerankModel,
+        JinaRerankModel as JinaRerankModel,
+    )
     from chatclient.providers.vertex import vertex_model as vertex_model
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

@@ -21,7 +21,8 @@ from chatclient.errors import (
     UnsupportedOptionError,
     UsageError,
 )
-from chatclient.observability.operations import Fallback, note_answering_model
+from chatclient.observability.operations import note_answering_model
+from chatclient.observability.retries import Fallback
 from chatclient.providers.http.reader import read_until_content
 from chatclient.runtime.deadlines import is_expired
 from chatclient.runtime.fork_safety import ForkSafeLock

@@ -10,6 +10,12 @@ if TYPE_CHECKING:
         DocumentLimit as DocumentLimit,
         ReciprocalRankJoiner as ReciprocalRankJoiner,
     )
+    from chatclient.retrieval.hybrid import (
+        HybridDocumentRetriever as HybridDocumentRetriever,
+    )
+    from chatclient.retrieval.keyword import (
+        KeywordDocumentRetriever as KeywordDocumentRetriever,
+    )
     from chatclient.retrieval.prompt import (
         ContextualQueryAugmenter as ContextualQueryAugmenter,
         framed as framed,
@@ -24,6 +30,9 @@ if TYPE_CHECKING:
         QueryRouter as QueryRouter,
         QueryTransformer as QueryTransformer,
         RetrievalError as RetrievalError,
+    )
+    from chatclient.retrieval.reranking import (
+        DocumentReranker as DocumentReranker,
     )
     from chatclient.retrieval.retrievers import (
         LanguageModelQueryRouter as LanguageModelQueryRouter,

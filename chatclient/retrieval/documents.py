@@ -1,13 +1,19 @@
 """Joins and filters retrieved documents."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from chatclient._internal.checks import check_number
 from chatclient.retrieval.query import Query
 from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.runtime import Runtime
+
+RANK_CONSTANT = 60
+"""The default constant that is added to ranks, of Cormack, Clarke and Büttcher (SIGIR 2009)."""
+
+T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +45,32 @@ class ReciprocalRankJoiner:
         UsageError: *k* is negative.
     """
 
-    k: int = 60
+    k: int = RANK_CONSTANT
 
     def __post_init__(self) -> None:
         check_number("k", self.k)
 
     def __call__(self, results: Sequence[Sequence[Document]]) -> list[Document]:
         """Return *results* as one list, with the fused scores."""
-        scores: defaultdict[str, float] = defaultdict(float)
         documents: dict[str, Document] = {}
-        for result in results:
-            unique = {document.id: document for document in result}
-            for rank, document in enumerate(unique.values(), 1):
-                documents.setdefault(document.id, document)
-                scores[document.id] += 1 / (self.k + rank)
-        joined = [document.scored(scores[id]) for id, document in documents.items()]
+        for document in (document for result in results for document in result):
+            documents.setdefault(document.id, document)
+        scores = fused_ranks([[document.id for document in result] for result in results], self.k)
+        joined = [documents[id].scored(score) for id, score in scores.items()]
         return sorted(joined, key=_score, reverse=True)
+
+
+def fused_ranks(rankings: Iterable[Iterable[T]], k: float = RANK_CONSTANT) -> dict[T, float]:
+    """Return the fused score of each item: the sum of `1 / (k + rank)` over all rankings.
+
+    Items keep the order in which they first occur. One that occurs several times in a ranking
+    counts at its best rank.
+    """
+    scores: defaultdict[T, float] = defaultdict(float)
+    for ranking in rankings:
+        for rank, item in enumerate(dict.fromkeys(ranking), 1):
+            scores[item] += 1 / (k + rank)
+    return dict(scores)
 
 
 @dataclass(frozen=True, slots=True)

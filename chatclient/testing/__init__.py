@@ -6,8 +6,10 @@ from chatclient._internal.public_names import lazy_exports
 
 if TYPE_CHECKING:
     from chatclient.testing.evaluation import (
+        CORRECTNESS_TEMPLATE as CORRECTNESS_TEMPLATE,
         FACT_CHECKING_TEMPLATE as FACT_CHECKING_TEMPLATE,
         RELEVANCY_TEMPLATE as RELEVANCY_TEMPLATE,
+        CorrectnessEvaluator as CorrectnessEvaluator,
         EvaluationRequest as EvaluationRequest,
         EvaluationResponse as EvaluationResponse,
         Evaluator as Evaluator,
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
     from chatclient.testing.plugin import (
         chat_redact as chat_redact,
         recorded_model as recorded_model,
+    )
+    from chatclient.testing.pydantic_evals import (
+        AnswerJudge as AnswerJudge,
+        RetrievalMetrics as RetrievalMetrics,
+        pydantic_evals_dataset as pydantic_evals_dataset,
     )
     from chatclient.testing.recording import (
         Exchange as Exchange,
@@ -31,6 +38,18 @@ if TYPE_CHECKING:
     )
     from chatclient.testing.repository_contract import (
         ChatMemoryRepositoryContract as ChatMemoryRepositoryContract,
+    )
+    from chatclient.testing.retrieval_evaluation import (
+        aevaluate_answers as aevaluate_answers,
+        aevaluate_retriever as aevaluate_retriever,
+        evaluate_answers as evaluate_answers,
+        evaluate_retriever as evaluate_retriever,
+    )
+    from chatclient.testing.retrieval_report import (
+        RetrievalCase as RetrievalCase,
+        RetrievalCaseResult as RetrievalCaseResult,
+        RetrievalReport as RetrievalReport,
+        RetrievalScores as RetrievalScores,
     )
     from chatclient.testing.scripted import (
         Answer as Answer,

@@ -35,6 +35,11 @@ FACT_CHECKING_TEMPLATE = (
     f"Judge whether the documents bear out all that the claim says. {DATA} {_VERDICT}\n\n"
     "<documents>\n{document}\n</documents>\n<claim>{claim}</claim>"
 )
+CORRECTNESS_TEMPLATE = (
+    "Judge whether the answer to the question says the same as the expected answer. It may say it "
+    f"in other words and say more, but must not contradict it. {DATA} {_VERDICT}\n\n"
+    "<question>{query}</question>\n<expected>{expected}</expected>\n<answer>{response}</answer>"
+)
 
 _YES_OR_NO = re.compile(r"[\W_]*(yes|no)\b[\W_]*", re.IGNORECASE)
 
@@ -47,17 +52,19 @@ class EvaluationRequest:
         question: The user's question.
         answer: The answer.
         documents: The documents that the answer should be based on.
+        expected: The expected answer, or None if it is not known.
     """
 
     question: str
     answer: str
     documents: Sequence[Document] = ()
+    expected: str | None = None
 
     @classmethod
-    def of(cls, question: str, response: ChatClientResponse) -> Self:
+    def of(cls, question: str, response: ChatClientResponse, expected: str | None = None) -> Self:
         """Return a request to judge *response*, with its retrieved documents."""
         documents = documents_among(response.context.get(DOCUMENTS, ()))
-        return cls(question, response.chat_response.text, documents)
+        return cls(question, response.chat_response.text, documents, expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,10 @@ class Evaluator(ABC):
     @abstractmethod
     async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
         """Return the verdict on an answer; for advisors."""
+
+    def can_judge(self, request: EvaluationRequest) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether *request* has all that the evaluator needs, such as documents."""
+        return True
 
     def evaluate(self, request: EvaluationRequest) -> EvaluationResponse:
         """Return the verdict on an answer.
@@ -161,6 +172,10 @@ class FactCheckingEvaluator(Evaluator):
     ) -> None:
         self._judge = _Judge(model, template, {}, ("document", "claim"), options)
 
+    def can_judge(self, request: EvaluationRequest) -> bool:
+        """Return whether there are documents."""
+        return bool(request.documents)
+
     async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
         """Return whether the documents support the answer.
 
@@ -174,4 +189,46 @@ class FactCheckingEvaluator(Evaluator):
             runtime,
             document=framed(request.documents),
             claim=escape(request.answer, quote=False),
+        )
+
+
+class CorrectnessEvaluator(Evaluator):
+    """Judges whether an answer says the same as the expected answer.
+
+    Args:
+        model: The judge; a low temperature is recommended.
+        template: The prompt, with `{query}`, `{expected}` and `{response}`.
+        options: Options of the request to the judge.
+
+    Raises:
+        TemplateError: The template lacks a placeholder.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        *,
+        template: str = CORRECTNESS_TEMPLATE,
+        options: ChatOptions | None = None,
+    ) -> None:
+        self._judge = _Judge(model, template, {}, ("query", "expected", "response"), options)
+
+    def can_judge(self, request: EvaluationRequest) -> bool:
+        """Return whether there is an expected answer."""
+        return request.expected is not None
+
+    async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
+        """Return whether the answer is the expected one.
+
+        Raises:
+            UsageError: There is no expected answer.
+        """
+        if request.expected is None:
+            msg = "judging correctness needs an expected answer, and the request has none"
+            raise UsageError(msg)
+        return await self._judge(
+            runtime,
+            query=escape(request.question, quote=False),
+            expected=escape(request.expected, quote=False),
+            response=escape(request.answer, quote=False),
         )

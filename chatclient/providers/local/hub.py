@@ -1,6 +1,9 @@
 """Provides files of models: from installed packages, or from the Hugging Face Hub."""
 
 import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -54,6 +57,48 @@ def find_model_file(file: ModelFile) -> Path | None:
     return _cached(hub, file)
 
 
+def fetch_model_directory(
+    file: ModelFile, required: Iterable[str] = (), optional: Iterable[str] = ()
+) -> Path:
+    """Return the directory of a repository with *file* and other files, downloading missing ones.
+
+    All files are those of one commit, in the cache of `huggingface-hub`; see `fetch_model_file`.
+    They are not verified, because their hashes are not known. Blocks.
+
+    Args:
+        file: The main file; its hash is not used.
+        required: The paths of other files in the repository.
+        optional: The paths of files that the repository may lack.
+
+    Raises:
+        ModelFileError: A file cannot be provided; as in `fetch_model_file`, except for hashes.
+    """
+    hub = _import_hub(file)
+    path = _fetch_unverified(hub, file)
+    directory = path.parents[file.filename.count("/")]
+    # The directory of a snapshot is named after its commit.
+    pinned = replace(file, revision=directory.name)
+    for name in required:
+        _fetch_unverified(hub, replace(pinned, filename=name))
+    for name in optional:
+        wanted = replace(pinned, filename=name)
+        # The cache also tells that the commit lacks a file.
+        if hub.try_to_load_from_cache(**_where(wanted)) is None:
+            with suppress(ModelFileNotFoundError):
+                _fetch_unverified(hub, wanted)
+    return directory
+
+
+def _fetch_unverified(hub: Any, file: ModelFile) -> Path:
+    cached = hub.try_to_load_from_cache(**_where(file))
+    if isinstance(cached, str):
+        return Path(cached)
+    try:
+        return Path(_downloaded(hub, file))
+    except Exception as error:
+        raise _translated(hub, error, file) from error
+
+
 def _cached(hub: Any, file: ModelFile) -> Path | None:
     """Return the path of *file* in the cache of the hub; a corrupt one is removed."""
     cached = hub.try_to_load_from_cache(**_where(file))
@@ -70,15 +115,7 @@ def _where(file: ModelFile) -> dict[str, str]:
 
 
 def _download(file: ModelFile) -> Path:
-    try:
-        import_module("huggingface_hub.file_download")  # and the modules `constants` and `errors`
-        hub = import_module("huggingface_hub")
-    except ImportError as error:
-        msg = (
-            f"downloading {file.name} needs huggingface-hub. Run: pip install huggingface-hub, or "
-            f"pass the path of the file ({_url(file)})"
-        )
-        raise ModelFileUnavailableError(msg, file) from error
+    hub = _import_hub(file)
     try:
         return _fetch(hub, file)
     except ModelFileError:
@@ -87,14 +124,31 @@ def _download(file: ModelFile) -> Path:
         raise _translated(hub, error, file) from error
 
 
+def _import_hub(file: ModelFile) -> Any:
+    try:
+        import_module("huggingface_hub.file_download")  # and the modules `constants` and `errors`
+        return import_module("huggingface_hub")
+    except ImportError as error:
+        msg = (
+            f"downloading {file.name} needs huggingface-hub. Run: pip install huggingface-hub, or "
+            f"pass the path of the file ({_url(file)})"
+        )
+        raise ModelFileUnavailableError(msg, file) from error
+
+
+def _downloaded(hub: Any, file: ModelFile) -> str:
+    path: str = hub.hf_hub_download(
+        **_where(file), library_name="chatclient", library_version=__version__
+    )
+    return path
+
+
 def _fetch(hub: Any, file: ModelFile) -> Path:
     # Without asking the hub: the hash identifies the file.
     if (cached := _cached(hub, file)) is not None:
         return cached
     _check_space(file, Path(hub.constants.HF_HUB_CACHE))
-    path = Path(
-        hub.hf_hub_download(**_where(file), library_name="chatclient", library_version=__version__)
-    )
+    path = Path(_downloaded(hub, file))
     if is_verified(path, file):
         return path
     _remove(path)

@@ -14,6 +14,7 @@ from chatclient.memory.encoding import digest, restored, storable
 from chatclient.memory.sql.database import Database
 from chatclient.memory.sql.errors import StoreErrors
 from chatclient.memory.sql.schema import Schema
+from chatclient.retrieval.documents import fused_ranks
 from chatclient.retrieval.vector_store.filters import Filter
 from chatclient.retrieval.vector_store.lengths import length_of
 from chatclient.retrieval.vector_store.pg_filters import condition
@@ -25,7 +26,6 @@ _BATCH = 1_000  # documents in one statement
 _MAX_WORDS = 200_000  # characters of a text that are indexed; a tsvector has at most 1 MB
 _MAX_EF_SEARCH = 1_000  # pgvector's limit
 _POOL = 4  # a hybrid search fuses this many times `top_k` documents of each search
-_RANK = 60  # added to ranks; see `ReciprocalRankJoiner`
 
 
 class PgDocuments:
@@ -78,11 +78,8 @@ class PgDocuments:
     def hybrid(self, vector: Vector, search: SimilaritySearch) -> list[Document]:
         """Return documents by vector and by words, by reciprocal rank fusion."""
         by_vector, by_words = self._database.write(partial(self._hybrid, vector, search))
-        ranks: dict[str, float] = {}
         documents = {row.digest: row for row in (*by_vector, *by_words)}
-        for rows in (by_vector, by_words):
-            for rank, row in enumerate(rows, 1):
-                ranks[row.digest] = ranks.get(row.digest, 0) + 1 / (_RANK + rank)
+        ranks = fused_ranks([row.digest for row in rows] for rows in (by_vector, by_words))
         order = sorted(documents.values(), key=lambda row: (-ranks[row.digest], -row.score))
         return [_document(row) for row in order[: search.top_k]]
 

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from time import perf_counter
 
+from chatclient.retrieval.keywords.inverted_index import IndexView, InvertedIndex
+from chatclient.retrieval.keywords.ranking import Ranking, Scored
+from chatclient.retrieval.keywords.tokenizer import Words
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.search.index import (
     DEFAULT_MAX_RESULTS,
@@ -12,10 +15,8 @@ from chatclient.tools.search.index import (
     ToolSearchResponse,
     as_response,
 )
-from chatclient.tools.search.inverted_index import InvertedIndex
-from chatclient.tools.search.ranking import Ranking, Scored
 from chatclient.tools.search.segments import Catalog, Catalogs, Segment
-from chatclient.tools.search.tokenizer import Words
+from chatclient.tools.search.tool_terms import index_of
 
 _AT_ONCE = 200  # tools that are indexed without leaving the event loop: some 10 ms
 _REMEMBERED = 20_000  # words of queries whose terms are cached
@@ -26,8 +27,8 @@ class KeywordToolIndex(ToolIndex):
     """Finds tools by the words of their names, descriptions and parameters.
 
     Identifiers are split into words, words are reduced to stems, and rare words count more; see
-    `chatclient.tools.search.ranking`. It works best for English. Sessions with the same tools share
-    their index.
+    `chatclient.retrieval.keywords.ranking`. It works best for English. Sessions with the same tools
+    share their index.
 
     Args:
         max_results: The number of results of a search without a limit.
@@ -73,13 +74,24 @@ class KeywordToolIndex(ToolIndex):
                 if len(view) > _AT_ONCE:
                     await runtime.invoke(_built, view.segment)
                 else:
-                    view.segment.payload = InvertedIndex(view.segment.references, Words())
+                    view.segment.payload = index_of(view.segment.references, Words())
 
     def _search(
         self, catalog: Catalog[InvertedIndex], request: ToolSearchRequest, limit: int
     ) -> tuple[list[Scored], int]:
         admitted, excluded = catalog.admitted(request), request.exclude
-        ranking = Ranking(catalog, self._words, request.query)
+        views = [
+            IndexView(view.segment.payload, view.offset, view.removed)
+            for view in catalog.views
+            if view.segment.payload is not None
+        ]
+        ranking = Ranking(
+            views,
+            catalog.size,
+            self._words,
+            request.query,
+            lambda number: catalog.reference(number).tool_name,
+        )
         found, total = ranking.best(limit, admitted, excluded)
         if total < limit and ranking.correct():  # too few results: try corrected words
             found, total = ranking.best(limit, admitted, excluded)
@@ -87,4 +99,4 @@ class KeywordToolIndex(ToolIndex):
 
 
 def _built(segment: Segment[InvertedIndex]) -> InvertedIndex:
-    return segment.built(lambda references: InvertedIndex(references, Words()))
+    return segment.built(lambda references: index_of(references, Words()))

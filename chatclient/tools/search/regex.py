@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from time import perf_counter
 
+from chatclient.retrieval.keywords.synonyms import STOP_WORDS
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.search.index import (
     DEFAULT_MAX_RESULTS,
@@ -20,7 +21,6 @@ from chatclient.tools.search.index import (
     as_response,
 )
 from chatclient.tools.search.segments import Catalog, Catalogs
-from chatclient.tools.search.synonyms import STOP_WORDS
 
 _SEPARATORS = re.compile(r"[\s,;:.!?()\[\]{}\"'|]+")
 _STARS = re.compile(r"\*+")

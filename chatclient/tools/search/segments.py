@@ -9,7 +9,6 @@ costs only as much as has changed, and sessions with a few different tools share
 
 import itertools
 import threading
-from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -77,11 +76,6 @@ class SegmentView(Generic[P]):
         for number, reference in enumerate(self.segment.references):
             if number not in self.removed:
                 yield number, reference
-
-    def among(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return the numbers of this view among *numbers*, which are sorted."""
-        end = self.offset + len(self.segment.references)
-        return numbers[bisect_left(numbers, self.offset) : bisect_left(numbers, end)]
 
     def __len__(self) -> int:
         return len(self.segment.references) - len(self.removed)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from uuid import uuid4
 
+from chatclient.retrieval.keywords.tokenizer import Words, tidied
 from chatclient.retrieval.vector_store.store import Document, SimilaritySearch, VectorStore
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
@@ -16,7 +17,7 @@ from chatclient.tools.search.index import (
     as_response,
 )
 from chatclient.tools.search.segments import Catalog, Catalogs, Segment
-from chatclient.tools.search.tokenizer import Words, parameter_texts, tidied
+from chatclient.tools.search.tool_terms import parameter_texts
 
 _DEPTH = 50  # minimum number of documents for each text
 _MOST_CLAUSES = 8  # of a query that are embedded separately

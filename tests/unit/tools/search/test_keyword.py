@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from chatclient.retrieval.keywords.inverted_index import term_character
+from chatclient.retrieval.keywords.tokenizer import Words, hinted
 from chatclient.tools import KeywordToolIndex, ToolReference, ToolSearchRequest
-from chatclient.tools.search.inverted_index import term_character
-from chatclient.tools.search.tokenizer import Words, hinted, parameter_texts
+from chatclient.tools.search.tool_terms import parameter_texts
 from tests.support.paths import ROOT
 
 DATA = ROOT.parent / "shared" / "data" / "toolsearch"
@@ -267,7 +268,7 @@ def test_ties_are_ordered_by_name() -> None:
 
 SCORING = """
 from chatclient.tools import KeywordToolIndex, ToolReference, ToolSearchRequest
-from chatclient.tools.search.synonyms import CONCEPTS
+from chatclient.retrieval.keywords.synonyms import CONCEPTS
 
 words = sorted(word for words in CONCEPTS for word in words)
 index = KeywordToolIndex()

@@ -3,12 +3,12 @@
 import copy
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
+from chatclient.retrieval.keywords.inverted_index import IndexedDocument, InvertedIndex
 from chatclient.tools import KeywordToolIndex, ToolReference, ToolSearchRequest
-from chatclient.tools.search.inverted_index import InvertedIndex
 from chatclient.tools.search.segments import Catalogs, Segment
 
 
@@ -25,9 +25,10 @@ def indexed_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     build = InvertedIndex.__init__
 
-    def counting(self: InvertedIndex, references: tuple[ToolReference, ...], *rest: object) -> None:
-        counts.append(len(references))
-        build(self, references, *rest)  # type: ignore[arg-type]
+    def counting(self: InvertedIndex, documents: Iterable[IndexedDocument]) -> None:
+        given = list(documents)
+        counts.append(len(given))
+        build(self, given)
 
     monkeypatch.setattr(InvertedIndex, "__init__", counting)
     return counts

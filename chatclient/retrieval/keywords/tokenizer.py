@@ -3,13 +3,13 @@
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache, partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from chatclient.tools.search.stemming import stem
-from chatclient.tools.search.synonyms import CONCEPTS, STOP_WORDS
+from chatclient.retrieval.keywords.stemming import stem
+from chatclient.retrieval.keywords.synonyms import CONCEPTS, STOP_WORDS
 
 _T = TypeVar("_T")
 
@@ -39,8 +39,6 @@ _CLAUSE = re.compile(
     r"|(?:(?<=,)\s+|(?<=\s)\s*)(?:[Aa](?:[Nn][Dd]|[Ll][Ss][Oo])|[Tt][Hh][Ee][Nn])\s+)"
 )
 _BLANKS = re.compile(r"(\s\s)\s+")
-_OBJECT = (dict, Mapping)  # usually a dict, which is much faster to check
-_NESTING = frozenset({"properties", "items", "$defs"})  # keywords with nested parameters
 _LONGEST = 4_000  # characters of a query that are read; a longer text is a document
 _MOST_CLAUSES = 12  # of a query; the rest of a longer one counts as one clause
 
@@ -227,41 +225,3 @@ def hinted(query: str, terms: Collection[str]) -> list[str]:
                 if look.search(query, start):
                     found += kinds
     return found
-
-
-def parameter_texts(schema: Any) -> tuple[list[str], list[str], list[str]]:
-    """Return the names, descriptions and allowed values of all parameters in a JSON Schema."""
-    names: list[str] = []
-    descriptions: list[str] = []
-    values: list[str] = []
-    for name, parameter in _parameters(schema):
-        if name:
-            names.append(name)
-            description = parameter.get("description")
-            if isinstance(description, str):
-                descriptions.append(description)
-        allowed = parameter.get("enum")
-        if isinstance(allowed, list):
-            values += [value for value in allowed if isinstance(value, str)]
-    return names, descriptions, values
-
-
-def _parameters(schema: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield every parameter at any depth; items of lists have no name."""
-    if not isinstance(schema, _OBJECT):
-        return
-    properties = schema.get("properties")
-    if isinstance(properties, _OBJECT):
-        for name, parameter in properties.items():
-            if isinstance(parameter, _OBJECT):
-                yield name, parameter
-                if not _NESTING.isdisjoint(parameter):
-                    yield from _parameters(parameter)
-    items = schema.get("items")
-    if isinstance(items, _OBJECT):
-        yield "", items
-        yield from _parameters(items)
-    definitions = schema.get("$defs")
-    if isinstance(definitions, _OBJECT):
-        for definition in definitions.values():
-            yield from _parameters(definition)

@@ -1,9 +1,9 @@
-"""The inverted index of a segment of tools.
+"""An inverted index of documents, which are texts or tools.
 
-A document is a tool; its id is its position in the segment. The impact of a term in a document is
+The id of a document is its position in the index. The impact of a term in a document is
 its BM25F weight without the inverse document frequency, as one byte. It depends only on the
 document: field lengths are compared with fixed typical lengths, which work as well as averages on
-real catalogs. So tools that were indexed at different times can be searched together. The two
+real catalogs. So documents that were indexed at different times can be searched together. The two
 lowest bits of an impact are flags, `IN_NAME` and `IN_VALUES`; as part of the number they are
 negligible, so scores use an impact as it is.
 
@@ -17,19 +17,18 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
-from chatclient.tools.search.index import ToolReference
-from chatclient.tools.search.tokenizer import Words, concepts, parameter_texts
+from chatclient.retrieval.keywords.tokenizer import concepts
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class Field:
     """The weight of a field, and how much a long field is penalised."""
 
     weight: float
@@ -42,17 +41,10 @@ class _Field:
         return self.weight / (1 - penalty + penalty * length / self.typical_length)
 
 
-# Tuned on 16,000 tools and 3,000 queries, so that both of two random halves improve.
-_NAME = _Field(1.7, 1.0, 4.0)
-_SUMMARY = _Field(0.6, 0.45, 11.5)
-_PARAMETER_NAMES = _Field(0.46, 0.6, 4.3)
-_PARAMETER_DESCRIPTIONS = _Field(0.30, 0.27, 14.0)
-_VALUES = _Field(0.17, 1.0, 1.3)
-_SATURATION = 0.8
 _MAX_IMPACT = 255
 
 IN_NAME = 1
-"""The bit of an impact that is set if the term is in the name of the tool."""
+"""The bit of an impact that is set if the term is in the name of the document."""
 IN_VALUES = 2
 """The bit of an impact that is set if the term is in a value that a parameter allows."""
 _FLAGS = IN_NAME | IN_VALUES
@@ -60,32 +52,48 @@ _NOT_IN_NAME = bytes(impact for impact in range(256) if not impact & IN_NAME)
 _CODE_POINTS = sys.maxunicode + 1
 
 
-def term_impacts(reference: ToolReference, words: Words) -> dict[str, int]:
-    """Return the impact of each term and concept in the document of a tool."""
-    names, descriptions, values = parameter_texts(reference.parameters)
-    in_name = words.identifier_terms(reference.tool_name)
-    in_values = words.terms(" ".join(values))
+class IndexedDocument(NamedTuple):
+    """A document as an index stores it.
+
+    Attributes:
+        impacts: The impact of each term and concept.
+        required: The number of arguments that a tool requires.
+    """
+
+    impacts: Mapping[str, int]
+    required: int = 0
+
+
+def term_impacts(
+    fields: Iterable[tuple[Field, Collection[str]]],
+    saturation: float,
+    *,
+    name: Iterable[str] = (),
+    values: Iterable[str] = (),
+) -> dict[str, int]:
+    """Return the impact of each term and concept in a document.
+
+    Args:
+        fields: The terms of each field.
+        saturation: The worth at which an impact is half of the maximum.
+        name: The terms of the name.
+        values: The terms of the values that parameters allow.
+    """
     occurrences: dict[str, float] = {}
     get = occurrences.get
-    for spec, terms in (
-        (_NAME, in_name),
-        (_SUMMARY, words.terms(reference.summary)),
-        (_PARAMETER_NAMES, words.identifier_terms(*names)),
-        (_PARAMETER_DESCRIPTIONS, words.terms(" ".join(descriptions))),
-        (_VALUES, in_values),
-    ):
+    for spec, terms in fields:
         if terms:
             worth = spec.worth(len(terms))
             for term in terms:
                 occurrences[term] = get(term, 0.0) + worth
     impacts = {
-        term: int(_MAX_IMPACT * worth / (_SATURATION + worth)) & ~_FLAGS or _FLAGS + 1
+        term: int(_MAX_IMPACT * worth / (saturation + worth)) & ~_FLAGS or _FLAGS + 1
         for term, worth in occurrences.items()
     }
     of_concepts = _concept_impacts(impacts)
-    for term in in_name:
+    for term in name:
         impacts[term] |= IN_NAME
-    for term in in_values:
+    for term in values:
         impacts[term] |= IN_VALUES
     impacts.update(of_concepts)
     return impacts
@@ -102,14 +110,8 @@ def _concept_impacts(impacts: Mapping[str, int]) -> dict[str, int]:
     return strongest
 
 
-def _required(schema: Mapping[str, Any]) -> int:
-    """Return the number of required arguments."""
-    required = schema.get("required")
-    return min(len(required), 255) if isinstance(required, list) else 0
-
-
 class InvertedIndex:
-    """The postings of several tools; immutable.
+    """The postings of several documents; immutable.
 
     A term id is a number that identifies a term within this index.
 
@@ -133,15 +135,16 @@ class InvertedIndex:
         "total_impacts",
     )
 
-    def __init__(self, references: Sequence[ToolReference], words: Words) -> None:
+    def __init__(self, documents: Iterable[IndexedDocument]) -> None:
         ids: defaultdict[str, int] = defaultdict(count().__next__)
         terms: list[int] = []
         all_impacts = bytearray()
         name_lengths = bytearray()
+        required = bytearray()
         self._document_ends = array("I", [0])
         self.total_impacts = array("I")
-        for reference in references:
-            by_term = term_impacts(reference, words)
+        for by_term, number in documents:
+            required.append(min(number, 255))
             terms += map(ids.__getitem__, by_term)
             impacts = bytes(by_term.values())
             all_impacts += impacts
@@ -156,7 +159,7 @@ class InvertedIndex:
         self._document_terms = "".join(map(characters.__getitem__, terms))
         self._document_impacts = bytes(all_impacts)
         self.name_lengths = bytes(name_lengths)
-        self.required = bytes(_required(reference.parameters) for reference in references)
+        self.required = bytes(required)
         self._invert(terms)
 
     def _invert(self, terms: Sequence[int]) -> None:
@@ -224,6 +227,26 @@ class InvertedIndex:
             for character, term in query
             if character in terms
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexView:
+    """The part of an index that is searched.
+
+    Attributes:
+        index: The index.
+        offset: The number of its first document in the search.
+        removed: The ids of documents that are not searched.
+    """
+
+    index: InvertedIndex
+    offset: int = 0
+    removed: Collection[int] = frozenset()
+
+    def among(self, numbers: Sequence[int]) -> Sequence[int]:
+        """Return the numbers of this view among *numbers*, which are sorted."""
+        end = self.offset + len(self.index.required)
+        return numbers[bisect_left(numbers, self.offset) : bisect_left(numbers, end)]
 
 
 def term_character(term_id: int) -> str:

@@ -1,6 +1,6 @@
-"""Ranks tools by the terms that they share with a query.
+"""Ranks documents, which are texts or tools, by the terms that they share with a query.
 
-A document is a tool, and a candidate a document that is scored in detail. A term contributes its
+A candidate is a document that is scored in detail. A term contributes its
 weight in the query (the inverse document frequency, reduced for concepts and corrections) times its
 impact in the document (a small integer, whose lowest bits are flags that hardly change it); the sum
 is the BM25F score. In addition:
@@ -19,12 +19,17 @@ their documents become candidates: the duration of a search grows far more slowl
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
-from chatclient.tools.search.inverted_index import IN_NAME, IN_VALUES, InvertedIndex, term_character
-from chatclient.tools.search.segments import Catalog, SegmentView
-from chatclient.tools.search.tokenizer import Words, concepts, hinted, is_concept, tidied
+from chatclient.retrieval.keywords.inverted_index import (
+    IN_NAME,
+    IN_VALUES,
+    IndexView,
+    InvertedIndex,
+    term_character,
+)
+from chatclient.retrieval.keywords.tokenizer import Words, concepts, hinted, is_concept, tidied
 
 Scored = tuple[float, int]
 
@@ -66,14 +71,27 @@ with this term the scores of the candidates, to which its term scores are added.
 
 
 class Ranking:
-    """A search in a catalog."""
+    """A search in several indexes.
 
-    def __init__(self, catalog: Catalog[InvertedIndex], words: Words, query: str) -> None:
-        self._indexes = [
-            (view, view.segment.payload) for view in catalog.views if view.segment.payload
-        ]
-        self._size = catalog.size
-        self._reference = catalog.reference
+    Args:
+        views: The indexes, with consecutive numbers for their documents.
+        size: The number of documents that are searched.
+        words: Converts the query to terms.
+        query: The query.
+        name_of: Returns the name of the document with a number; by default, the number as text.
+    """
+
+    def __init__(
+        self,
+        views: Iterable[IndexView],
+        size: int,
+        words: Words,
+        query: str,
+        name_of: Callable[[int], str] = str,
+    ) -> None:
+        self._indexes = [(view, view.index) for view in views]
+        self._size = size
+        self._name_of = name_of
         self._query = query = tidied(query)
         clauses = words.clauses(query)
         terms = dict.fromkeys(chain.from_iterable(clauses))
@@ -162,7 +180,7 @@ class Ranking:
             scores = {
                 document: score
                 for document, score in scores.items()
-                if self._reference(document).tool_name not in excluded
+                if self._name_of(document) not in excluded
             }
         if not scores:
             return [], 0
@@ -218,7 +236,7 @@ class Ranking:
 
     def _score(
         self,
-        view: SegmentView[InvertedIndex],
+        view: IndexView,
         index: InvertedIndex,
         document: int,
         query: Sequence[tuple[str, _QueryTerm]],
@@ -251,7 +269,7 @@ class Ranking:
         if named:
             words = index.name_lengths[document]
             bonus += _NAMED * named / words
-            if words > 1 and view.segment.references[document].tool_name in self._query:
+            if words > 1 and self._name_of(document + view.offset) in self._query:
                 bonus += _NAMED_EXACTLY
         return term_scores, bonus
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from chatclient.retrieval.keywords import stemming
+from chatclient.retrieval.keywords.stemming import stem, stem_by_rules
 from chatclient.tools import KeywordToolIndex, ToolReference, ToolSearchRequest
-from chatclient.tools.search import stemming
-from chatclient.tools.search.stemming import stem, stem_by_rules
 
 # fmt: off
 STEMS = {

@@ -1,0 +1,147 @@
+"""Rerank models of Cohere, Jina, and servers with the same API."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Unpack
+
+from chatclient._internal.checks import check_model_name
+from chatclient._internal.json import dumps
+from chatclient.chat.rerank import NO_RERANK_OPTIONS, RerankModel, RerankOptions
+from chatclient.errors import InvalidResponseError
+from chatclient.providers.http.auth import Key, key_source
+from chatclient.providers.http.client import HttpAnswer
+from chatclient.providers.http.errors import parse_json, raise_for_error
+from chatclient.providers.http.model import HttpModel
+from chatclient.providers.http.settings import HttpOptions, HttpSettings
+from chatclient.providers.http.url import first_url
+from chatclient.providers.wire.fields import MALFORMED
+from chatclient.runtime.runtime import Runtime
+
+_COHERE_URL = "https://api.cohere.com/v2"
+_JINA_URL = "https://api.jina.ai/v1"
+
+
+class CohereRerankModel(HttpModel, RerankModel):
+    """A rerank model of Cohere's API (version 2).
+
+    Scores are between 0 and 1. Long texts are truncated by Cohere; set the number of tokens with
+    `RerankOptions(extra={"max_tokens_per_doc": 2048})`.
+
+    Args:
+        model: The model's name.
+        api_key: The key, or a function that returns the current one; default: the environment's
+            `CO_API_KEY` or `COHERE_API_KEY`.
+        base_url: URL of the API with its version; default: the environment's `CO_API_URL` with
+            `/v2`, else Cohere's.
+        options: Default options.
+        **http: `max_retries`, `timeout` (default 60), `headers`, `http_client`, `limits`; see
+            `HttpOptions`.
+
+    Raises:
+        UsageError: The key is missing, *base_url* is not an HTTP URL, or *model* is blank.
+    """
+
+    def __init__(
+        self,
+        model: str = "rerank-v3.5",
+        *,
+        api_key: Key = None,
+        base_url: str | None = None,
+        options: RerankOptions = NO_RERANK_OPTIONS,
+        **http: Unpack[HttpOptions],
+    ) -> None:
+        self._options = _with_model(model, options)
+        server = os.environ.get("CO_API_URL", "").rstrip("/")
+        url = first_url(base_url, server and f"{server}/v2", _COHERE_URL)
+        required_by = "Cohere" if url == _COHERE_URL else ""
+        key = key_source(api_key, "CO_API_KEY", "COHERE_API_KEY", required_by=required_by)
+        http.setdefault("timeout", 60.0)
+        self._http = HttpSettings(**http).connect("cohere", url, key)
+
+    @property
+    def options(self) -> RerankOptions:
+        """The default options."""
+        return self._options
+
+    async def score_batch(self, query: str, texts: Sequence[str], runtime: Runtime) -> list[float]:
+        """Return the relevance of each of *texts*, in their order."""
+        body = {"model": self.name, "query": query, "documents": texts, **self._options.extra}
+        decode = _decoder(self._http.provider, len(texts))
+        return await self._http.post(runtime, "/rerank", dumps(body), decode)
+
+
+class JinaRerankModel(HttpModel, RerankModel):
+    """A rerank model of Jina's API, or of a server with the same API.
+
+    Such servers are vLLM, llama.cpp (with `--reranking`), Infinity and LiteLLM; they need no key.
+
+    Args:
+        model: The model's name.
+        api_key: The key, or a function that returns the current one; default: the environment's
+            `JINA_API_KEY`.
+        base_url: URL of the API with its version; default: Jina's.
+        options: Default options.
+        **http: `max_retries`, `timeout` (default 60), `headers`, `http_client`, `limits`; see
+            `HttpOptions`.
+
+    Raises:
+        UsageError: The key is missing, *base_url* is not an HTTP URL, or *model* is blank.
+    """
+
+    def __init__(
+        self,
+        model: str = "jina-reranker-v2-base-multilingual",
+        *,
+        api_key: Key = None,
+        base_url: str | None = None,
+        options: RerankOptions = NO_RERANK_OPTIONS,
+        **http: Unpack[HttpOptions],
+    ) -> None:
+        self._options = _with_model(model, options)
+        url = first_url(base_url, _JINA_URL)
+        key = key_source(api_key, "JINA_API_KEY", required_by="Jina" if url == _JINA_URL else "")
+        http.setdefault("timeout", 60.0)
+        self._http = HttpSettings(**http).connect("jina", url, key)
+
+    @property
+    def options(self) -> RerankOptions:
+        """The default options."""
+        return self._options
+
+    async def score_batch(self, query: str, texts: Sequence[str], runtime: Runtime) -> list[float]:
+        """Return the relevance of each of *texts*, in their order."""
+        fields = {"return_documents": False, **self._options.extra}
+        body = {"model": self.name, "query": query, "documents": texts, **fields}
+        decode = _decoder(self._http.provider, len(texts))
+        return await self._http.post(runtime, "/rerank", dumps(body), decode)
+
+
+def _with_model(model: str, options: RerankOptions) -> RerankOptions:
+    """Return *options* with *model* as the default model."""
+    check_model_name(model)
+    return replace(options, model=options.model or model)
+
+
+def _decoder(provider: str, count: int) -> Callable[[HttpAnswer], list[float]]:
+    """Return a function that decodes the scores of *count* texts, in the order of the texts."""
+
+    def decode(answer: HttpAnswer) -> list[float]:
+        data = parse_json(provider, answer.body)
+        raise_for_error(provider, data, answer.headers)
+        try:
+            scores = _scores(data["results"])
+        except MALFORMED as error:
+            msg = f"{provider} answered with something that holds no scores"
+            raise InvalidResponseError(msg, provider=provider, body=data) from error
+        if scores.keys() != set(range(count)):
+            msg = f"{provider} did not return one score for each of {count} texts"
+            raise InvalidResponseError(msg, provider=provider, body=data)
+        return [scores[index] for index in range(count)]
+
+    return decode
+
+
+def _scores(results: Any) -> dict[int, float]:
+    """Return the scores by the index of their text; results are sorted by score."""
+    return {int(result["index"]): float(result["relevance_score"]) for result in results}

@@ -1,0 +1,253 @@
+"""Evaluates retrievers, and answers that are based on retrieved documents."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from time import perf_counter
+from typing import Any
+
+from chatclient._internal.checks import check_callable, check_number, check_type
+from chatclient._internal.frozen import EMPTY
+from chatclient.chain.chain import ChatClientResponse
+from chatclient.errors import ChatClientError, UsageError
+from chatclient.retrieval.query import DocumentRetriever, Query, RetrievalError
+from chatclient.retrieval.steps import NOT_RETRIEVER_FAILURES, STEP, retrieve_all, run_step
+from chatclient.retrieval.vector_store.store import Document
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.deadlines import within_callers_deadline
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.testing.evaluation import EvaluationRequest, EvaluationResponse, Evaluator
+from chatclient.testing.retrieval_report import (
+    RetrievalCase,
+    RetrievalCaseResult,
+    RetrievalReport,
+    RetrievalScores,
+)
+
+DEFAULT_K = 5
+
+DocumentId = Callable[[Document], str]
+"""Returns the id of a document, as it is in the cases."""
+
+AnswerQuestion = Callable[[str], ChatClientResponse | Awaitable[ChatClientResponse]]
+"""Answers a question, usually with a client that has a retrieval advisor."""
+
+_own_id: DocumentId = attrgetter("id")
+
+
+def evaluate_retriever(
+    retriever: DocumentRetriever,
+    cases: Iterable[RetrievalCase],
+    *,
+    k: int = DEFAULT_K,
+    document_id: DocumentId = _own_id,
+) -> RetrievalReport:
+    """Return how well a retriever finds the relevant documents of *cases*.
+
+    An error of the retriever is recorded in the report, and the case counts as 0.
+
+    Args:
+        retriever: The retriever; it should return at least *k* documents.
+        cases: The cases, of which there is at least one.
+        k: The number of documents of each case that count.
+        document_id: Returns the id of a document, such as `lambda document:
+            document.metadata["source"]` if the cases name files of which parts are stored.
+
+    Raises:
+        UsageError: There are no cases, *k* is less than one, or *retriever* is not callable.
+        WrongTypeError: *cases* contains other values.
+    """
+    evaluation = _Evaluation(cases, k, document_id)
+    return drive(evaluation.retriever(retriever, within_callers_deadline(BLOCKING), 1))
+
+
+async def aevaluate_retriever(
+    retriever: DocumentRetriever,
+    cases: Iterable[RetrievalCase],
+    *,
+    k: int = DEFAULT_K,
+    document_id: DocumentId = _own_id,
+    max_concurrency: int = 8,
+) -> RetrievalReport:
+    """Return how well a retriever works, running *max_concurrency* cases at the same time.
+
+    Otherwise like `evaluate_retriever`.
+    """
+    evaluation = _Evaluation(cases, k, document_id)
+    runtime = within_callers_deadline(ON_LOOP)
+    return await evaluation.retriever(retriever, runtime, max_concurrency)
+
+
+def evaluate_answers(
+    answer: AnswerQuestion,
+    cases: Iterable[RetrievalCase],
+    *,
+    evaluators: Mapping[str, Evaluator] = EMPTY,
+    k: int = DEFAULT_K,
+    document_id: DocumentId = _own_id,
+) -> RetrievalReport:
+    """Return how good answers and their documents are.
+
+    ```python
+    report = evaluate_answers(
+        lambda question: client.prompt(question).call().chat_client_response(),
+        cases,
+        evaluators={"faithfulness": FactCheckingEvaluator(judge)},
+    )
+    ```
+
+    An error of the model or of an evaluator is recorded in the report. An evaluator that lacks
+    documents or an expected answer judges nothing.
+
+    Args:
+        answer: Returns the response to a question; its context contains the documents.
+        cases: The cases, of which there is at least one.
+        evaluators: The evaluators by the name of what they judge.
+        k: The number of documents of each case that count.
+        document_id: Returns the id of a document; see `evaluate_retriever`.
+
+    Raises:
+        UsageError: There are no cases, *k* is less than one, or *answer* is not callable.
+        WrongTypeError: *cases* or *evaluators* contains other values.
+    """
+    evaluation = _Evaluation(cases, k, document_id, evaluators)
+    return drive(evaluation.answers(answer, within_callers_deadline(BLOCKING), 1))
+
+
+async def aevaluate_answers(
+    answer: AnswerQuestion,
+    cases: Iterable[RetrievalCase],
+    *,
+    evaluators: Mapping[str, Evaluator] = EMPTY,
+    k: int = DEFAULT_K,
+    document_id: DocumentId = _own_id,
+    max_concurrency: int = 8,
+) -> RetrievalReport:
+    """Return how good answers are, running *max_concurrency* cases at the same time.
+
+    *answer* may be asynchronous: `lambda question:
+    client.prompt(question).acall().chat_client_response()`. Otherwise like `evaluate_answers`.
+    """
+    evaluation = _Evaluation(cases, k, document_id, evaluators)
+    return await evaluation.answers(answer, within_callers_deadline(ON_LOOP), max_concurrency)
+
+
+_RunCase = Callable[[RetrievalCase, Runtime], Coroutine[Any, Any, RetrievalCaseResult]]
+
+
+class _Evaluation:
+    """The cases and settings of an evaluation."""
+
+    def __init__(
+        self,
+        cases: Iterable[RetrievalCase],
+        k: int,
+        document_id: DocumentId,
+        evaluators: Mapping[str, Evaluator] = EMPTY,
+    ) -> None:
+        self._cases = tuple(cases)
+        for case in self._cases:
+            check_type("a case", case, RetrievalCase)
+        if not self._cases:
+            msg = "an evaluation needs at least one case"
+            raise UsageError(msg)
+        check_number("k", k, least=1)
+        check_callable("document_id", document_id, takes=("document",))
+        check_type("evaluators", evaluators, Mapping, 'name them: {"faithfulness": evaluator}')
+        for evaluator in evaluators.values():
+            check_type("an evaluator", evaluator, Evaluator)
+        self._k = k
+        self._document_id = document_id
+        self._evaluators = evaluators
+
+    async def retriever(
+        self, retriever: DocumentRetriever, runtime: Runtime, limit: int
+    ) -> RetrievalReport:
+        """Return the report on a retriever."""
+        check_callable("a retriever", retriever, takes=STEP)
+
+        async def run(case: RetrievalCase, runtime: Runtime) -> RetrievalCaseResult:
+            started = perf_counter()
+            try:
+                [found] = await retrieve_all([(retriever, Query(case.question))], runtime, limit=1)
+            except RetrievalError as error:
+                return _failed(case, "retrieval", error, started)
+            return self._result(case, found, started)
+
+        return await self._report(run, runtime, limit)
+
+    async def answers(
+        self, answer: AnswerQuestion, runtime: Runtime, limit: int
+    ) -> RetrievalReport:
+        """Return the report on answers."""
+        check_callable("answer", answer, takes=("question",))
+
+        async def run(case: RetrievalCase, runtime: Runtime) -> RetrievalCaseResult:
+            started = perf_counter()
+            try:
+                response = await run_step(runtime, answer, case.question)
+            except NOT_RETRIEVER_FAILURES:
+                raise
+            except ChatClientError as error:
+                return _failed(case, "answer", error, started)
+            hint = "return the chat_client_response() of a request"
+            check_type("an answer", response, ChatClientResponse, hint)
+            request = EvaluationRequest.of(case.question, response, case.answer)
+            verdicts: dict[str, EvaluationResponse] = {}
+            errors: dict[str, str] = {}
+            result = self._result(case, request.documents, started, request.answer)
+            await self._judge(request, runtime, verdicts, errors)
+            return replace(result, verdicts=verdicts, errors=errors)
+
+        return await self._report(run, runtime, limit)
+
+    async def _judge(
+        self,
+        request: EvaluationRequest,
+        runtime: Runtime,
+        verdicts: dict[str, EvaluationResponse],
+        errors: dict[str, str],
+    ) -> None:
+        for name, evaluator in self._evaluators.items():
+            if evaluator.can_judge(request):
+                try:
+                    verdicts[name] = await evaluator.judge(request, runtime)
+                except NOT_RETRIEVER_FAILURES:
+                    raise
+                except ChatClientError as error:
+                    errors[name] = _error_text(error)
+
+    def _result(
+        self,
+        case: RetrievalCase,
+        documents: Sequence[Document],
+        started: float,
+        answer: str | None = None,
+    ) -> RetrievalCaseResult:
+        seconds = perf_counter() - started
+        found = tuple(dict.fromkeys(map(self._document_id, documents)))
+        scores = RetrievalScores.of(found, case.relevant, self._k)
+        return RetrievalCaseResult(case, found, scores, seconds, answer)
+
+    async def _report(self, run: _RunCase, runtime: Runtime, limit: int) -> RetrievalReport:
+        check_number("max_concurrency", limit, least=1)
+        results = await runtime.gather([_job(run, case) for case in self._cases], limit=limit)
+        return RetrievalReport(tuple(results), self._k)
+
+
+def _job(
+    run: _RunCase, case: RetrievalCase
+) -> Callable[[Runtime], Coroutine[Any, Any, RetrievalCaseResult]]:
+    return lambda runtime: run(case, runtime)
+
+
+def _failed(
+    case: RetrievalCase, name: str, error: Exception, started: float
+) -> RetrievalCaseResult:
+    errors = {name: _error_text(error)}
+    seconds = perf_counter() - started
+    return RetrievalCaseResult(case, (), RetrievalScores(), seconds, errors=errors)
+
+
+def _error_text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
