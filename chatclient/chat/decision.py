@@ -24,7 +24,7 @@ class YesNoAnswer:
     probability: float
 
     def __post_init__(self) -> None:
-        _check_probability(self.probability)
+        check_probability("a probability", self.probability)
 
     def is_yes(self, threshold: float = 0.5) -> bool:
         """Return whether the probability is at least *threshold*."""
@@ -88,7 +88,7 @@ class ScoreAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class DecisionRefusal:
     """The provider refused to answer a question.
 
     Attributes:
@@ -98,7 +98,7 @@ class Refusal:
     reason: str = ""
 
 
-Answer = YesNoAnswer | ChoiceAnswer | ScoreAnswer
+DecisionAnswer = YesNoAnswer | ChoiceAnswer | ScoreAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,19 @@ class ScoreQuestion:
         )
 
 
-Question = YesNoQuestion | ChoiceQuestion | ScoreQuestion
+DecisionQuestion = YesNoQuestion | ChoiceQuestion | ScoreQuestion
+
+
+def check_probability(what: str, given: object) -> None:
+    """Check that *given* is a probability.
+
+    Raises:
+        UsageError: It is not.
+    """
+    # Not a number (NaN) is in no range.
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
+        msg = f"{what} must be a number from 0 to 1, not {given!r}"
+        raise UsageError(msg)
 
 
 def _check_text(text: object) -> None:
@@ -247,12 +259,5 @@ def _as_outcomes(given: Mapping[str, str] | Iterable[str]) -> Mapping[str, str]:
 
 def _freeze_probabilities(answer: object, probabilities: Mapping[str, float]) -> None:
     for value in probabilities.values():
-        _check_probability(value)
+        check_probability("a probability", value)
     freeze_fields(answer, "probabilities")
-
-
-def _check_probability(value: object) -> None:
-    # Not a number (NaN) is in no range.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        msg = f"a probability must be a number from 0 to 1, not {value!r}"
-        raise UsageError(msg)

@@ -10,11 +10,11 @@ from chatclient._internal.closeable import Closeable
 from chatclient._internal.frozen import EMPTY, FrozenDict, deep_frozen, freeze_fields
 from chatclient._internal.json import dumps
 from chatclient.chat.decision import (
-    Answer,
     ChoiceAnswer,
     ChoiceQuestion,
-    Question,
-    Refusal,
+    DecisionAnswer,
+    DecisionQuestion,
+    DecisionRefusal,
     ScoreAnswer,
     ScoreQuestion,
     YesNoAnswer,
@@ -31,13 +31,13 @@ T = TypeVar("T", YesNoAnswer, ChoiceAnswer, ScoreAnswer)
 DecisionInput = str | Mapping[str, Any]
 """What questions are about: a text, or plain JSON values by name."""
 
-Questions = Mapping[str, Question | str]
-"""Questions by name; a text is a `YesNoQuestion`."""
+DecisionQuestions = Mapping[str, DecisionQuestion | str]
+"""DecisionQuestions by name; a text is a `YesNoQuestion`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRequest:
-    """Questions about an input.
+    """DecisionQuestions about an input.
 
     Attributes:
         input: The input.
@@ -50,7 +50,7 @@ class DecisionRequest:
     """
 
     input: DecisionInput
-    questions: Questions
+    questions: DecisionQuestions
 
     def __post_init__(self) -> None:
         check_type("the input of a decision", self.input, (str, Mapping))
@@ -73,12 +73,12 @@ class DecisionRequest:
         return self.input if isinstance(self.input, str) else dumps(self.input).decode()
 
     @property
-    def typed_questions(self) -> Mapping[str, Question]:
+    def typed_questions(self) -> Mapping[str, DecisionQuestion]:
         """The questions by name, texts as `YesNoQuestion`s."""
         return {name: _question(question) for name, question in self.questions.items()}
 
 
-def _question(given: object) -> Question:
+def _question(given: object) -> DecisionQuestion:
     if isinstance(given, str):
         return YesNoQuestion(given)
     if not isinstance(given, YesNoQuestion | ChoiceQuestion | ScoreQuestion):
@@ -142,7 +142,7 @@ class DecisionResponse:
         metadata: Id, model and usage.
     """
 
-    results: Mapping[str, Answer | Refusal]
+    results: Mapping[str, DecisionAnswer | DecisionRefusal]
     metadata: DecisionMetadata = NO_DECISION_METADATA
 
     def __post_init__(self) -> None:
@@ -167,18 +167,18 @@ class DecisionResponse:
 
     def is_answered(self, name: str) -> bool:
         """Return whether the question *name* was asked and answered."""
-        return not isinstance(self.results.get(name), Refusal | None)
+        return not isinstance(self.results.get(name), DecisionRefusal | None)
 
     def is_refused(self, name: str) -> bool:
         """Return whether the provider refused to answer the question *name*."""
-        return isinstance(self.results.get(name), Refusal)
+        return isinstance(self.results.get(name), DecisionRefusal)
 
     def _answer(self, name: str, kind: type[T]) -> T:
         if name not in self.results:
             msg = f"there is no question {name!r}; the questions are {', '.join(self.results)}"
             raise UsageError(msg)
         result = self.results[name]
-        if isinstance(result, Refusal):
+        if isinstance(result, DecisionRefusal):
             reason = f": {result.reason}" if result.reason else ""
             msg = f"the provider refused to answer the question {name!r}{reason}"
             raise ContentFilterError(msg)
@@ -209,7 +209,7 @@ class DecisionModel(Closeable, ABC):
     async def answer(self, request: DecisionRequest, runtime: Runtime) -> DecisionResponse:
         """Return an answer or a refusal for each question of *request*."""
 
-    def decide(self, input: DecisionInput, questions: Questions) -> DecisionResponse:
+    def decide(self, input: DecisionInput, questions: DecisionQuestions) -> DecisionResponse:
         """Return the answers to *questions* about *input*.
 
         Raises:
@@ -219,7 +219,7 @@ class DecisionModel(Closeable, ABC):
         request = DecisionRequest(input, questions)
         return drive(decide_checked(self, request, within_callers_deadline(BLOCKING)))
 
-    async def adecide(self, input: DecisionInput, questions: Questions) -> DecisionResponse:
+    async def adecide(self, input: DecisionInput, questions: DecisionQuestions) -> DecisionResponse:
         """Return the answers to *questions* about *input*; see `decide`."""
         request = DecisionRequest(input, questions)
         return await decide_checked(self, request, within_callers_deadline(ON_LOOP))
@@ -238,13 +238,13 @@ async def decide_checked(
     response: object = await model.answer(request, runtime)
     check_type(f"what answer() of {model.name} returns", response, DecisionResponse)
     assert isinstance(response, DecisionResponse)  # noqa: S101 - for type checkers
-    results: dict[str, Answer | Refusal] = {}
+    results: dict[str, DecisionAnswer | DecisionRefusal] = {}
     for name, question in request.typed_questions.items():
         result = response.results.get(name)
         if result is None:
             msg = f"{model.name} did not answer the question {name!r}"
             raise InvalidResponseError(msg, provider=model.provider)
-        if not isinstance(result, Refusal) and not question.accepts(result):
+        if not isinstance(result, DecisionRefusal) and not question.accepts(result):
             msg = f"{model.name} answered {question!r} with {result!r}, which is no answer to it"
             raise InvalidResponseError(msg, provider=model.provider)
         results[name] = result

@@ -5,7 +5,7 @@ from typing import Any
 
 from chatclient._internal.checks import check_number, check_type
 from chatclient.chain.model_call import ask_model
-from chatclient.chat.decision import Answer, Question, Refusal
+from chatclient.chat.decision import DecisionAnswer, DecisionQuestion, DecisionRefusal
 from chatclient.chat.decision_model import (
     DecisionMetadata,
     DecisionModel,
@@ -38,7 +38,9 @@ _LABEL_OPTIONS = ChatOptions(
     extra={"logprobs": True, "top_logprobs": MOST_LABELS},
 ).as_defaults()
 
-_Job = Callable[[Runtime], Coroutine[Any, Any, tuple[Answer | Refusal, ChatResponse | None]]]
+_Job = Callable[
+    [Runtime], Coroutine[Any, Any, tuple[DecisionAnswer | DecisionRefusal, ChatResponse | None]]
+]
 
 
 class ChatDecisionModel(DecisionModel):
@@ -115,19 +117,19 @@ class ChatDecisionModel(DecisionModel):
         responses = [response for _, response in found if response is not None]
         return DecisionResponse(results, _metadata(responses, "logprobs"))
 
-    def _job(self, request: DecisionRequest, question: Question) -> _Job:
+    def _job(self, request: DecisionRequest, question: DecisionQuestion) -> _Job:
         return lambda runtime: self._by_tokens(request, question, runtime)
 
     async def _by_tokens(
-        self, request: DecisionRequest, question: Question, runtime: Runtime
-    ) -> tuple[Answer | Refusal, ChatResponse | None]:
+        self, request: DecisionRequest, question: DecisionQuestion, runtime: Runtime
+    ) -> tuple[DecisionAnswer | DecisionRefusal, ChatResponse | None]:
         options = _LABEL_OPTIONS.merge(self._options)
         prompt = Prompt(label_prompt(request, question), options)
         response = await self._ask(prompt, runtime)
-        if isinstance(response, Refusal):
+        if isinstance(response, DecisionRefusal):
             return response, None
         if response.finish_reason == "content_filter":
-            return Refusal(response.text), response
+            return DecisionRefusal(response.text), response
         probabilities = outcome_probabilities(response, labels_of(question))
         return question.answer(probabilities), response
 
@@ -142,11 +144,11 @@ class ChatDecisionModel(DecisionModel):
         else:
             question = with_format(question, converter.format)
         response = await self._ask(Prompt([system, question], options), runtime)
-        if isinstance(response, Refusal):
+        if isinstance(response, DecisionRefusal):
             return DecisionResponse(dict.fromkeys(request.questions, response))
         metadata = _metadata([response], "stated")
         if response.finish_reason == "content_filter":
-            refusal = Refusal(response.text)
+            refusal = DecisionRefusal(response.text)
             return DecisionResponse(dict.fromkeys(request.questions, refusal), metadata)
         try:
             answers = stated_answers(request, read_answer(response, converter))
@@ -155,11 +157,11 @@ class ChatDecisionModel(DecisionModel):
             raise InvalidResponseError(msg, provider=self.provider, body=response.text) from error
         return DecisionResponse(answers, metadata)
 
-    async def _ask(self, prompt: Prompt, runtime: Runtime) -> ChatResponse | Refusal:
+    async def _ask(self, prompt: Prompt, runtime: Runtime) -> ChatResponse | DecisionRefusal:
         try:
             return await ask_model(self.model, prompt, runtime.silent())
         except ContentFilterError as error:
-            return Refusal(str(error))
+            return DecisionRefusal(str(error))
 
 
 def _metadata(responses: Sequence[ChatResponse], source: str) -> DecisionMetadata:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from html import escape
 from string import ascii_uppercase
 
-from chatclient.chat.decision import Question, YesNoQuestion
+from chatclient.chat.decision import DecisionQuestion, YesNoQuestion
 from chatclient.chat.decision_model import DecisionRequest
 from chatclient.chat.messages import SystemMessage, UserMessage
 
@@ -22,7 +22,7 @@ Labels = Mapping[str, str]
 """The outcomes of a question by their labels, which are single tokens for most models."""
 
 
-def labels_of(question: Question) -> Labels:
+def labels_of(question: DecisionQuestion) -> Labels:
     """Return the labels of the outcomes: `Yes` and `No`, a letter each, or a number each."""
     outcomes = question.outcomes
     if isinstance(question, YesNoQuestion):
@@ -31,7 +31,9 @@ def labels_of(question: Question) -> Labels:
     return dict(zip(labels, outcomes, strict=False))
 
 
-def label_prompt(request: DecisionRequest, question: Question) -> tuple[SystemMessage, UserMessage]:
+def label_prompt(
+    request: DecisionRequest, question: DecisionQuestion
+) -> tuple[SystemMessage, UserMessage]:
     """Return the messages that ask for the label of the answer to *question*, and nothing else.
 
     The input comes first, so that the questions of a request share a cached prefix.
@@ -59,7 +61,7 @@ def probabilities_prompt(request: DecisionRequest) -> tuple[SystemMessage, UserM
     return SystemMessage(_SYSTEM), UserMessage(text)
 
 
-def keyed_questions(request: DecisionRequest) -> dict[str, Question]:
+def keyed_questions(request: DecisionRequest) -> dict[str, DecisionQuestion]:
     """Return the questions of *request* by their keys in the prompt and in its answer."""
     return {f"q{at}": each for at, each in enumerate(request.typed_questions.values(), 1)}
 
@@ -68,7 +70,7 @@ def _input(request: DecisionRequest) -> str:
     return f"<input>\n{escape(request.text, quote=False)}\n</input>"
 
 
-def _question_text(question: Question, labels: Labels) -> str:
+def _question_text(question: DecisionQuestion, labels: Labels) -> str:
     lines = [question.text]
     for label, outcome in labels.items():
         description = question.outcomes[outcome]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from chatclient.chat.decision import Answer, Question
+from chatclient.chat.decision import DecisionAnswer, DecisionQuestion
 from chatclient.chat.decision_model import DecisionRequest
 from chatclient.errors import InvalidResponseError
 from chatclient.structured.decisions.prompts import keyed_questions, labels_of
@@ -16,7 +16,7 @@ def probabilities_schema(request: DecisionRequest) -> dict[str, Any]:
     return _object({key: _of_question(it) for key, it in keyed_questions(request).items()})
 
 
-def _of_question(question: Question) -> dict[str, Any]:
+def _of_question(question: DecisionQuestion) -> dict[str, Any]:
     return _object(dict.fromkeys(labels_of(question), _PROBABILITY))
 
 
@@ -31,7 +31,7 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 def stated_answers(
     request: DecisionRequest, stated: Mapping[str, Mapping[str, float]]
-) -> dict[str, Answer]:
+) -> dict[str, DecisionAnswer]:
     """Return the answers from the *stated* probabilities, which satisfy the schema.
 
     Models do not sum them up to 1; they are scaled.
@@ -39,7 +39,7 @@ def stated_answers(
     Raises:
         InvalidResponseError: All outcomes of a question have the probability 0.
     """
-    answers: dict[str, Answer] = {}
+    answers: dict[str, DecisionAnswer] = {}
     for name, (key, question) in zip(
         request.questions, keyed_questions(request).items(), strict=True
     ):
