@@ -37,6 +37,7 @@ def found(ask: Ask, keep: DecisionDocumentFilter) -> list[str]:
     return [document.id for document in response.answer.documents()]
 
 
+@pytest.mark.feature("decision-documents")
 def test_documents_that_do_not_help_are_dropped(ask: Ask) -> None:
     """The others keep their order."""
     model = ComputedDecisions(about_zoo)

@@ -5,20 +5,30 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from chatclient import (
+    HIGHEST_PRECEDENCE,
     AssistantMessage,
     ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
     DecisionRefusal,
     Message,
+    Next,
     Prompt,
     UserMessage,
     tool,
 )
 from chatclient.advisors import MessageChatMemoryAdvisor, ToolSearchToolCallingAdvisor
+from chatclient.advisors.tool_search.tool import SEARCH_TOOL
 from chatclient.chat.parts import Media
-from chatclient.errors import OverloadedError, TemplateError, ToolDefinitionError, UsageError
+from chatclient.errors import (
+    ContentFilterError,
+    OverloadedError,
+    TemplateError,
+    ToolDefinitionError,
+    UsageError,
+)
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
@@ -98,7 +108,7 @@ def test_limits_of_an_index() -> None:
     assert len(searched(DecisionToolIndex(model), "x", max_results=2)) == 2
     assert searched(DecisionToolIndex(model, min_probability=0.71), "x") == ()
     assert searched(DecisionToolIndex(model), "x", exclude=("news", "trains")) == (
-        *("weather", "help_desk"),
+        *("help_desk", "weather"),
     )
 
 
@@ -141,11 +151,12 @@ def test_wrong_settings_of_an_index(settings: dict[str, Any], error: type[Except
         DecisionToolIndex(**{"model": always(1.0), **settings})
 
 
+@pytest.mark.feature("decision-tool-index")
 def test_a_tool_is_found_and_called(ask: Ask) -> None:
-    model = ScriptedModel(call("tool_search_tool", query="trains"), call("trains"), "At nine.")
+    model = ScriptedModel(call(SEARCH_TOOL, {"query": "trains"}), call("trains"), "At nine.")
     index = DecisionToolIndex(ComputedDecisions(in_text))
     builder = ChatClient.builder(model).default_tools(*TOOLS)
-    client = builder.default_advisors(ToolSearchToolCallingAdvisor(index)).build()
+    client = builder.default_advisors(ToolSearchToolCallingAdvisor(index, threshold=0)).build()
 
     assert ask(client.prompt("When?")).text == "At nine."
     assert "trains" in offered(model.prompts[1])
@@ -153,14 +164,14 @@ def test_a_tool_is_found_and_called(ask: Ask) -> None:
 
 
 def test_a_failed_search_is_told_to_the_model(ask: Ask) -> None:
-    model = ScriptedModel(call("tool_search_tool", query="trains"), "I cannot search.")
+    model = ScriptedModel(call(SEARCH_TOOL, {"query": "trains"}), "I cannot search.")
     index = DecisionToolIndex(always(OverloadedError("busy")))
     builder = ChatClient.builder(model).default_tools(*TOOLS)
-    client = builder.default_advisors(ToolSearchToolCallingAdvisor(index)).build()
+    client = builder.default_advisors(ToolSearchToolCallingAdvisor(index, threshold=0)).build()
     asked = ask(client.prompt("When?"))
 
     assert asked.text == "I cannot search."
-    assert asked.executions[0].error is not None
+    assert isinstance(asked.executions[0].error, OverloadedError)
 
 
 # --- narrowing ---
@@ -180,6 +191,7 @@ def narrowed(
     return [offered(prompt) for prompt in model.prompts]
 
 
+@pytest.mark.feature("decision-narrowing")
 def test_tools_are_narrowed_before_the_first_call(ask: Ask) -> None:
     """Those always visible stay, and keep their place."""
     model = ComputedDecisions(in_text)
@@ -198,7 +210,7 @@ def test_tools_are_narrowed_before_the_first_call(ask: Ask) -> None:
 def test_the_model_is_asked_once_per_turn(ask: Ask) -> None:
     """The rounds of the turn offer the same tools, also after the model has said something."""
     model = ComputedDecisions(in_text)
-    called = AssistantMessage("Let me see.", tool_calls=[call("trains").tool_calls[0]])
+    called = AssistantMessage("Let me see.", tool_calls=[call("trains")])
     rounds = narrowed(ask, NarrowingToolProvider(TOOLS, model), "trains, news", called, "At nine.")
 
     assert rounds == [["news", "trains", "help_desk"]] * 2
@@ -251,16 +263,22 @@ def test_with_a_memory(ask: Ask) -> None:
     assert len(model.requests) == 3
 
 
+class Rewrite:
+    """An advisor outside of the tool loop that replaces what the user wrote."""
+
+    order = HIGHEST_PRECEDENCE
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        prompt = request.prompt.augment_user_message("Answer briefly.")
+        return await call_next(request.mutate(prompt=prompt))
+
+
 def test_the_words_of_the_user(ask: Ask) -> None:
     """They are part of the input even if an advisor rewrites them."""
     model = ComputedDecisions(in_text)
     chat = ScriptedModel("Done.")
 
-    async def rewrite(request: Any, call_next: Any) -> Any:
-        prompt = request.prompt.augment_user_message("Answer briefly.")
-        return await call_next(request.mutate(prompt=prompt))
-
-    client = ChatClient.builder(chat).default_advisors(rewrite).build()
+    client = ChatClient.builder(chat).default_advisors(Rewrite()).build()
     ask(client.prompt("The trains, please").tools(NarrowingToolProvider(TOOLS, model)))
 
     assert offered(chat.prompts[0]) == ["trains", "help_desk"]
@@ -281,21 +299,24 @@ def test_everything_is_offered_without_text(ask: Ask) -> None:
     assert model.requests == []
 
 
-@pytest.mark.parametrize("result", [OverloadedError("busy"), DecisionRefusal("policy")])
-def test_if_the_model_fails(ask: Ask, result: Any) -> None:
+@pytest.mark.feature("decision-narrowing")
+@pytest.mark.parametrize(
+    ("result", "error"),
+    [(OverloadedError("busy"), OverloadedError), (DecisionRefusal("policy"), ContentFilterError)],
+)
+def test_if_the_model_fails(
+    ask: Ask, result: Any, error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
     """All tools are offered, none, or the request fails."""
     model = always(result)
-    with capture_logs() as logs:
-        everything = narrowed(ask, NarrowingToolProvider(TOOLS, model), "Hi")
-        nothing = narrowed(ask, NarrowingToolProvider(TOOLS, model, on_failure="none"), "Hi")
+    everything = narrowed(ask, NarrowingToolProvider(TOOLS, model), "Hi")
+    nothing = narrowed(ask, NarrowingToolProvider(TOOLS, model, on_failure="none"), "Hi")
 
     assert everything == [["weather", "news", "trains", "help_desk"]]
     assert nothing == [["help_desk"]]
-    warnings = [log for log in logs if log["event"] == "tools not narrowed"]
-    assert [log["offered"] for log in warnings] == ["all", "none"]
-    with pytest.raises(
-        type(result) if isinstance(result, Exception) else Exception, match="busy|policy"
-    ):
+    warnings = [r.getMessage() for r in caplog.records if "tools not narrowed" in r.getMessage()]
+    assert ["offered='all'" in warnings[0], "offered='none'" in warnings[1]] == [True, True]
+    with pytest.raises(error):
         narrowed(ask, NarrowingToolProvider(TOOLS, model, on_failure="fail"), "Hi")
 
 

@@ -103,6 +103,7 @@ def decide(
     return asyncio.run(model.adecide("I want <b>my</b> money!", questions))
 
 
+@pytest.mark.feature("decision-chat-model")
 @pytest.mark.parametrize("blocking", [True, False])
 def test_probabilities_of_tokens(chat_server: Start, blocking: bool) -> None:
     """Spellings of a label are summed up, other tokens do not count, and decoration is skipped."""
@@ -258,6 +259,7 @@ STATED = {
 }
 
 
+@pytest.mark.feature("decision-chat-model")
 @pytest.mark.parametrize("blocking", [True, False])
 def test_stated_probabilities(blocking: bool) -> None:
     """All questions are one request, and the probabilities are scaled."""
@@ -360,6 +362,7 @@ class Deciding:
 RUDE = '{"q1": {"Yes": 0.9, "No": 0.1}}'
 
 
+@pytest.mark.feature("decision-observation")
 def test_a_decision_is_in_the_trail(ask: Ask) -> None:
     """With its model calls inside, which are auxiliary; nothing of it is streamed."""
     model = ChatDecisionModel(ScriptedModel(RUDE))

@@ -71,4 +71,4 @@ class ToolQuestions:
             response = await ask_decision(self.model, DecisionRequest(input, questions), runtime)
             found += [(response.yes_no(name).probability, name) for name in batch]
         fitting = [pair for pair in found if pair[0] >= self._min_probability]
-        return sorted(fitting, key=lambda pair: -pair[0])
+        return sorted(fitting, key=lambda pair: (-pair[0], pair[1]))

@@ -47,6 +47,7 @@ def decided(results: Mapping[str, DecisionAnswer | DecisionRefusal], **questions
     return Fixed(DecisionResponse(results)).decide("text", questions)
 
 
+@pytest.mark.feature("decision-questions")
 def test_answers_from_probabilities() -> None:
     """A score is the mean of the levels, which count from 0."""
     team = TEAM.answer({"billing": 0.75, "sales": 0.25})
@@ -121,6 +122,7 @@ def test_results_are_in_the_order_of_the_questions() -> None:
     assert list(response.results) == ["a", "b"]
 
 
+@pytest.mark.feature("decision-checked-answers")
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
@@ -147,6 +149,7 @@ def test_a_model_returns_a_response() -> None:
         Fixed(None).decide("t", {"a": "x"})
 
 
+@pytest.mark.feature("decision-checked-answers")
 def test_answers_are_read_by_kind() -> None:
     results = {
         "a": YesNoAnswer(0.9),
@@ -172,6 +175,7 @@ def test_answers_are_read_by_kind() -> None:
         response.choice("z")
 
 
+@pytest.mark.feature("decision-model")
 def test_a_model_is_asked_on_a_loop() -> None:
     model = Fixed(DecisionResponse({"a": YesNoAnswer(0.9)}))
 
