@@ -42,14 +42,12 @@ class DecisionCall(Operation):
     def outcome(self, result: DecisionResponse) -> Attributes:
         """Return the answering model, the usage, and the refused questions."""
         metadata = result.metadata
-        found: dict[str, Any] = total_usage(metadata.usage)
-        if metadata.id:
-            found["gen_ai.response.id"] = metadata.id
-        if metadata.model:
-            found["gen_ai.response.model"] = metadata.model
-        if refused := tuple(filter(result.is_refused, result.results)):
-            found["chatclient.decision.refused"] = refused
-        return found
+        found: dict[str, Any] = {
+            "gen_ai.response.id": metadata.id,
+            "gen_ai.response.model": metadata.model,
+            "chatclient.decision.refused": tuple(filter(result.is_refused, result.results)),
+        }
+        return total_usage(metadata.usage) | {name: it for name, it in found.items() if it}
 
     def content(self, result: DecisionResponse | None) -> Mapping[str, str]:
         """Return the input and the answers."""

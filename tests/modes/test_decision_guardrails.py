@@ -3,6 +3,9 @@
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from chatclient import (
     AssistantMessage,
@@ -30,7 +33,7 @@ from chatclient.errors import (
     OverloadedError,
     UsageError,
 )
-from chatclient.observability import DecisionCall
+from chatclient.observability import DecisionCall, Telemetry
 from chatclient.retrieval import Document, Query
 from chatclient.testing import ScriptedModel
 from tests.support.ask import Ask
@@ -153,6 +156,7 @@ def test_the_judge_is_observed_and_limited_by_the_deadline(ask: Ask) -> None:
     guard = decision_input_guardrail(slow, {"rude": "Is it rude?"})
     late = guarded(ScriptedModel("ok"), InputGuardrailAdvisor(guard)).prompt("Hi").deadline(0.1)
 
+    assert asked.response.trail is not None
     assert any(isinstance(s.operation, DecisionCall) for s in asked.response.trail.steps)
     with pytest.raises(DeadlineExceededError):
         ask(late)
@@ -177,3 +181,50 @@ def test_wrong_settings() -> None:
         DecisionCheck("x", threshold=50)
     with pytest.raises(UsageError, match="of a chat model: ChatDecisionModel"):
         decision_output_guardrail(ScriptedModel(), CHECKS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_spans_of_decisions(ask: Ask, capture: bool) -> None:
+    """With model, usage and the names of questions; input and answers only if content is wanted."""
+    exporter, tracers = InMemorySpanExporter(), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    telemetry = Telemetry(tracers, capture_content=capture)
+    judge = ComputedDecisions(lambda _text, name: DecisionRefusal() if name == "b" else 0.1)
+    guard = InputGuardrailAdvisor(decision_input_guardrail(judge, {"a": "x", "b": "y"}))
+    builder = ChatClient.builder(ScriptedModel("ok")).observers(telemetry)
+
+    with pytest.raises(ContentFilterError):
+        ask(builder.default_advisors(guard).build().prompt("Hi"))
+    [span] = [span for span in exporter.get_finished_spans() if span.name == "decide judge-1"]
+    attributes = dict(span.attributes or {})
+    content = {
+        "chatclient.decision.input": "Hi",
+        "chatclient.decision.results": '{"a":{"probability":0.1},"b":{"reason":""}}',
+    }
+    assert attributes == {
+        "gen_ai.operation.name": "decide",
+        "gen_ai.provider.name": "custom",
+        "gen_ai.request.model": "judge-1",
+        "gen_ai.response.id": "id-1",
+        "gen_ai.response.model": "judge-1b",
+        "gen_ai.usage.input_tokens": 7,
+        "gen_ai.usage.output_tokens": 2,
+        "chatclient.decision.questions": ("a", "b"),
+        "chatclient.decision.refused": ("b",),
+        **(content if capture else {}),
+    }
+
+
+def test_the_span_of_a_failed_decision(ask: Ask) -> None:
+    exporter, tracers = InMemorySpanExporter(), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    telemetry = Telemetry(tracers, capture_content=True)
+    guard = decision_input_guardrail(always(OverloadedError("busy")), CHECKS)
+    builder = ChatClient.builder(ScriptedModel()).observers(telemetry)
+
+    with pytest.raises(OverloadedError):
+        ask(builder.default_advisors(InputGuardrailAdvisor(guard)).build().prompt("Hi"))
+    [span] = [span for span in exporter.get_finished_spans() if span.name == "decide judge-1"]
+    attributes = span.attributes or {}
+    assert attributes["error.type"] == "OverloadedError"
+    assert attributes["chatclient.decision.input"] == "Hi"

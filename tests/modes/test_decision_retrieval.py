@@ -1,12 +1,18 @@
 """Documents that a decision model finds helpful."""
 
-import threading
-import time
 from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, YesNoAnswer, YesNoQuestion
+from chatclient import (
+    ChatClient,
+    DecisionModel,
+    DecisionRequest,
+    DecisionResponse,
+    Runtime,
+    YesNoAnswer,
+    YesNoQuestion,
+)
 from chatclient.advisors import RetrievalAugmentationAdvisor
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.retrieval import DecisionDocumentFilter, Document, Query
@@ -63,18 +69,27 @@ def test_all_documents_are_kept_if_the_model_fails(ask: Ask) -> None:
     assert found(ask, DecisionDocumentFilter(always(OverloadedError("busy")))) == ["1", "2", "3"]
 
 
+class Counting(DecisionModel):
+    """Finds everything helpful, and counts concurrent requests."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self.peak = 0
+
+    async def answer(self, request: DecisionRequest, runtime: Runtime) -> DecisionResponse:
+        self._running += 1
+        self.peak = max(self.peak, self._running)
+        await runtime.sleep(0.05)
+        self._running -= 1
+        return DecisionResponse({"helps": YesNoAnswer(1.0)})
+
+
 def test_documents_are_judged_concurrently_on_a_loop(ask: Ask) -> None:
-    """In blocking mode one after another, on the caller's thread."""
-    threads: set[int] = set()
+    """Blocking requests judge them one after another."""
+    model = Counting()
+    found(ask, DecisionDocumentFilter(model, max_concurrency=2))
 
-    def note(_text: str, _name: str) -> YesNoAnswer:
-        threads.add(threading.get_ident())
-        time.sleep(0.01)
-        return YesNoAnswer(1.0)
-
-    found(ask, DecisionDocumentFilter(ComputedDecisions(note)))
-
-    assert threads == {threading.get_ident()}
+    assert model.peak == (1 if ask.blocking else 2)
 
 
 @pytest.mark.parametrize(

@@ -348,11 +348,11 @@ def test_a_wrapped_provider_is_called_as_usual(ask: Ask, dynamic: bool, calls: i
 def test_a_decision_is_in_the_trail(ask: Ask) -> None:
     provider = NarrowingToolProvider(TOOLS, ComputedDecisions(in_text))
     client = ChatClient.create(ScriptedModel("Done."))
-    asked = ask(client.prompt("trains").tools(provider))
+    trail = ask(client.prompt("trains").tools(provider)).response.trail
+    assert trail is not None
+    decisions = [step.operation.name for step in trail.steps if step.operation.kind == "decision"]
 
-    assert [
-        s.operation.name for s in asked.response.trail.steps if s.operation.kind == "decision"
-    ] == ["decide judge-1"]
+    assert decisions == ["decide judge-1"]
 
 
 def test_tools_outside_of_a_client() -> None:

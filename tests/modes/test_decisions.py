@@ -368,15 +368,17 @@ def test_a_decision_is_in_the_trail(ask: Ask) -> None:
     model = ChatDecisionModel(ScriptedModel(RUDE))
     client = ChatClient.builder(ScriptedModel("Hi")).default_advisors(Deciding(model)).build()
     asked = ask(client.prompt("You fool"))
-    [decision] = [s for s in asked.response.trail.steps if isinstance(s.operation, DecisionCall)]
-    [call] = asked.response.trail.auxiliary_calls
+    trail = asked.response.trail
+    assert trail is not None
+    [decision] = [s for s in trail.steps if isinstance(s.operation, DecisionCall)]
+    [call] = trail.auxiliary_calls
 
     assert asked.text == "Hi"
     assert decision.result.yes_no("rude").probability == pytest.approx(0.9)
     assert decision.operation.name == "decide ScriptedModel"
     assert isinstance(call.operation, ModelCall)
     assert call.parent is decision
-    assert asked.response.trail.usage.total_tokens == 30
+    assert trail.usage.total_tokens == 30
 
 
 def test_the_deadline_applies(ask: Ask) -> None:

@@ -11,6 +11,7 @@ from chatclient import (
     ChatClient,
     ChoiceQuestion,
     DecisionInput,
+    DecisionQuestions,
     DecisionResponse,
     ScoreQuestion,
     YesNoQuestion,
@@ -21,6 +22,7 @@ from chatclient.errors import (
     DeadlineExceededError,
     InvalidRequestError,
     InvalidResponseError,
+    RequestTimeoutError,
     UsageError,
 )
 from chatclient.providers import RetryPolicy, SystemOneDecisionModel
@@ -31,7 +33,7 @@ from tests.support.servers import Reply
 
 Json = dict[str, Any]
 
-QUESTIONS = {
+QUESTIONS: DecisionQuestions = {
     "refund": YesNoQuestion("Does the customer want a refund?", yes_when="money back"),
     "rude": YesNoQuestion("Is it rude?"),
     "team": ChoiceQuestion("Which team?", {"billing": "invoices", "sales": ""}),
@@ -203,19 +205,26 @@ def test_errors_are_those_of_the_server(service: Start) -> None:
     assert decide(service(Reply(b"busy", 503), ANSWERS), "text").is_answered("team")
 
 
-def test_the_deadline_of_a_request(ask: Ask) -> None:
-    """A server that does not answer does not hold a request."""
+def late(_path: str, _headers: dict[str, str], _body: Any) -> Reply:
+    time.sleep(1.0)
+    return as_json(ANSWERS)
 
-    def late(_path: str, _headers: dict[str, str], _body: Any) -> Reply:
-        time.sleep(1.0)
-        return as_json(ANSWERS)
 
-    with LoopbackServer(late) as server, SystemOneDecisionModel("m", base_url=server.url) as model:
+@pytest.mark.parametrize(
+    ("deadline", "timeout", "error"),
+    [(0.2, 60.0, DeadlineExceededError), (60.0, 0.2, RequestTimeoutError)],
+)
+def test_a_late_server(ask: Ask, deadline: float, timeout: float, error: type[Exception]) -> None:
+    """It holds a request up to the deadline, or up to the time-out of the model."""
+    with (
+        LoopbackServer(late) as server,
+        SystemOneDecisionModel("m", base_url=server.url, timeout=timeout, max_retries=0) as model,
+    ):
         guard = InputGuardrailAdvisor(decision_input_guardrail(model, {"rude": "Is it rude?"}))
         client = ChatClient.builder(ScriptedModel("ok")).default_advisors(guard).build()
 
-        with pytest.raises(DeadlineExceededError):
-            ask(client.prompt("Hi").deadline(0.2))
+        with pytest.raises(error):
+            ask(client.prompt("Hi").deadline(deadline))
 
 
 def test_wrong_settings() -> None:

@@ -38,7 +38,7 @@ class ComputedDecisions(DecisionModel):
             result = self._compute(request.text, name)
             if isinstance(result, Exception):
                 raise result
-            results[name] = YesNoAnswer(result) if isinstance(result, float) else result
+            results[name] = YesNoAnswer(result) if isinstance(result, int | float) else result
         return DecisionResponse(results, DecisionMetadata("id-1", "judge-1b", Usage(7, 2)))
 
 

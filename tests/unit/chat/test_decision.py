@@ -89,7 +89,7 @@ def test_a_probability_is_a_number_from_0_to_1(probability: Any) -> None:
         (lambda: ChoiceQuestion("x", ["a"]), "at least two different"),
         (lambda: ChoiceQuestion("x", ["a", "b", "a"]), "at least two different"),
         (lambda: ChoiceQuestion("x", ["a", " "]), "a name that is not blank"),
-        (lambda: ChoiceQuestion("x", {"a": "", "b": None}), "each of the options"),  # type: ignore[dict-item]
+        (lambda: ChoiceQuestion("x", {"a": "", "b": None}), "each of the options"),
         (lambda: ScoreQuestion("x", ["a", 7]), "each of the levels"),  # type: ignore[list-item]
         (lambda: DecisionRequest(" ", {"a": "x"}), "must not be empty"),
         (lambda: DecisionRequest({}, {"a": "x"}), "must not be empty"),
@@ -151,7 +151,7 @@ def test_a_model_returns_a_response() -> None:
 
 @pytest.mark.feature("decision-checked-answers")
 def test_answers_are_read_by_kind() -> None:
-    results = {
+    results: dict[str, DecisionAnswer | DecisionRefusal] = {
         "a": YesNoAnswer(0.9),
         "b": ChoiceAnswer("sales"),
         "c": ScoreAnswer(1.0),
