@@ -12,6 +12,7 @@ from chatclient import (
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
+    ChatDecisionModel,
     DecisionRefusal,
     Message,
     Next,
@@ -24,6 +25,7 @@ from chatclient.advisors.tool_search.tool import SEARCH_TOOL
 from chatclient.chat.parts import Media
 from chatclient.errors import (
     ContentFilterError,
+    DeadlineExceededError,
     OverloadedError,
     TemplateError,
     ToolDefinitionError,
@@ -353,6 +355,25 @@ def test_a_decision_is_in_the_trail(ask: Ask) -> None:
     decisions = [step.operation.name for step in trail.steps if step.operation.kind == "decision"]
 
     assert decisions == ["decide judge-1"]
+
+
+def test_the_deadline_applies(ask: Ask) -> None:
+    """A failure of the model would offer all tools; a passed deadline ends the request."""
+    slow = ChatDecisionModel(ScriptedModel("{}", delay=5.0))
+    client = ChatClient.create(ScriptedModel("Done."))
+    request = client.prompt("trains").tools(NarrowingToolProvider(TOOLS, slow)).deadline(0.1)
+
+    with pytest.raises(DeadlineExceededError):
+        ask(request)
+
+
+def test_a_failed_decision_is_in_the_trail(ask: Ask) -> None:
+    provider = NarrowingToolProvider(TOOLS, always(OverloadedError("busy")))
+    client = ChatClient.create(ScriptedModel("Done."))
+    trail = ask(client.prompt("trains").tools(provider)).response.trail
+
+    line = "decision: decide judge-1: weather, news, trains failed: OverloadedError('busy')"
+    assert line in str(trail)
 
 
 def test_tools_outside_of_a_client() -> None:

@@ -379,6 +379,7 @@ def test_a_decision_is_in_the_trail(ask: Ask) -> None:
     assert isinstance(call.operation, ModelCall)
     assert call.parent is decision
     assert trail.usage.total_tokens == 30
+    assert "decision: decide ScriptedModel: rude (" in str(trail)
 
 
 def test_the_deadline_applies(ask: Ask) -> None:
