@@ -15,11 +15,8 @@ from chatclient.runtime.runtime import Runtime
 
 log = get_logger(__name__)
 
-HELPFUL = YesNoQuestion(
-    "Does the document help to answer the query?",
-    yes_when="it contains facts that the answer needs",
-    no_when="it is about something else, or only mentions the same words",
-)
+HELPFUL = YesNoQuestion("Does the document contain the answer to the query?")
+"""The default question about a document."""
 
 
 class DecisionDocumentFilter:

@@ -130,7 +130,10 @@ def test_a_request_for_each_question(chat_server: Start) -> None:
     assert all(
         t.startswith("<input>\nI want &lt;b&gt;my&lt;/b&gt; money!\n</input>") for t in texts
     )
-    assert "Which team?\n- A: billing: invoices\n- B: sales\nAnswer with one of A, B" in texts[1]
+    assert (
+        "Which team?\n- A: billing: invoices\n- B: sales\nAnswer with one letter: A or B."
+        in texts[1]
+    )
     for request in server.requests:
         assert request["logprobs"] is True
         assert request["top_logprobs"] == 20
@@ -191,7 +194,10 @@ def test_a_filtered_prompt_is_refused(logprobs: bool) -> None:
     ("reply", "message"),
     [
         (completion("Yes"), "reported no log probabilities.*logprobs=False"),
-        (by_tokens({"Maybe": 1.0}), "did not begin with one of Yes, No.*logprobs=False"),
+        (
+            by_tokens({"Maybe": 0.995, "Yes": 0.005}),
+            "did not begin with one of Yes, No.*logprobs=False",
+        ),
     ],
 )
 def test_a_model_that_cannot_do_it(chat_server: Start, reply: Any, message: str) -> None:
@@ -200,13 +206,21 @@ def test_a_model_that_cannot_do_it(chat_server: Start, reply: Any, message: str)
         decide(judge(chat_server(reply)), {"rude": "Is it rude?"})
 
 
+def test_a_model_that_says_something_else(chat_server: Start) -> None:
+    """What it might have said counts, unless that was hardly possible."""
+    reply = by_tokens({"Nothing": 0.6, "Yes": 0.1, "No": 0.3})
+    response = decide(judge(chat_server(reply)), {"rude": "Is it rude?"})
+
+    assert response.yes_no("rude").probability == pytest.approx(0.25)
+
+
 def test_a_label_without_probability(chat_server: Start) -> None:
     """Servers send -inf, which becomes null, for impossible tokens."""
     reply = by_tokens({"Yes": 1.0})
     [token] = reply["choices"][0]["logprobs"]["content"]
     token["logprob"] = token["top_logprobs"][0]["logprob"] = None
 
-    with pytest.raises(InvalidResponseError, match="log probabilities of all labels are missing"):
+    with pytest.raises(InvalidResponseError, match="did not begin with one of Yes, No"):
         decide(judge(chat_server(reply)), {"rude": "Is it rude?"})
 
 

@@ -39,10 +39,12 @@ def label_prompt(
     The input comes first, so that the questions of a request share a cached prefix.
     """
     labels = labels_of(question)
-    shown = ", ".join(labels)
+    *others, last = labels
+    # Small models answer "Nothing" to "one of these, and nothing else".
+    kind = "word" if isinstance(question, YesNoQuestion) else "letter"
     text = (
         f"{_input(request)}\n\n{_question_text(question, labels)}\n"
-        f"Answer with one of {shown}, and nothing else."
+        f"Answer with one {kind}: {', '.join(others)} or {last}."
     )
     return SystemMessage(_SYSTEM), UserMessage(text)
 

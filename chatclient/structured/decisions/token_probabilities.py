@@ -8,16 +8,18 @@ from chatclient.chat.response import ChatResponse
 from chatclient.errors import InvalidResponseError
 from chatclient.structured.decisions.prompts import Labels
 
+_LEAST_PROBABILITY = 0.01  # of all labels together; less is noise
 _AROUND = " \t\r\n\"'`*_.,:;()[]<>"
 
 
 def outcome_probabilities(response: ChatResponse, labels: Labels) -> dict[str, float]:
     """Return the probability of each outcome, from the first token of *response* that is a label.
 
-    The probabilities of the tokens that stand for labels are normalised to a sum of 1.
+    If none is, from the alternatives of the first token. The probabilities of the tokens that stand
+    for labels are normalised to a sum of 1.
 
     Raises:
-        InvalidResponseError: There are no log probabilities, or no token is a label.
+        InvalidResponseError: There are no log probabilities, or hardly any for the labels.
     """
     tokens = list(_tokens(response))
     if not tokens:
@@ -26,14 +28,16 @@ def outcome_probabilities(response: ChatResponse, labels: Labels) -> dict[str, f
             " ChatDecisionModel(model, logprobs=False)"
         )
         raise InvalidResponseError(msg, body=response.text)
-    for token in tokens:
-        if _label(token, labels) is not None:
-            return _normalised(token, labels)
-    msg = (
-        f"the model did not begin with one of {', '.join(labels)}; if it reasons first, switch that"
-        " off, or use ChatDecisionModel(model, logprobs=False)"
-    )
-    raise InvalidResponseError(msg, body=response.text)
+    chosen = next((token for token in tokens if _label(token, labels) is not None), tokens[0])
+    sums = _label_probabilities(chosen, labels)
+    total = sum(sums.values())
+    if total < _LEAST_PROBABILITY:
+        msg = (
+            f"the model did not begin with one of {', '.join(labels)}; if it reasons first, switch"
+            " that off, or use ChatDecisionModel(model, logprobs=False)"
+        )
+        raise InvalidResponseError(msg, body=response.text)
+    return {outcome: value / total for outcome, value in sums.items()}
 
 
 def _tokens(response: ChatResponse) -> Iterator[Mapping[str, Any]]:
@@ -53,7 +57,8 @@ def _label(token: Mapping[str, Any], labels: Labels) -> str | None:
     return text if text in labels else None
 
 
-def _normalised(token: Mapping[str, Any], labels: Labels) -> dict[str, float]:
+def _label_probabilities(token: Mapping[str, Any], labels: Labels) -> dict[str, float]:
+    """Return the probabilities of the outcomes at the place of *token*; spellings are summed up."""
     sums = dict.fromkeys(labels.values(), 0.0)
     alternatives = {str(each.get("token")): each for each in token.get("top_logprobs") or ()}
     # The token itself is not among the alternatives if it is not one of the most probable.
@@ -62,8 +67,4 @@ def _normalised(token: Mapping[str, Any], labels: Labels) -> dict[str, float]:
         logprob = each.get("logprob")
         if label is not None and isinstance(logprob, int | float):
             sums[labels[label]] += math.exp(min(logprob, 0.0))
-    total = sum(sums.values())
-    if not total > 0:
-        msg = "the log probabilities of all labels are missing"
-        raise InvalidResponseError(msg, body=token)
-    return {outcome: value / total for outcome, value in sums.items()}
+    return sums
