@@ -19,11 +19,33 @@ if TYPE_CHECKING:
         Next as Next,
         turn_of as turn_of,
     )
+    from chatclient.chain.decision_call import (
+        ask_decision as ask_decision,
+    )
     from chatclient.chain.model_call import (
         ask_model as ask_model,
     )
     from chatclient.chat.aggregator import (
         MessageAggregator as MessageAggregator,
+    )
+    from chatclient.chat.decision import (
+        ChoiceAnswer as ChoiceAnswer,
+        ChoiceQuestion as ChoiceQuestion,
+        DecisionAnswer as DecisionAnswer,
+        DecisionQuestion as DecisionQuestion,
+        DecisionRefusal as DecisionRefusal,
+        ScoreAnswer as ScoreAnswer,
+        ScoreQuestion as ScoreQuestion,
+        YesNoAnswer as YesNoAnswer,
+        YesNoQuestion as YesNoQuestion,
+    )
+    from chatclient.chat.decision_model import (
+        DecisionInput as DecisionInput,
+        DecisionMetadata as DecisionMetadata,
+        DecisionModel as DecisionModel,
+        DecisionQuestions as DecisionQuestions,
+        DecisionRequest as DecisionRequest,
+        DecisionResponse as DecisionResponse,
     )
     from chatclient.chat.embedding import (
         EmbeddingModel as EmbeddingModel,
@@ -165,6 +187,9 @@ if TYPE_CHECKING:
     )
     from chatclient.runtime.runtime import (
         Runtime as Runtime,
+    )
+    from chatclient.structured.decisions.chat_model import (
+        ChatDecisionModel as ChatDecisionModel,
     )
     from chatclient.tools.function.decorator import (
         tool as tool,

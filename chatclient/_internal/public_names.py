@@ -13,6 +13,15 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
         "chatclient.chain.model_call": "ask_model",
         "chatclient.chat.aggregator": "MessageAggregator",
+        "chatclient.chain.decision_call": "ask_decision",
+        "chatclient.chat.decision": (
+            "ChoiceAnswer ChoiceQuestion DecisionAnswer DecisionQuestion DecisionRefusal "
+            "ScoreAnswer ScoreQuestion YesNoAnswer YesNoQuestion"
+        ),
+        "chatclient.chat.decision_model": (
+            "DecisionInput DecisionMetadata DecisionModel DecisionRequest DecisionResponse "
+            "DecisionQuestions"
+        ),
         "chatclient.chat.embedding": "EmbeddingModel EmbeddingOptions Vector",
         "chatclient.chat.events": (
             "ApprovalNeeded Done HandedOver ReasoningDelta ReasoningSigned RoundEnded StreamEvent "
@@ -59,6 +68,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.client.system_function": "SystemRequest",
         "chatclient.errors": "ChatClientError",
         "chatclient.runtime.runtime": "Runtime",
+        "chatclient.structured.decisions.chat_model": "ChatDecisionModel",
         "chatclient.tools.function.decorator": "tool",
         "chatclient.tools.function.parameters": "ToolParam",
     },
@@ -76,6 +86,9 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
         "chatclient.advisors.guardrails.builtin": (
             "json_guardrail moderated_input moderated_output refuse_prompt_injection"
+        ),
+        "chatclient.advisors.guardrails.decisions": (
+            "DecisionCheck DecisionChecks decision_input_guardrail decision_output_guardrail"
         ),
         "chatclient.advisors.guardrails.result": (
             "GuardrailResult InputGuardrail Judgement OutputGuardrail"
@@ -135,6 +148,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.function.data_tool": "DataToolCallback Executor ExternalTool is_external",
         "chatclient.tools.function.decorator": "tool",
         "chatclient.tools.function.parameters": "ToolMemoryId ToolParam",
+        "chatclient.tools.narrowing": "NarrowingToolProvider OnDecisionFailure",
         "chatclient.tools.mcp.provider": "McpToolCallbackProvider ToolNamePrefix",
         "chatclient.tools.handoff": "HANDOFFS Handoff",
         "chatclient.tools.langchain": "to_langchain tools_from_langchain",
@@ -150,6 +164,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.resolvers": (
             "DelegatingToolCallbackResolver StaticToolCallbackResolver ToolRegistry"
         ),
+        "chatclient.tools.search.decision": "DecisionToolIndex",
         "chatclient.tools.search.eviction": (
             "AlwaysEvictStrategy CompositeEvictionStrategy LruEvictionStrategy NeverEvictStrategy "
             "ToolIndexEvictionStrategy TtlEvictionStrategy"
@@ -206,6 +221,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "OpenAIResponsesChatModel OpenAIResponsesChatOptions"
         ),
         "chatclient.providers.rerank": "CohereRerankModel JinaRerankModel",
+        "chatclient.providers.systemone": "SystemOneDecisionModel",
         "chatclient.providers.vertex": "vertex_model",
     },
     "chatclient.memory": {
@@ -237,6 +253,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.memory.window": "TokenEstimator Window estimated_tokens",
     },
     "chatclient.retrieval": {
+        "chatclient.retrieval.decisions": "DecisionDocumentFilter",
         "chatclient.retrieval.documents": "ConcatenationJoiner DocumentLimit ReciprocalRankJoiner",
         "chatclient.retrieval.hybrid": "HybridDocumentRetriever",
         "chatclient.retrieval.keyword": "KeywordDocumentRetriever",
@@ -306,6 +323,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.services.web.pending_turns_sql": "SqlPendingTurns",
     },
     "chatclient.observability": {
+        "chatclient.observability.decision_call": "DecisionCall",
         "chatclient.observability.log_fields": "log_fields",
         "chatclient.observability.operations": (
             "ANSWERING_MODEL TIME_TO_FIRST_CHUNK WAITS AdvisorPass ClientCall "

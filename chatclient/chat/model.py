@@ -73,6 +73,14 @@ class ChatModel(Closeable, ABC):
         """
         return False
 
+    def offers_logprobs(self, options: ChatOptions) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether the model reports log probabilities in a request with *options*.
+
+        They are requested by `logprobs` and `top_logprobs` in `ChatOptions.extra`, and reported in
+        `Generation.metadata`, as in OpenAI's Chat Completions or Ollama's API.
+        """
+        return False
+
     @property
     def provider(self) -> str:
         """The provider's name in spans and metrics, such as `openai`."""

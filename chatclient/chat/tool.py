@@ -369,14 +369,18 @@ class ToolRequest:
         context: The tool context.
         conversation_id: The id of the conversation, or None.
         callbacks: The tools of the request, and of the providers before this one.
+        original_user_message: The user message before advisors changed it, or None.
     """
 
     messages: tuple[Message, ...]
     context: Mapping[str, Any] = field(default=EMPTY, repr=False)
     conversation_id: str | None = None
     callbacks: tuple[ToolCallback, ...] = ()
+    original_user_message: UserMessage | None = None
 
     def __post_init__(self) -> None:
+        if self.original_user_message is None:
+            object.__setattr__(self, "original_user_message", self.user_message)
         if self.context is not EMPTY:
             freeze_fields(self, "context")
 
@@ -393,6 +397,8 @@ class ToolCallbackProvider(Protocol):
     `tool_callbacks` may be asynchronous, and may take a `ToolRequest`. Optional attributes:
 
     - `hidden_tools`, a method like `tool_callbacks`, returns the names of tools to remove.
+    - `tools_for`, a coroutine method of the class that takes the `ToolRequest` and the `Runtime`,
+      is called by clients instead of `tool_callbacks`. It must wait with the runtime's methods.
     - `dynamic`, if true: the provider is called again before each round of a turn that has new
       messages.
     - `tools_to_come`: tools that are offered later, to detect duplicate names early.

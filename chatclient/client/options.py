@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from chatclient._internal.frozen import merged
-from chatclient.chat.messages import Message, without_system
+from chatclient.chat.messages import Message, UserMessage, last_user_message, without_system
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, check_options
 from chatclient.chat.tool import CONVERSATION_ID, ToolCallback, ToolRequest
 from chatclient.client.request_settings import RequestSettings
@@ -123,11 +123,14 @@ async def complete_request(
 
     # Without system messages: a change by an advisor is no reason to list tools again.
     seen, callbacks = without_system(messages), options.tool_callbacks or ()
+    original = last_user_message(messages)
 
     async def refresh(messages: Sequence[Message], runtime: Runtime) -> Sequence[ToolCallback]:
         nonlocal seen, callbacks
         if (current := without_system(messages)) != seen:
-            options = await complete_options(shared, settings, tuple(messages), runtime, offers)
+            options = await complete_options(
+                shared, settings, tuple(messages), runtime, offers, original
+            )
             seen, callbacks = current, options.tool_callbacks or ()
         return callbacks
 
@@ -140,6 +143,7 @@ async def complete_options(
     messages: tuple[Message, ...],
     runtime: Runtime,
     offers: Offers | None = None,
+    original: UserMessage | None = None,
 ) -> ChatOptions:
     """Return the options of the model merged with those of *settings*, with resolved tools.
 
@@ -152,6 +156,7 @@ async def complete_options(
         messages: The messages of the request, for tool providers.
         runtime: The runtime of the request.
         offers: Caches the tools of providers. Only dynamic providers in it are called again.
+        original: The user message before advisors changed it; default: that of *messages*.
 
     Raises:
         ToolDefinitionError: The resolver does not know a name.
@@ -164,7 +169,10 @@ async def complete_options(
     if not settings.tool_calling:
         changes["internal_tool_execution_enabled"] = False
     request = ToolRequest(
-        messages, options.tool_context, settings.advisor_params.get(CONVERSATION_ID)
+        messages,
+        options.tool_context,
+        settings.advisor_params.get(CONVERSATION_ID),
+        original_user_message=original,
     )
     callbacks = list(options.tool_callbacks or ())
     if settings.tool_sources or settings.tools is not None:

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from chatclient._internal.public_names import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient.observability.decision_call import (
+        DecisionCall as DecisionCall,
+    )
     from chatclient.observability.log_fields import (
         log_fields as log_fields,
     )

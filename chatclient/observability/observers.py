@@ -19,6 +19,7 @@ _EVENTS: Mapping[Kind, str] = {
     "undo": "tool call undone",
     "memory": "memory access",
     "retrieval": "retrieval",
+    "decision": "decision",
     "retry": "retry wait",
 }
 

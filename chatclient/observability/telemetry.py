@@ -37,6 +37,7 @@ _KINDS: Mapping[Kind, SpanKind] = {
     "model": SpanKind.CLIENT,
     "memory": SpanKind.CLIENT,
     "retrieval": SpanKind.CLIENT,
+    "decision": SpanKind.CLIENT,
 }
 
 # Bucket boundaries recommended by the conventions.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chatclient._internal.text import on_one_line, printable_line
 from chatclient.chat.messages import Message
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
+from chatclient.observability.decision_call import DecisionCall
 from chatclient.observability.operations import (
     WAITS,
     ClientCall,
@@ -170,6 +171,8 @@ def _lines(trail: Trail) -> Iterator[str]:
             yield from _inner_lines(step, "    ")
         if _is(step, ModelCall) and not _is_round(step):
             yield f"auxiliary call: {step.operation.name}: {_outcome(step)}"
+        if isinstance(step.operation, DecisionCall):
+            yield _decision_line(step, step.operation)
         if isinstance(step.operation, ToolUndo):
             problem = "" if step.error is None else f" failed: {step.error!r}"
             yield f"undone: {step.operation.call.name} because {step.operation.cause}{problem}"
@@ -207,6 +210,13 @@ def _outcome(call: Step) -> str:
     text = f": {_short(response.text)}" if response.text else ""
     tokens = f"{usage.input_tokens} + {usage.output_tokens} tokens"
     return f"{reason}{text} ({tokens}, {call.seconds or 0.0:.2f} s)"
+
+
+def _decision_line(step: Step, call: DecisionCall) -> str:
+    """Return the line of a decision, without probabilities."""
+    names = ", ".join(call.request.questions)
+    problem = f" failed: {step.error!r}" if step.error is not None else ""
+    return f"decision: {call.name}: {_short(names)}{problem}{_duration(step)}"
 
 
 def _round_lines(round_: "Round", call: Step) -> Iterator[str]:

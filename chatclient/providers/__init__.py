@@ -90,6 +90,9 @@ if TYPE_CHECKING:
         CohereRerankModel as CohereRerankModel,
         JinaRerankModel as JinaRerankModel,
     )
+    from chatclient.providers.systemone import (
+        SystemOneDecisionModel as SystemOneDecisionModel,
+    )
     from chatclient.providers.vertex import vertex_model as vertex_model
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

@@ -63,6 +63,10 @@ class _CompositeModel(ChatModel):
         modes = {model.output_mode(model.options.merge(options)) for model in self.models}
         return next(mode for mode in _WEAKEST_FIRST if mode in modes)
 
+    def offers_logprobs(self, options: ChatOptions) -> bool:
+        """Return whether all models report log probabilities."""
+        return all(model.offers_logprobs(model.options.merge(options)) for model in self.models)
+
     def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
         """Return whether the providers of all models run *tool*."""
         return all(

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from chatclient._internal.public_names import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient.retrieval.decisions import (
+        DecisionDocumentFilter as DecisionDocumentFilter,
+    )
     from chatclient.retrieval.documents import (
         ConcatenationJoiner as ConcatenationJoiner,
         DocumentLimit as DocumentLimit,

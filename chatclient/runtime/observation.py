@@ -21,7 +21,9 @@ from chatclient.runtime.context_vars import context_variable
 
 log = get_logger(__name__)
 
-Kind = Literal["client", "advisor", "model", "tool", "undo", "memory", "retrieval", "retry"]
+Kind = Literal[
+    "client", "advisor", "model", "tool", "undo", "memory", "retrieval", "decision", "retry"
+]
 Attributes = Mapping[str, str | bool | int | float | Sequence[str]]
 
 

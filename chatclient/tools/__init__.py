@@ -117,6 +117,10 @@ if TYPE_CHECKING:
         McpToolServer as McpToolServer,
         ToolContextFromMeta as ToolContextFromMeta,
     )
+    from chatclient.tools.narrowing import (
+        NarrowingToolProvider as NarrowingToolProvider,
+        OnDecisionFailure as OnDecisionFailure,
+    )
     from chatclient.tools.openai_agents import (
         tools_from_openai_agents as tools_from_openai_agents,
     )
@@ -131,6 +135,9 @@ if TYPE_CHECKING:
         DelegatingToolCallbackResolver as DelegatingToolCallbackResolver,
         StaticToolCallbackResolver as StaticToolCallbackResolver,
         ToolRegistry as ToolRegistry,
+    )
+    from chatclient.tools.search.decision import (
+        DecisionToolIndex as DecisionToolIndex,
     )
     from chatclient.tools.search.eviction import (
         AlwaysEvictStrategy as AlwaysEvictStrategy,

@@ -75,7 +75,13 @@ async def _offer(
     Raises:
         ToolDefinitionError: It returned something else.
     """
-    offered = offered_by(provider, await _call(provider.tool_callbacks, request, runtime))
+    # Of the class: a provider that wraps another one may forward unknown attributes to it.
+    tools_for: Callable[..., Awaitable[Any]] | None = getattr(type(provider), "tools_for", None)
+    if tools_for is None:
+        tools = await _call(provider.tool_callbacks, request, runtime)
+    else:
+        tools = await tools_for(provider, request, runtime)
+    offered = offered_by(provider, tools)
     hidden_tools = getattr(provider, "hidden_tools", None)
     if hidden_tools is None:
         return offered, frozenset()

@@ -38,6 +38,7 @@ from chatclient.chat.response import NO_USAGE, ChatResponse
 from chatclient.chat.turn import Turn
 from chatclient.errors import GuardrailError, UsageError, WrongTypeError
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import is_async
 from chatclient.tools.pending_turn import RESUMED_TURN
 from chatclient.tools.tool_execution import TOOL_EXECUTIONS
 
@@ -292,7 +293,9 @@ class _Failures:
 async def _check(
     guardrail: Callable[..., Any], runtime: Runtime, *arguments: Any
 ) -> GuardrailResult:
-    result = await runtime.invoke(guardrail, *arguments)
+    # Asynchronous guardrails of this library wait through the runtime of the request.
+    call = runtime.call if is_async(guardrail) else runtime.invoke
+    result = await call(guardrail, *arguments)
     if result is None:
         return _SUCCESS
     if not isinstance(result, GuardrailResult):

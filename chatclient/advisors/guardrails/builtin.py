@@ -34,7 +34,7 @@ def refuse_prompt_injection(request: ChatClientRequest) -> GuardrailResult:
 
     Patterns find simple attempts only.
     """
-    if _INJECTIONS.search(_last_user_text(request)):
+    if _INJECTIONS.search(last_user_text(request)):
         return GuardrailResult.fatal("the text looks like a prompt injection")
     return GuardrailResult.success()
 
@@ -62,7 +62,7 @@ def moderated_input(model: ModerationModel) -> InputGuardrail:
     """
 
     def moderated(request: ChatClientRequest) -> GuardrailResult:
-        return _moderated(model, _last_user_text(request))
+        return _moderated(model, last_user_text(request))
 
     return moderated
 
@@ -76,7 +76,7 @@ def moderated_output(model: ModerationModel) -> OutputGuardrail:
     return moderated
 
 
-def _last_user_text(request: ChatClientRequest) -> str:
+def last_user_text(request: ChatClientRequest) -> str:
     """Return the text of the last user messages, back to the assistant message before them."""
     newest_first = reversed(request.prompt.messages)
     from_user = dropwhile(lambda m: not isinstance(m, UserMessage), newest_first)

@@ -94,6 +94,10 @@ class ChosenLocalModel(ChatModel):
         """Return how every model of the choice supports output schemas."""
         return "tool" if options.tool_callbacks else "schema"
 
+    def offers_logprobs(self, options: ChatOptions) -> bool:  # noqa: ARG002 - all models do
+        """Return True: every model of the choice reports them."""
+        return True
+
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the response of the chosen model.
 

@@ -119,6 +119,10 @@ class LocalChatModel(ChatModel):
         # llama.cpp rejects a schema together with tools.
         return "tool" if options.tool_callbacks else "schema"
 
+    def offers_logprobs(self, options: ChatOptions) -> bool:  # noqa: ARG002 - all models do
+        """Return True."""
+        return True
+
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
         model = await self._ensure_loaded(runtime)

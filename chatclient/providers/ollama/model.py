@@ -100,6 +100,10 @@ class OllamaChatModel(HttpModel, ChatModel):
         # With a schema, Ollama's grammar does not allow tool calls.
         return "tool" if options.tool_callbacks else "schema"
 
+    def offers_logprobs(self, options: ChatOptions) -> bool:  # noqa: ARG002 - all models do
+        """Return True; Ollama reports them since version 0.12.11."""
+        return True
+
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
         body = self._body(prompt, streaming=False)

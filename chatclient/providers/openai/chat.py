@@ -33,6 +33,7 @@ from chatclient.providers.openai.dialect import (
     with_system_role,
     with_think_tags,
 )
+from chatclient.providers.openai.efforts import reasons
 from chatclient.providers.openai.presets import dialect_at
 from chatclient.providers.wire.cache_control import limit_breakpoints, may_exceed_limit
 from chatclient.providers.wire.json_cache import EncodedOptions, WireCache
@@ -153,6 +154,10 @@ class OpenAIChatModel(HttpModel, ChatModel):
         if enforced == "always" or (enforced == "without_tools" and not options.tool_callbacks):
             return "schema"
         return "tool" if self._dialect.forces_calls else "instructions"
+
+    def offers_logprobs(self, options: ChatOptions) -> bool:
+        """Return whether the server reports log probabilities; models that reason do not."""
+        return self._dialect.logprobs and not reasons(options)
 
     def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi]:
         """Return OpenAI's batch API, and a copy of this model whose requests go to *send*."""

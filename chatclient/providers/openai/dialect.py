@@ -53,6 +53,7 @@ class Dialect:
         names_tools: Whether tool results need the name of their tool.
         think_tags: Whether text may begin with reasoning in `<think>` or `<mm:think>` tags.
         tool_schemas: The server's rules for tool schemas.
+        logprobs: Whether the server is known to report log probabilities.
         key_header: Header of the key; `Bearer` precedes it in `authorization` only.
     """
 
@@ -82,6 +83,7 @@ class Dialect:
     names_tools: bool = False
     think_tags: bool = False
     tool_schemas: SchemaRules = OPENAI_RULES
+    logprobs: bool = False
     key_header: str = "authorization"
 
 
@@ -91,6 +93,7 @@ OPENAI = Dialect(
     reasoning=openai_effort("reasoning_effort"),
     sampling=SAMPLING,
     user_id="safety_identifier",
+    logprobs=True,
 )
 COMPATIBLE = Dialect(
     provider="openai-compatible",

@@ -92,7 +92,7 @@ PRESETS: Mapping[str, Preset] = {
             "",
             "AZURE_OPENAI_API_KEY",
             # The names of deployments do not tell what the models take.
-            replace(OPENAI, provider="azure", sampling=EMPTY),
+            replace(OPENAI, provider="azure", sampling=EMPTY, logprobs=False),
             url_variable="AZURE_OPENAI_ENDPOINT",
             url_path="/openai/v1",
         ),
@@ -203,6 +203,7 @@ PRESETS: Mapping[str, Preset] = {
             ),
             unsupported=frozenset({"service_tier"}),
             output_schema="without_tools",
+            logprobs=True,
         ),
         # lmstudio.ai/docs/developer/core/authentication; a schema is a grammar, as with vLLM.
         _compatible(
@@ -219,6 +220,7 @@ PRESETS: Mapping[str, Preset] = {
             reasoning=llama_cpp,
             unsupported=frozenset({"service_tier", "user_id"}),
             output_schema="without_tools",
+            logprobs=True,
         ),
     )
 }

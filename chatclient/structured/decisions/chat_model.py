@@ -1,0 +1,170 @@
+"""`ChatDecisionModel`: a decision model made of a chat model."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from chatclient._internal.checks import check_number, check_type
+from chatclient.chain.model_call import ask_model
+from chatclient.chat.decision import DecisionAnswer, DecisionQuestion, DecisionRefusal
+from chatclient.chat.decision_model import (
+    DecisionMetadata,
+    DecisionModel,
+    DecisionRequest,
+    DecisionResponse,
+)
+from chatclient.chat.model import ChatModel
+from chatclient.chat.options import NO_OPTIONS, ChatOptions
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.response import NO_METADATA, NO_USAGE, ChatResponse
+from chatclient.errors import ContentFilterError, EntityError, InvalidResponseError, UsageError
+from chatclient.runtime.runtime import Runtime
+from chatclient.structured.converters import converter_of
+from chatclient.structured.decisions.prompts import (
+    MOST_LABELS,
+    label_prompt,
+    labels_of,
+    probabilities_prompt,
+)
+from chatclient.structured.decisions.stated_probabilities import (
+    probabilities_schema,
+    stated_answers,
+)
+from chatclient.structured.decisions.token_probabilities import outcome_probabilities
+from chatclient.structured.output import read_answer, with_format
+
+_LABEL_OPTIONS = ChatOptions(
+    temperature=0.0,
+    max_tokens=16,  # some servers require this many
+    extra={"logprobs": True, "top_logprobs": MOST_LABELS},
+).as_defaults()
+
+_Job = Callable[
+    [Runtime], Coroutine[Any, Any, tuple[DecisionAnswer | DecisionRefusal, ChatResponse | None]]
+]
+
+
+class ChatDecisionModel(DecisionModel):
+    """Answers questions with a chat model.
+
+    If the model reports log probabilities, each question is a request of its own, and the
+    probabilities are those of the first token of the answer. Otherwise, the model states the
+    probabilities of all questions in one answer. Neither are calibrated: choose thresholds for the
+    model that you use, by examples. Stated probabilities are coarse, and a model may be sure
+    without reason.
+
+    Args:
+        model: The chat model; `close` does not close it.
+        logprobs: Whether to use log probabilities; default: whether the model is known to report
+            them.
+        options: Options of the requests.
+        max_concurrency: The number of concurrent requests on an event loop, with log probabilities.
+        blocking_concurrency: The same for blocking calls. With 1, they run one after another on the
+            caller's thread.
+
+    Raises:
+        UsageError: *model* is not a `ChatModel`, or a number is less than 1.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        *,
+        logprobs: bool | None = None,
+        options: ChatOptions | None = None,
+        max_concurrency: int = 4,
+        blocking_concurrency: int = 1,
+    ) -> None:
+        check_type("a model", model, ChatModel, "of a client, pass client.model")
+        check_number("max_concurrency", max_concurrency, least=1)
+        check_number("blocking_concurrency", blocking_concurrency, least=1)
+        self.model = model
+        self._options = NO_OPTIONS if options is None else options
+        if logprobs is None:
+            logprobs = model.offers_logprobs(model.options.merge(options))
+        self._logprobs = logprobs
+        self._concurrency = {False: max_concurrency, True: blocking_concurrency}
+
+    @property
+    def name(self) -> str:
+        """The name of the chat model."""
+        return self._options.model or self.model.name
+
+    @property
+    def provider(self) -> str:
+        """The provider of the chat model."""
+        return self.model.provider
+
+    async def answer(self, request: DecisionRequest, runtime: Runtime) -> DecisionResponse:
+        """Return an answer or a refusal for each question of *request*.
+
+        Raises:
+            UsageError: A question has too many outcomes for log probabilities.
+            InvalidResponseError: The model did not answer as it was asked to.
+            ProviderError: The provider failed or refused the request.
+        """
+        if not self._logprobs:
+            return await self._stated(request, runtime)
+        for name, question in request.typed_questions.items():
+            if len(question.outcomes) > MOST_LABELS:
+                msg = (
+                    f"the question {name!r} has more than {MOST_LABELS} outcomes; use"
+                    " ChatDecisionModel(model, logprobs=False), or several questions"
+                )
+                raise UsageError(msg)
+        jobs = [self._job(request, question) for question in request.typed_questions.values()]
+        found = await runtime.gather(jobs, limit=self._concurrency[runtime.blocking])
+        results = {name: result for name, (result, _) in zip(request.questions, found, strict=True)}
+        responses = [response for _, response in found if response is not None]
+        return DecisionResponse(results, _metadata(responses, "logprobs"))
+
+    def _job(self, request: DecisionRequest, question: DecisionQuestion) -> _Job:
+        return lambda runtime: self._by_tokens(request, question, runtime)
+
+    async def _by_tokens(
+        self, request: DecisionRequest, question: DecisionQuestion, runtime: Runtime
+    ) -> tuple[DecisionAnswer | DecisionRefusal, ChatResponse | None]:
+        options = _LABEL_OPTIONS.merge(self._options)
+        prompt = Prompt(label_prompt(request, question), options)
+        response = await self._ask(prompt, runtime)
+        if isinstance(response, DecisionRefusal):
+            return response, None
+        if response.finish_reason == "content_filter":
+            return DecisionRefusal(response.text), response
+        probabilities = outcome_probabilities(response, labels_of(question))
+        return question.answer(probabilities), response
+
+    async def _stated(self, request: DecisionRequest, runtime: Runtime) -> DecisionResponse:
+        converter = converter_of(probabilities_schema(request))
+        options = self._options
+        system, question = probabilities_prompt(request)
+        schema = converter.json_schema
+        complete = self.model.options.merge(options).mutate(output_schema=schema)
+        if self.model.output_mode(complete) == "schema":
+            options = options.mutate(output_schema=schema)
+        else:
+            question = with_format(question, converter.format)
+        response = await self._ask(Prompt([system, question], options), runtime)
+        if isinstance(response, DecisionRefusal):
+            return DecisionResponse(dict.fromkeys(request.questions, response))
+        metadata = _metadata([response], "stated")
+        if response.finish_reason == "content_filter":
+            refusal = DecisionRefusal(response.text)
+            return DecisionResponse(dict.fromkeys(request.questions, refusal), metadata)
+        try:
+            answers = stated_answers(request, read_answer(response, converter))
+        except EntityError as error:
+            msg = f"{self.name} did not state the probabilities: {'; '.join(error.errors)}"
+            raise InvalidResponseError(msg, provider=self.provider, body=response.text) from error
+        return DecisionResponse(answers, metadata)
+
+    async def _ask(self, prompt: Prompt, runtime: Runtime) -> ChatResponse | DecisionRefusal:
+        try:
+            return await ask_model(self.model, prompt, runtime.silent())
+        except ContentFilterError as error:
+            return DecisionRefusal(str(error))
+
+
+def _metadata(responses: Sequence[ChatResponse], source: str) -> DecisionMetadata:
+    first = responses[0].metadata if responses else NO_METADATA
+    usage = sum((response.usage for response in responses), NO_USAGE)
+    return DecisionMetadata(first.id, first.model, usage, {"probabilities": source})
