@@ -32,12 +32,12 @@ DecisionInput = str | Mapping[str, Any]
 """What questions are about: a text, or plain JSON values by name."""
 
 DecisionQuestions = Mapping[str, DecisionQuestion | str]
-"""DecisionQuestions by name; a text is a `YesNoQuestion`."""
+"""Questions by name; a text is a `YesNoQuestion`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRequest:
-    """DecisionQuestions about an input.
+    """Questions about an input.
 
     Attributes:
         input: The input.

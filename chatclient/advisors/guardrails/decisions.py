@@ -41,7 +41,7 @@ class DecisionCheck:
 
 
 DecisionChecks = Mapping[str, DecisionCheck | YesNoQuestion | str]
-"""DecisionChecks by name; one that is only a question has the threshold 0.5."""
+"""Checks by name; one that is only a question has the threshold 0.5."""
 
 
 def decision_input_guardrail(model: DecisionModel, checks: DecisionChecks) -> InputGuardrail:
