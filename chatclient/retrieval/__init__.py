@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from chatclient.retrieval.hybrid import (
         HybridDocumentRetriever as HybridDocumentRetriever,
     )
-    from chatclient.retrieval.keyword import (
-        KeywordDocumentRetriever as KeywordDocumentRetriever,
-    )
     from chatclient.retrieval.ingestion.conversion_cache import (
         ConversionCache as ConversionCache,
     )
@@ -57,6 +54,9 @@ if TYPE_CHECKING:
     from chatclient.retrieval.ingestion.text import (
         CodeSplitter as CodeSplitter,
         SentenceSplitter as SentenceSplitter,
+    )
+    from chatclient.retrieval.keyword import (
+        KeywordDocumentRetriever as KeywordDocumentRetriever,
     )
     from chatclient.retrieval.prompt import (
         ContextualQueryAugmenter as ContextualQueryAugmenter,
