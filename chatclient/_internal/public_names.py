@@ -257,6 +257,20 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.retrieval.documents": "ConcatenationJoiner DocumentLimit ReciprocalRankJoiner",
         "chatclient.retrieval.hybrid": "HybridDocumentRetriever",
         "chatclient.retrieval.keyword": "KeywordDocumentRetriever",
+        "chatclient.retrieval.ingestion.conversion_cache": "ConversionCache",
+        "chatclient.retrieval.ingestion.formats": "FormatSplitter",
+        "chatclient.retrieval.ingestion.index": "DocumentIndex IndexReport Splitter",
+        "chatclient.retrieval.ingestion.markdown": "MarkdownSplitter",
+        "chatclient.retrieval.ingestion.reading": (
+            "DocumentReadError OnReadError ReadLimits aread_documents read_documents"
+        ),
+        "chatclient.retrieval.ingestion.record": (
+            "InMemoryIndexRecord IndexConflictError IndexEntry IndexRecord IndexRecordError "
+            "IndexState SqliteIndexRecord"
+        ),
+        "chatclient.retrieval.ingestion.record_sql": "SqlIndexRecord",
+        "chatclient.retrieval.ingestion.splitter": "ChunkLimit DocumentSplitter SizeLimit",
+        "chatclient.retrieval.ingestion.text": "CodeSplitter SentenceSplitter",
         "chatclient.retrieval.prompt": "ContextualQueryAugmenter framed",
         "chatclient.retrieval.query": (
             "DocumentJoiner DocumentPostProcessor DocumentRetriever Query QueryAugmenter "

@@ -8,7 +8,7 @@ from typing import Any
 from chatclient._internal.checks import check_model_name, check_number, check_type
 from chatclient._internal.closeable import Closeable
 from chatclient._internal.frozen import EMPTY, freeze_fields
-from chatclient.errors import InvalidResponseError, WrongTypeError
+from chatclient.errors import InvalidResponseError, UsageError, WrongTypeError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.deadlines import within_callers_deadline
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
@@ -74,6 +74,20 @@ class EmbeddingModel(Closeable, ABC):
     def dimensions(self) -> int | None:
         """The length of the vectors, or None if the model decides."""
         return self.options.dimensions
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The maximum number of tokens of a text, or None if this class does not count tokens."""
+        return None
+
+    def count_tokens(self, text: str) -> int:  # noqa: ARG002
+        """Return the number of tokens of *text*, including those that the model adds.
+
+        Raises:
+            UsageError: This class does not count tokens.
+        """
+        msg = f"{self.name} does not count tokens"
+        raise UsageError(msg)
 
     @abstractmethod
     async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:

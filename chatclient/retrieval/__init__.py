@@ -16,6 +16,48 @@ if TYPE_CHECKING:
     from chatclient.retrieval.hybrid import (
         HybridDocumentRetriever as HybridDocumentRetriever,
     )
+    from chatclient.retrieval.ingestion.conversion_cache import (
+        ConversionCache as ConversionCache,
+    )
+    from chatclient.retrieval.ingestion.formats import (
+        FormatSplitter as FormatSplitter,
+    )
+    from chatclient.retrieval.ingestion.index import (
+        DocumentIndex as DocumentIndex,
+        IndexReport as IndexReport,
+        Splitter as Splitter,
+    )
+    from chatclient.retrieval.ingestion.markdown import (
+        MarkdownSplitter as MarkdownSplitter,
+    )
+    from chatclient.retrieval.ingestion.reading import (
+        DocumentReadError as DocumentReadError,
+        OnReadError as OnReadError,
+        ReadLimits as ReadLimits,
+        aread_documents as aread_documents,
+        read_documents as read_documents,
+    )
+    from chatclient.retrieval.ingestion.record import (
+        IndexConflictError as IndexConflictError,
+        IndexEntry as IndexEntry,
+        IndexRecord as IndexRecord,
+        IndexRecordError as IndexRecordError,
+        IndexState as IndexState,
+        InMemoryIndexRecord as InMemoryIndexRecord,
+        SqliteIndexRecord as SqliteIndexRecord,
+    )
+    from chatclient.retrieval.ingestion.record_sql import (
+        SqlIndexRecord as SqlIndexRecord,
+    )
+    from chatclient.retrieval.ingestion.splitter import (
+        ChunkLimit as ChunkLimit,
+        DocumentSplitter as DocumentSplitter,
+        SizeLimit as SizeLimit,
+    )
+    from chatclient.retrieval.ingestion.text import (
+        CodeSplitter as CodeSplitter,
+        SentenceSplitter as SentenceSplitter,
+    )
     from chatclient.retrieval.keyword import (
         KeywordDocumentRetriever as KeywordDocumentRetriever,
     )

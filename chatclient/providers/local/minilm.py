@@ -60,6 +60,23 @@ class MiniLmEmbeddingModel(EmbeddingModel):
         """The length of the vectors: 384."""
         return _DIMENSIONS
 
+    @property
+    def max_tokens(self) -> int:
+        """The number of tokens of a text that count: 256."""
+        return _MAX_TOKENS
+
+    def count_tokens(self, text: str) -> int:
+        """Return the number of tokens of *text*, including the two that the model adds.
+
+        Raises:
+            UsageError: The extra is not installed.
+            ModelFileError: A file cannot be downloaded or stored, or has another hash.
+        """
+        tokenizer, _ = self._parts()
+        encoding = tokenizer.encode(text)
+        added: int = tokenizer.num_special_tokens_to_add(is_pair=False)
+        return len(encoding) + sum(len(rest) - added for rest in encoding.overflowing)
+
     async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
         """Return the vectors of *texts*; on an event loop, a worker thread computes them.
 

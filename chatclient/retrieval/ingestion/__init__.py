@@ -1,0 +1,1 @@
+"""Ingestion: reads files, divides them into chunks, and keeps them in a vector store."""

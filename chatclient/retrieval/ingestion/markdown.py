@@ -1,0 +1,177 @@
+"""`MarkdownSplitter`: divides Markdown by its headings, and keeps blocks of code whole."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from chatclient.errors import UsageError
+from chatclient.retrieval.ingestion.splitter import (
+    LINE_END,
+    ChunkLimit,
+    Chunks,
+    DocumentSplitter,
+    SizeLimit,
+    limit_of,
+)
+from chatclient.retrieval.ingestion.text import fitted, splitters
+from chatclient.retrieval.vector_store.store import Document
+
+_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*\n)*?---[ \t]*(?:\r?\n|\Z)")
+
+_Piece = tuple[int, int, str | None]
+"""The offsets of a chunk, and its text if it is not what stands in the document."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A part of a document below one heading.
+
+    Attributes:
+        start: The offset of its first character.
+        end: The offset after its last character.
+        heading: The path of headings to it.
+        code: The fenced blocks of code in it, as tokens of the parser.
+    """
+
+    start: int
+    end: int
+    heading: str
+    code: Sequence[Any]
+
+
+class MarkdownSplitter(DocumentSplitter):
+    """Divides Markdown by its headings, and sections that are too long between their blocks.
+
+    A chunk contains text of one section only, whose path of headings is in its metadata as
+    `heading`: `"Installation > Linux"`. The heading itself stands in the first chunk of a section.
+    Blocks that are too long are divided between list items, table rows, sentences and words.
+
+    A fenced block of code is in one chunk if it fits. A longer one becomes several complete blocks,
+    divided at blank lines if possible, each between fences of its own. Front matter is left out.
+    Needs the extra `documents`.
+
+    Args:
+        limit: The maximum size of a chunk, in characters; an embedding model stands for its limit.
+        separator: The text between the headings of a path.
+
+    Raises:
+        UsageError: The limit is less than 1, the embedding model does not count tokens, or the
+            extra is not installed.
+        WrongTypeError: A value has the wrong type.
+    """
+
+    def __init__(self, limit: SizeLimit = 1_000, *, separator: str = " > ") -> None:
+        self._limit = limit_of(limit)
+        self._separator = separator
+        self._parser = _parser()
+        self._library = splitters()
+
+    @property
+    def key(self) -> str:
+        """The limit and the separator."""
+        return f"markdown, {self._limit.key}, {self._separator!r}"
+
+    def split(self, document: Document) -> list[Document]:
+        """Return the chunks of *document*."""
+        text = _Text(document)
+        return [
+            text.chunk(start, end, code, heading=section.heading)
+            for section in self._sections(text)
+            for start, end, code in self._pieces(text, section)
+        ]
+
+    def _sections(self, text: "_Text") -> Iterator[_Section]:
+        """Yield the sections of *text*; headings without content belong to the next section."""
+        begin, tokens = text.parsed(self._parser)
+        path: list[tuple[int, str]] = []
+        code: list[Any] = []
+        has_content = False
+        for index, token in enumerate(tokens):
+            if token.type == "heading_open" and token.level == 0:
+                start = text.offset(token.map[0])
+                if has_content:
+                    yield _Section(begin, start, self._joined(path), code)
+                    begin, code, has_content = start, [], False
+                level = int(token.tag[1:])
+                path = [
+                    *(each for each in path if each[0] < level),
+                    (level, _plain(tokens[index + 1])),
+                ]
+            elif token.type == "fence":
+                code.append(token)
+            has_content |= token.level == 0 and not token.type.startswith("heading")
+        yield _Section(begin, len(text.text), self._joined(path), code)
+
+    def _joined(self, path: Sequence[tuple[int, str]]) -> str:
+        return self._separator.join(heading for _, heading in path if heading)
+
+    def _pieces(self, text: "_Text", section: _Section) -> Iterator[_Piece]:
+        begin = section.start
+        for token in section.code:
+            start, end = map(text.offset, token.map)
+            if self._is_too_long(text.text[start:end], token):
+                yield from self._plain_pieces(text, begin, start)
+                yield from self._code_pieces(text, token)
+                begin = end
+        yield from self._plain_pieces(text, begin, section.end)
+
+    def _is_too_long(self, block: str, token: Any) -> bool:
+        """Return whether a block of code exceeds the limit, and its fences do not."""
+        maximum, size = self._limit.maximum, self._limit.size
+        return size(block.strip("\r\n")) > maximum > size(_block(token, ""))
+
+    def _plain_pieces(self, text: "_Text", begin: int, end: int) -> Iterator[_Piece]:
+        splitter = fitted(self._library.MarkdownSplitter.from_callback, self._limit)
+        for offset, piece in splitter.chunk_indices(text.text[begin:end]):
+            if piece.strip():
+                yield begin + offset, begin + offset + len(piece), None
+
+    def _code_pieces(self, text: "_Text", token: Any) -> Iterator[_Piece]:
+        """Yield a long block of code as several complete ones."""
+        limit = ChunkLimit(
+            self._limit.maximum, lambda code: self._limit.size(_block(token, code)), "in a block"
+        )
+        create = partial(self._library.TextSplitter.from_callback, trim=False)
+        for offset, code in fitted(create, limit).chunk_indices(token.content):
+            if code.strip():
+                skipped = offset + len(code) - len(code.lstrip("\n"))
+                first = token.map[0] + 1 + token.content.count("\n", 0, skipped)
+                last = first + code.strip("\n").count("\n")
+                yield text.offset(first), text.offset(last + 1), _block(token, code.strip("\n"))
+
+
+class _Text(Chunks):
+    """The text of a document by lines."""
+
+    def offset(self, line: int) -> int:
+        """Return the offset of a line, from 0; the end of the text after the last line."""
+        return self.line_starts[line] if line < len(self.line_starts) else len(self.text)
+
+    def parsed(self, parser: Any) -> tuple[int, Sequence[Any]]:
+        """Return the offset after the front matter, and the tokens, with lines of this text."""
+        front = _FRONT_MATTER.match(self.text)
+        begin = front.end() if front else 0
+        lines = sum(1 for _ in LINE_END.finditer(self.text, 0, begin))
+        return begin, parser.parse("\n" * lines + self.text[begin:])
+
+
+def _parser() -> Any:
+    try:
+        from markdown_it import MarkdownIt  # noqa: PLC0415 - optional
+    except ImportError as error:
+        msg = "MarkdownSplitter needs markdown-it-py; pip install 'chatclient[documents]'"
+        raise UsageError(msg) from error
+    return MarkdownIt("commonmark").enable("table")
+
+
+def _block(token: Any, code: str) -> str:
+    """Return *code* between the fences of a block."""
+    return f"{token.markup}{token.info}\n{code}\n{token.markup}"
+
+
+def _plain(inline: Any) -> str:
+    """Return the text of a heading without its markup."""
+    parts = (" " if each.type == "softbreak" else each.content for each in inline.children)
+    return "".join(parts).strip()

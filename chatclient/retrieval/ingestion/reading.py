@@ -1,0 +1,259 @@
+"""Reads files as documents: text, Markdown, source code, HTML, PDF and Office."""
+
+import codecs
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path
+
+from chatclient._internal.checks import check_callable, check_number, check_type
+from chatclient._internal.logging import Logger
+from chatclient.errors import ChatClientError, UsageError
+from chatclient.retrieval.ingestion.conversion import CONVERTED, converted
+from chatclient.retrieval.ingestion.conversion_cache import ConversionCache, Pages
+from chatclient.retrieval.vector_store.store import Document
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+
+_TEXT = frozenset(
+    (
+        *("adoc", "c", "cc", "cpp", "cs", "css", "go", "h", "hpp", "java", "js", "json", "jsx"),
+        *("kt", "lua", "markdown", "md", "mjs", "php", "py", "pyi", "r", "rb", "rs", "rst"),
+        *("scala", "sh", "sql", "swift", "tex", "toml", "ts", "tsx", "txt", "xml", "yaml", "yml"),
+    )
+)
+"""Formats that are read as text."""
+
+_log = Logger(__name__)
+
+
+class DocumentReadError(ChatClientError):
+    """A file or directory cannot be read as documents; see the message, and the cause if any.
+
+    Attributes:
+        source: Its path, which is the `source` in the metadata of documents.
+    """
+
+    def __init__(self, message: str, *, source: str) -> None:
+        super().__init__(message)
+        self.source = source
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """Limits for what is read.
+
+    Attributes:
+        file_bytes: The maximum size of a file.
+        unpacked_bytes: The maximum size of an Office file when it is unpacked.
+        files: The maximum number of files.
+
+    Raises:
+        UsageError: A limit is less than 1.
+    """
+
+    file_bytes: int = 50_000_000
+    unpacked_bytes: int = 500_000_000
+    files: int = 100_000
+
+    def __post_init__(self) -> None:
+        for name in ("file_bytes", "unpacked_bytes", "files"):
+            check_type(name, getattr(self, name), int)
+            check_number(name, getattr(self, name), least=1)
+
+
+_DEFAULT_LIMITS = ReadLimits()
+
+OnReadError = Callable[[DocumentReadError], object]
+"""Called with the error of a file that is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How files are read; see `read_documents`."""
+
+    pattern: str
+    limits: ReadLimits
+    encoding: str
+    on_error: OnReadError | None
+    cache: ConversionCache | None
+
+    def __post_init__(self) -> None:
+        check_type("pattern", self.pattern, str)
+        check_type("limits", self.limits, ReadLimits)
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError as error:
+            msg = f"there is no encoding {self.encoding!r}"
+            raise UsageError(msg) from error
+        if self.on_error is not None:
+            check_callable("on_error", self.on_error, takes=("error",))
+        if self.cache is not None:
+            check_type("cache", self.cache, ConversionCache)
+
+    async def read(self, paths: tuple[str | Path, ...], runtime: Runtime) -> list[Document]:
+        """Return the documents of all *paths*."""
+        for path in paths:
+            check_type("a path", path, (str, Path))
+        documents: list[Document] = []
+        for file in await runtime.invoke(self._listed, paths):
+            try:
+                documents += await runtime.invoke(self._documents, file)
+            except DocumentReadError as error:
+                if self.on_error is None:
+                    raise
+                self.on_error(error)
+        return documents
+
+    def _listed(self, paths: tuple[str | Path, ...]) -> list[Path]:
+        files: dict[Path, None] = {}
+        for path in map(Path, paths):
+            most = self.limits.files - len(files)
+            found = [*islice(self._files(path), most + 1)]
+            if len(found) > most:
+                msg = f"{path} has more files than the limit, {self.limits.files}; choose some by"
+                msg += " pattern=, or raise ReadLimits(files=)"
+                raise DocumentReadError(msg, source=path.as_posix())
+            files |= dict.fromkeys(found)
+        return [*files]
+
+    def _files(self, path: Path) -> Iterator[Path]:
+        """Yield the files of a path in the order of their names."""
+        if not path.is_dir():
+            if not path.exists():
+                msg = f"there is no file or directory {path}"
+                raise DocumentReadError(msg, source=path.as_posix())
+            yield path
+            return
+        root = path.resolve()
+        empty = True
+        for directory, directories, names in os.walk(path, onerror=_raise_read_error):
+            directories[:] = sorted(each for each in directories if not each.startswith("."))
+            for name in sorted(names):
+                file = Path(directory, name)
+                if self._is_chosen(file, path) and file.resolve().is_relative_to(root):
+                    empty = False
+                    yield file
+        if empty:
+            msg = f"no file in {path} that can be read matches {self.pattern!r}"
+            raise DocumentReadError(msg, source=path.as_posix())
+
+    def _is_chosen(self, file: Path, root: Path) -> bool:
+        supported = _format(file) in _TEXT | CONVERTED and not file.name.startswith(".")
+        return supported and fnmatchcase(file.relative_to(root).as_posix(), self.pattern)
+
+    def _documents(self, file: Path) -> list[Document]:
+        """Return the documents of a file: one, or one for each page."""
+        source, format = file.as_posix(), _format(file)
+        try:
+            contents = [*self._contents(file, format)]
+        except (UsageError, DocumentReadError):
+            raise
+        except UnicodeError as error:
+            msg = f"{file} is not text in {self.encoding}; set encoding="
+            raise DocumentReadError(msg, source=source) from error
+        except Exception as error:  # each library has errors of its own
+            msg = f"{file} cannot be read as {format}: {str(error) or type(error).__name__}"
+            raise DocumentReadError(msg, source=source) from error
+        if not any(text.strip() for text, _ in contents):
+            _log.warning("document without text", source=source)
+        return [_document(text, source, format, page) for text, page in contents]
+
+    def _contents(self, file: Path, format: str) -> Iterator[tuple[str, int | None]]:
+        if format not in _TEXT | CONVERTED:
+            msg = f"{file} has a format that cannot be read; convert it to Markdown, for example"
+            raise DocumentReadError(msg, source=file.as_posix())
+        if not file.is_file():  # a pipe would not end
+            msg = f"{file} is not a regular file"
+            raise DocumentReadError(msg, source=file.as_posix())
+        with file.open("rb") as stream:
+            data = stream.read(self.limits.file_bytes + 1)
+        if len(data) > self.limits.file_bytes:
+            msg = f"{file} is larger than the limit, {self.limits.file_bytes} bytes; raise"
+            msg += " ReadLimits(file_bytes=) if this is intended"
+            raise DocumentReadError(msg, source=file.as_posix())
+        if format in CONVERTED:
+            yield from self._converted(format, data)
+        else:
+            text = data.decode(self.encoding).removeprefix("\ufeff")
+            yield text.replace("\r\n", "\n"), None
+
+    def _converted(self, format: str, data: bytes) -> Pages:
+        if self.cache is None:
+            return [*converted(format, data, self.limits.unpacked_bytes)]
+        path = self.cache.path(format, data)
+        pages = self.cache.load(path)
+        if pages is None:
+            pages = [*converted(format, data, self.limits.unpacked_bytes)]
+            self.cache.save(path, pages)
+        return pages
+
+
+def read_documents(
+    *paths: str | Path,
+    pattern: str = "*",
+    limits: ReadLimits = _DEFAULT_LIMITS,
+    encoding: str = "utf-8",
+    on_error: OnReadError | None = None,
+    cache: ConversionCache | None = None,
+) -> list[Document]:
+    """Read files, and the files of directories, as documents.
+
+    Text, Markdown and source code are read as they are. PDF, Word, PowerPoint, Excel, HTML, CSV and
+    Jupyter files are converted to Markdown, which needs the extra `documents`. Only local files are
+    read, and nothing that they refer to. PDF and PowerPoint files yield a
+    document for each page or slide, other files one.
+
+    The metadata of a document has `source` (the path as given, or that of the directory with the
+    path in it), `format` (the suffix of the file) and `page`, if there are pages, from 1.
+
+    Of a directory, files with other suffixes, hidden ones and those behind links that lead out of
+    it are left out, and directories behind links as well.
+
+    Args:
+        *paths: The files and directories.
+        pattern: Which files of a directory are read, by their path in it: `*.md`, `guides/*`. A
+            star stands for any characters, including `/`.
+        limits: The limits for size and number of files.
+        encoding: The encoding of text files.
+        on_error: Called if a file cannot be read, which is then left out; default: an error. An
+            index that is updated with the rest needs the names of these files as `keep`.
+        cache: Keeps converted files for the next time.
+
+    Raises:
+        DocumentReadError: A file cannot be read, is too large, or has a format that is not
+            supported; a path does not exist; a directory has no file to read, or too many. It names
+            the file.
+        UsageError: The extra is not installed, or the encoding does not exist.
+    """
+    return drive(_Reading(pattern, limits, encoding, on_error, cache).read(paths, BLOCKING))
+
+
+async def aread_documents(
+    *paths: str | Path,
+    pattern: str = "*",
+    limits: ReadLimits = _DEFAULT_LIMITS,
+    encoding: str = "utf-8",
+    on_error: OnReadError | None = None,
+    cache: ConversionCache | None = None,
+) -> list[Document]:
+    """Read files as documents in worker threads; see `read_documents`."""
+    return await _Reading(pattern, limits, encoding, on_error, cache).read(paths, ON_LOOP)
+
+
+def _raise_read_error(error: OSError) -> None:
+    msg = f"the directory {error.filename} cannot be read: {error.strerror}"
+    raise DocumentReadError(msg, source=Path(error.filename).as_posix()) from error
+
+
+def _format(file: Path) -> str:
+    return file.suffix.removeprefix(".").lower()
+
+
+def _document(text: str, source: str, format: str, page: int | None) -> Document:
+    metadata: dict[str, str | int] = {"source": source, "format": format}
+    if page is None:
+        return Document(text, metadata, source)
+    return Document(text, {**metadata, "page": page}, f"{source}#page={page}")
