@@ -235,6 +235,7 @@ def test_journal_that_cannot_be_written(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     with server_for(anthropic) as server, anthropic(server.url) as model:
         batch = ChatClient.create(model).batch(["1", "2"], journal=journal, **FAST)
+        journal.unlink()
         journal.mkdir()
         errors = [result.error for result in batch]
 
