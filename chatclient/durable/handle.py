@@ -361,6 +361,8 @@ def states_of(turns: Sequence[DurableTurn]) -> dict[str, TurnState]:
 
 
 def _state(status: "WorkflowStatus") -> TurnState:
+    if isinstance(status.error, TurnCancelledError):  # while it waited
+        return "cancelled"
     if status.status != "SUCCESS":
         return _STATES[status.status]
     return "done" if output_of(status)["pending"] is None else "waiting"
