@@ -249,7 +249,7 @@ def _close_of(chat: Any, resources: ExitStack) -> Callable[[], Awaitable[None]]:
     if not has_engine():
         msg = (
             f"{client.name!r} is a durable client, whose turns need a database: after it is made,"
-            " call chatclient.durable.launch(url) in the same module or function"
+            " call chatclient.durable.launch(url) or connect(url) in the same module or function"
         )
         raise UsageError(msg)
     resources.callback(client.client.close)
