@@ -222,7 +222,8 @@ class DurableTurn:
     def cancel(self) -> None:
         """Cancel the turn; what its tools have done is undone, where they say how.
 
-        Does nothing if it has ended. A tool that runs is cancelled at its next `await`.
+        Does nothing if it has ended. A tool that runs is cancelled at its next `await`. If the turn
+        waits for decisions, nothing is undone.
         """
         while True:
             segment = self._segment()
