@@ -13,7 +13,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, TextIO
 
@@ -191,7 +191,7 @@ def _serve(argv: Sequence[str]) -> int:
                 found = _load(name, "web")
             chat = _web_chat(found, name)
             where = arguments.host, arguments.port
-            command.serve(chat, *where, report=print, close=chat.client.aclose)
+            command.serve(chat, *where, report=print, close=_close_of(chat, resources))
         except (ChatClientError, ImportError, AttributeError) as error:
             print(printable(f"chatclient: {error}"), file=sys.stderr)
             return 2
@@ -212,21 +212,53 @@ def _web_command() -> Any:
 
 
 def _web_chat(found: Any, name: str | None) -> Any:
-    """Return the chat for *found*: a client, a `WebChat`, or a function that returns one.
+    """Return the chat for *found*: a client, durable or not, a `WebChat`, or a function for one.
 
     Raises:
         UsageError: It is something else.
     """
+    from chatclient.durable.client import DurableClient  # noqa: PLC0415 - for this command
     from chatclient.services.web.chat import WebChat  # noqa: PLC0415 - optional
 
-    if not isinstance(found, ChatClient | WebChat) and callable(found):
+    if not isinstance(found, ChatClient | DurableClient | WebChat) and callable(found):
         found = found()
-    if isinstance(found, ChatClient):
+    if isinstance(found, ChatClient | DurableClient):
         return WebChat(found, trail=True)
     if isinstance(found, WebChat):
         return found
-    msg = f"{name} must be a ChatClient, a WebChat or a function that returns one, not {found!r}"
+    msg = (
+        f"{name} must be a ChatClient, a DurableClient, a WebChat or a function that returns one,"
+        f" not {found!r}"
+    )
     raise UsageError(msg)
+
+
+def _close_of(chat: Any, resources: ExitStack) -> Callable[[], Awaitable[None]]:
+    """Return what closes the client of a `WebChat`; *resources* closes one of durable turns.
+
+    Raises:
+        UsageError: The turns are durable, and the application has launched no engine.
+    """
+    from chatclient.durable.client import DurableClient  # noqa: PLC0415 - for this command
+
+    client: ChatClient | DurableClient = chat.client
+    if isinstance(client, ChatClient):
+        return client.aclose
+    from chatclient.durable.engine import current_engine, has_engine  # noqa: PLC0415 - an extra
+
+    if not has_engine():
+        msg = (
+            f"{client.name!r} is a durable client, whose turns need a database: after it is made,"
+            " call chatclient.durable.launch(url) or connect(url) in the same module or function"
+        )
+        raise UsageError(msg)
+    resources.callback(client.client.close)
+    resources.callback(current_engine().close)  # first, as turns that run need the client
+
+    async def close() -> None:
+        pass
+
+    return close
 
 
 def _web_parser() -> argparse.ArgumentParser:
@@ -237,8 +269,8 @@ def _web_parser() -> argparse.ArgumentParser:
         "client",
         nargs="?",
         metavar="MODULE:OBJECT",
-        help="a ChatClient, a WebChat, or a function that returns one; default: the one that the "
-        "options describe",
+        help="a ChatClient, a DurableClient, a WebChat, or a function that returns one; default: "
+        "the client that the options describe",
     )
     parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
     parser.add_argument("--port", type=int, default=8000, help="0 for any (default: %(default)s)")

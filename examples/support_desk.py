@@ -117,9 +117,10 @@ class SupportDesk:
             return f"Nothing waits under number {number}."
         _, customer, calls, stored = rows[0]
         verdict = "approves" if decision.approved else "denies"
-        self.record(customer, getpass.getuser(), f"{verdict} {calls} {decision.message}".rstrip())
-        request = self.client.resume(stored, decision).tool_context(customer=customer)
         try:
+            who = getpass.getuser()
+            self.record(customer, who, f"{verdict} {calls} {decision.message}".rstrip())
+            request = self.client.resume(stored, decision).tool_context(customer=customer)
             return self.answer_of(customer, request.call())
         except BaseException:  # if the model is down, for instance, the turn waits again
             self.db.execute("INSERT INTO waiting VALUES (?, ?, ?, ?)", rows[0])

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # it makes conversations
     from chatclient.durable.client import DurableClient, DurableRequest
 
 UNFINISHED: tuple[TurnState, ...] = ("queued", "running", "waiting")
+_NUMBERS_AT_ONCE = 4
 
 
 class DurableConversation:
@@ -101,7 +102,17 @@ class DurableConversation:
         if id is None:
             return None
         number = int(id.removeprefix(prefix).partition("#")[0])  # a segment has a #
+        # Clocks differ: a later turn of another process may have an earlier time.
+        while later := self._existing(prefix, range(number + 1, number + 1 + _NUMBERS_AT_ONCE)):
+            number = max(later)
         return self._client.turn(f"{prefix}{number}"), number
+
+    @staticmethod
+    def _existing(prefix: str, numbers: range) -> list[int]:
+        from chatclient.durable.engine import current_engine  # noqa: PLC0415 - an extra
+
+        found = current_engine().existing([f"{prefix}{number}" for number in numbers])
+        return [number for number in numbers if f"{prefix}{number}" in found]
 
     def _busy(self, turn: DurableTurn, state: str) -> ConversationBusyError:
         msg = f"the last turn of conversation {self.id!r} has not ended: it is {state}"

@@ -21,14 +21,12 @@ class EventCursor:
     Args:
         turn: The handle of the turn.
         segment: The number of the segment to begin with.
-        streaming: Whether the turn publishes events.
     """
 
-    def __init__(self, turn: "DurableTurn", segment: int, *, streaming: bool) -> None:
+    def __init__(self, turn: "DurableTurn", segment: int) -> None:
         self.ended = False
         self._turn = turn
         self._segment = segment
-        self._streaming = streaming
         self._offset = 0
         self._reader = EventReader()
         self._text = ""  # of the last round
@@ -68,8 +66,8 @@ class EventCursor:
     def _closing(self, result: TurnResult) -> Iterator[DurableEvent]:
         """Yield the last events, as a stream in the process has them."""
         response, pending = result.chat_response, result.pending_turn
-        if self._streaming and pending is None and response.text != self._text:
-            # An advisor has answered, or has changed the answer.
+        if pending is None and response.text != self._text:
+            # An advisor has answered or has changed the answer, or events were not published.
             yield TextReplaced(response.text) if self._text else TextDelta(response.text)
         if pending is not None:
             yield ApprovalNeeded(pending)

@@ -131,8 +131,8 @@ class DurableTurn:
     def events(self, *, after_decisions: bool = False) -> Generator[DurableEvent, None, None]:
         """Yield the events of the turn from its beginning, until it has ended or waits.
 
-        The last one is `Done`, and before it comes `ApprovalNeeded` if the turn waits; there are no
-        others unless the turn was started with `streaming=True`.
+        The last one is `Done`, and before it comes `ApprovalNeeded` if the turn waits. Unless the
+        turn was started with `streaming=True`, there is only the text of the answer before them.
 
         Args:
             after_decisions: Whether to leave out what precedes the last decisions.
@@ -163,8 +163,8 @@ class DurableTurn:
                 polls = Polls(EVENT_SECONDS)
 
     def _cursor(self, *, after_decisions: bool) -> EventCursor:
-        number = self._segment().number if after_decisions else 1
-        return EventCursor(self, number, streaming=self._first_input()["streaming"])
+        number = self._segment().number
+        return EventCursor(self, number if after_decisions else 1)
 
     def published(self, segment: int, offset: int) -> tuple[list[Any], bool]:
         """Return what a segment has published from *offset* on, and whether that is all."""
@@ -222,15 +222,21 @@ class DurableTurn:
     def cancel(self) -> None:
         """Cancel the turn; what its tools have done is undone, where they say how.
 
-        Does nothing if it has ended. A tool that runs is cancelled at its next `await`.
+        Does nothing if it has ended. A tool that runs is cancelled at its next `await`. If the turn
+        waits for decisions, nothing is undone.
         """
-        segment = self._segment()
-        result = segment.result
-        if result is None:
-            self.engine.cancel(segment.id)
-        elif result.pending_turn is not None:
-            # Takes the place of decisions, and ends with an error.
-            self._continue(segment, {"cancelled": True})
+        while True:
+            segment = self._segment()
+            result = segment.result
+            if result is None:
+                self.engine.cancel(segment.id)
+                if self._segment().result is None:
+                    return
+                # It has ended meanwhile, and perhaps waits.
+            elif result.pending_turn is None or self._continue(segment, {"cancelled": True}):
+                # A segment that takes the place of decisions, and ends with an error. If decisions
+                # were faster, the turn runs again.
+                return
 
     async def acancel(self) -> None:
         """Cancel the turn; see `cancel`."""
@@ -356,6 +362,8 @@ def states_of(turns: Sequence[DurableTurn]) -> dict[str, TurnState]:
 
 
 def _state(status: "WorkflowStatus") -> TurnState:
+    if isinstance(status.error, TurnCancelledError):  # while it waited
+        return "cancelled"
     if status.status != "SUCCESS":
         return _STATES[status.status]
     return "done" if output_of(status)["pending"] is None else "waiting"

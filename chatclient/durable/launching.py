@@ -23,7 +23,7 @@ from chatclient.durable.engine import (
 from chatclient.durable.extra import DBOS, DBOSClient, DBOSConfig, sqlalchemy as sa
 from chatclient.durable.liveness import Liveness
 from chatclient.durable.queues import Pace, TurnQueue
-from chatclient.durable.workflow import PUBLISH_SECONDS, detach_all, drain, paces
+from chatclient.durable.workflow import PUBLISH_SECONDS, attach, detach_all, drain, paces
 from chatclient.errors import UsageError
 
 log = get_logger(__name__)
@@ -79,6 +79,7 @@ def launch(
         **(config or {}),
     }
     several = [TurnQueue(default_queue(application)), *queues]
+    attach()
     paces.clear()
     paces.update({each.name: Pace(each.worker_rate) for each in several if each.worker_rate})
     DBOS.migrate(url)

@@ -77,11 +77,17 @@ class TurnMap:
 
     def _ended(self, turns: Mapping[str, DurableTurn]) -> list[str]:
         states = states_of([*turns.values()])
-        return [key for key, turn in turns.items() if states[turn.id] not in ("queued", "running")]
+        # One that was deleted has no state; its result is an error.
+        running = ("queued", "running")
+        return [key for key, turn in turns.items() if states.get(turn.id) not in running]
 
     @staticmethod
     def _result(key: str, turn: DurableTurn) -> MapResult:
         try:
             return MapResult(key, turn, turn.result())
         except ChatClientError as error:
+            return MapResult(key, turn, None, error)
+        except Exception as error:
+            if turn.status().state != "failed":  # an error of the database
+                raise
             return MapResult(key, turn, None, error)

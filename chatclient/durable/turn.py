@@ -44,12 +44,11 @@ class SegmentRunner:
             recovered: Whether an earlier execution has recorded steps.
             publisher: Receives the events.
         """
-        resume = data["resume"]
-        if recovered or resume is not None:
-            self._check_tools(data)
         if data.get("cancelled"):
             msg = f"turn {data['turn']!r} was cancelled while it waited for decisions"
             raise TurnCancelledError(msg, turn_id=data["turn"])
+        if recovered or data["resume"] is not None:
+            self._check_tools(data)
         pause = _FIRST_PAUSE
         while True:
             recording = Recording(

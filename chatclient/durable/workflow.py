@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -42,6 +43,7 @@ paces: dict[str, Pace] = {}
 """The queues of this process that limit how often a worker starts turns."""
 
 _active: set[DbosSteps] = set()
+_is_ending = threading.Event()
 
 
 class _StreamPublisher:
@@ -116,6 +118,8 @@ async def run_turn(data: dict[str, Any]) -> dict[str, Any]:
         await pace.wait()
     steps = await DbosSteps.open()
     _active.add(steps)
+    if _is_ending.is_set():  # the turn has waited in this process, or was just taken
+        steps.detach()
     try:
         return await runner.run(
             data, steps, recovered=steps.recovered, publisher=_StreamPublisher()
@@ -128,8 +132,14 @@ async def run_turn(data: dict[str, Any]) -> dict[str, Any]:
         _active.discard(steps)
 
 
+def attach() -> None:
+    """Record turns again, after `detach_all`."""
+    _is_ending.clear()
+
+
 def detach_all() -> None:
     """Stop recording: what is cancelled from now on is continued by other processes."""
+    _is_ending.set()
     for steps in tuple(_active):
         steps.detach()
 

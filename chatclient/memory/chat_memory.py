@@ -80,12 +80,16 @@ class ChatMemory(ABC):
 
         Raises:
             UsageError: The id of the conversation is blank, or this memory cannot remove messages.
+            WrongTypeError: The id of the message is not a text.
             ChatMemoryError: The repository failed.
         """
+        # None would be the id of many messages.
+        check_type("the id of a message", message_id, str)
         return drive(self.cut(checked_id(conversation_id), message_id, BLOCKING))
 
     async def arewind(self, conversation_id: str, message_id: str) -> bool:
         """Remove a message and all that follow it; see `rewind`."""
+        check_type("the id of a message", message_id, str)
         return await self.cut(checked_id(conversation_id), message_id, ON_LOOP)
 
     def add(

@@ -31,7 +31,7 @@ from chatclient.providers.wire.fields import MALFORMED, int_field, other_fields
 from chatclient.runtime.runtime import Runtime
 
 _PROVIDER = "systemone"
-_ROUNDING = 1e-3  # by which a probability may be outside of the range from 0 to 1
+_ROUNDING = 1e-3  # by which a probability or a score may be outside of its range
 _FIELDS = frozenset({"id", "model", "answers", "usage"})
 
 
@@ -138,17 +138,18 @@ def _answer(question: DecisionQuestion, data: Mapping[str, Any]) -> DecisionAnsw
     probabilities = data.get("probabilities") or {}
     match question:
         case YesNoQuestion():
-            return YesNoAnswer(_probability(data["noul"]))
+            return YesNoAnswer(_within(data["noul"]))
         case ChoiceQuestion():
-            found = {name: _probability(value) for name, value in probabilities.items()}
+            found = {name: _within(value) for name, value in probabilities.items()}
             return ChoiceAnswer(data["choice"], found, data.get("confidence"))
         case _:
             levels = list(question.outcomes)
-            found = {levels[int(at)]: _probability(it) for at, it in probabilities.items()}
-            return ScoreAnswer(float(data["score"]), found, data.get("confidence"))
+            found = {levels[int(at)]: _within(it) for at, it in probabilities.items()}
+            score = _within(float(data["score"]), len(levels) - 1)
+            return ScoreAnswer(score, found, data.get("confidence"))
 
 
-def _probability(value: float) -> float:
-    """Return *value* without its rounding error."""
-    within = -_ROUNDING <= value <= 1 + _ROUNDING
-    return min(max(value, 0.0), 1.0) if within else value
+def _within(value: float, most: float = 1.0) -> float:
+    """Return *value*, from 0 to *most*, without its rounding error."""
+    is_close = -_ROUNDING <= value <= most + _ROUNDING
+    return min(max(value, 0.0), most) if is_close else value

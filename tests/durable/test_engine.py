@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,25 @@ def test_close_waits_for_turns(tmp_path: Path) -> None:
     with connect(url, application="shop"):
         assert slow.durable.turn(turn.id).status().state == "done"
     assert slow.runs == 1
+
+
+def test_close_does_not_begin_turns(tmp_path: Path) -> None:
+    """A turn that waits for its time in a process that ends is left to another one."""
+    url, slow = f"sqlite:///{tmp_path / 'turns.db'}", Slow("paced", 60)
+    queue = TurnQueue("q", worker_concurrency=2, worker_rate=(1, 0.5), poll_seconds=0.02)
+    engine = launch(url, takeover_seconds=0.4, queues=[queue])
+    other = durable(ChatClient.create(ScriptedModel("Hi.")), name="other")
+    other.call("Hello", queue="q")
+    turn = slow.durable.start("Wait", queue="q")
+    while turn.status().state == "queued":
+        time.sleep(0.01)
+
+    engine.close(drain_seconds=1)
+
+    assert slow.runs == 0
+    slow.runs = 1  # so that the tool does not take its time
+    with launch(url, takeover_seconds=0.4, queues=[queue]):
+        assert slow.durable.turn(turn.id).result(30).content() == "Done."
 
 
 def test_another_engine_continues(tmp_path: Path) -> None:

@@ -5,7 +5,14 @@ import time
 
 import pytest
 
-from chatclient import ChatResponse, Prompt, Runtime
+from chatclient import (
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatResponse,
+    Next,
+    Prompt,
+    Runtime,
+)
 from chatclient.durable import TurnQueue
 from chatclient.errors import AuthenticationError, UsageError
 from chatclient.testing import ScriptedModel
@@ -129,6 +136,39 @@ def test_map(make: Make) -> None:
             results["b"].unwrap()
     assert len(model.prompts) == 3
     assert client.map(prompts, key="m").progress() == {"done": 2, "failed": 1}
+
+
+async def broken(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+    """An advisor with an error of its own."""
+    if request.prompt.messages[-1].text == "bad":
+        raise LookupError("broken")
+    return await call_next(request)
+
+
+def test_map_with_other_errors(make: Make) -> None:
+    """Errors of the application, and turns that were deleted, do not end the map."""
+    client = make(ScriptedModel(lambda _: "Hi."), advisors=[broken])
+    turns = client.map({"a": "one", "b": "bad", "c": "three"}, key="m")
+
+    errors = {each.key: type(each.error) for each in turns}
+    assert errors == {"a": type(None), "b": LookupError, "c": type(None)}
+    turns.turns["a"].delete()
+    errors = {each.key: type(each.error) for each in turns}
+    assert errors == {"a": UsageError, "b": LookupError, "c": type(None)}
+
+
+def test_map_without_database(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the database is raised: it is none of the turn."""
+    turns = make(ScriptedModel("Hi.")).map(["one"], key="m")
+    turn = turns.turns["0"]
+    turn.result()
+
+    def result() -> None:
+        raise ConnectionError("no database")
+
+    monkeypatch.setattr(turn, "result", result)
+    with pytest.raises(ConnectionError):
+        list(turns)
 
 
 async def test_amap(make: Make) -> None:

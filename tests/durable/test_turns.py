@@ -194,9 +194,41 @@ def test_cancels_waiting_turn(make: Make) -> None:
 
     with pytest.raises(TurnCancelledError, match="while it waited"):
         turn.result()
+    assert turn.status().state == "cancelled"
     with pytest.raises(UsageError, match="does not wait"):
         turn.decide("approve")
     turn.cancel()  # has ended
+
+
+def test_cancels_turn_that_changes_meanwhile(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn is cancelled also if it begins to wait, or is decided about, at the same time."""
+    shop = Shop()
+    model = ScriptedModel(REFUND, REFUND, call("wait"))
+    client = make(model, shop, interceptors=[ToolApproval()])
+    turn = client.start("Refund")
+    running = turn._segment()
+    assert running.result is None
+    turn.result()
+    current = turn._segment
+    states = [running]
+    monkeypatch.setattr(turn, "_segment", lambda: states.pop() if states else current())
+
+    turn.cancel()
+
+    with pytest.raises(TurnCancelledError, match="while it waited"):
+        turn.result()
+
+    decided = client.start("Refund")
+    decided.result()
+    waiting = decided._segment()
+    decided.decide("approve")
+    shop.begun.wait()
+    current, states = decided._segment, [waiting]
+    monkeypatch.setattr(decided, "_segment", lambda: states.pop() if states else current())
+
+    decided.cancel()
+
+    assert decided.status().state == "cancelled"
 
 
 def test_raises_error_of_turn(make: Make) -> None:
@@ -238,6 +270,14 @@ def test_publishes_events(make: Make) -> None:
     assert [e.response.data for e in events if isinstance(e, ToolCallFinished)] == ["refunded 7"]
     assert sum(isinstance(event, RoundEnded) for event in events) == 2
     assert isinstance(events[-1], Done)
+
+
+def test_events_of_a_turn_that_publishes_none(make: Make) -> None:
+    """They have its answer."""
+    text, done = make(ScriptedModel("Hi.")).start("Hello").events()
+
+    assert text == TextDelta("Hi.")
+    assert isinstance(done, Done)
 
 
 def test_times_out(make: Make) -> None:
@@ -465,3 +505,20 @@ async def test_concurrent_turns_of_a_conversation(make: Make) -> None:
     last = await conversation.alast()
     assert last is not None
     assert last.id == started.id
+
+
+def test_conversation_of_processes_whose_clocks_differ(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last turn is found although its time is earlier than that of the first one."""
+    conversation = make(ScriptedModel(lambda _: "Hi.")).conversation("c1")
+    first = conversation.start("Hello?")
+    first.result()
+    monkeypatch.setattr(first.engine, "newest", lambda *_: first.id)
+
+    for _ in range(6):
+        started = conversation.start("Hello?")
+        started.result()
+        last = conversation.last()
+        assert last is not None
+        assert last.id == started.id

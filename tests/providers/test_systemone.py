@@ -158,6 +158,15 @@ def test_all_questions_are_one_request(service: Start, blocking: bool) -> None:
     assert response.score("anger").confidence == 0.3
 
 
+def test_rounding_errors(service: Start) -> None:
+    """Probabilities and scores may be a little outside of their ranges."""
+    changes = {"refund": {"noul": -1e-7}, "anger": {"score": 2.0000002}}
+    response = decide(service({"answers": {**ANSWERS["answers"], **changes}}), "text")
+
+    assert response.yes_no("refund").probability == 0.0
+    assert response.score("anger").score == 2.0
+
+
 def test_metadata(service: Start) -> None:
     """Id, model, usage and the other fields of the response."""
     metadata = decide(service(ANSWERS), "text").metadata
@@ -187,6 +196,7 @@ def test_a_server_that_tells_little(service: Start) -> None:
         {"answers": {**ANSWERS["answers"], "rude": {"noul": 1.5}}},
         {"answers": {**ANSWERS["answers"], "rude": {"noul": "yes"}}},
         {"answers": {**ANSWERS["answers"], "team": {"choice": "support"}}},
+        {"answers": {**ANSWERS["answers"], "anger": {"score": 2.1}}},
         {"answers": {**ANSWERS["answers"], "anger": {"score": 1, "probabilities": {"7": 1.0}}}},
     ],
 )

@@ -19,6 +19,7 @@ from tests.support.paths import ROOT
 
 APP = """
 from chatclient import ChatClient
+from chatclient.durable import durable, launch
 from chatclient.services import WebChat
 from chatclient.testing import ScriptedModel
 
@@ -27,6 +28,12 @@ chat = WebChat(client)
 
 def make_client():
     return client
+
+turns = durable(client, name="command")
+
+def make_durable():
+    launch("sqlite:///turns.db")
+    return turns
 
 number = 7
 """
@@ -61,7 +68,7 @@ def served(*arguments: str) -> Iterator[tuple[str, str]]:
     assert errors == ""
 
 
-@pytest.mark.parametrize("name", ["client", "chat", "make_client"])
+@pytest.mark.parametrize("name", ["client", "chat", "make_client", "make_durable"])
 def test_serves_the_page(folder: Path, name: str) -> None:
     """The page and its endpoints are served on the loopback address, and Ctrl-C ends it."""
     body = {
@@ -74,8 +81,8 @@ def test_serves_the_page(folder: Path, name: str) -> None:
         answer = httpx.post(f"{address}ai-sdk", json=body).text
         other = httpx.get(address, headers={"host": "evil.example"})
 
-    assert '"delta":"Hell"' in answer
-    assert ('"data-trail"' in answer) is (name != "chat")
+    assert '"delta":"Hell' in answer
+    assert ('"data-trail"' in answer) is (name in ("client", "make_client"))
     assert other.status_code == 400
 
 
@@ -100,7 +107,8 @@ def test_every_address(folder: Path) -> None:
     ("arguments", "message"),
     [
         (["my_web_app"], "web needs MODULE:OBJECT, not 'my_web_app'"),
-        (["my_web_app:number"], "must be a ChatClient, a WebChat or a function that returns one"),
+        (["my_web_app:number"], "must be a ChatClient, a DurableClient, a WebChat or"),
+        (["my_web_app:turns"], "after it is made, call chatclient.durable.launch(url)"),
         (["my_web_app:nothing"], "has no attribute 'nothing'"),
         (["no_such_app:client"], "No module named 'no_such_app'"),
         (["my_web_app:client", "--host", "no such host"], "cannot listen on no such host"),

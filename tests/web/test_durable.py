@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from chatclient import (
     AssistantMessage,
@@ -19,9 +20,18 @@ from chatclient import (
     ChatResponse,
     Next,
     Prompt,
+    UserMessage,
 )
 from chatclient.chat.response import Generation
-from chatclient.durable import Engine, TurnQueue, TurnRetries, durable, launch
+from chatclient.durable import (
+    DurableTurn,
+    Engine,
+    TurnQueue,
+    TurnRetries,
+    TurnStatus,
+    durable,
+    launch,
+)
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
@@ -363,3 +373,55 @@ async def test_concurrent_requests() -> None:
     await last.adelete()
     with pytest.raises(RefusedError, match="do not wait"):
         await turns.resume("c1", request, waiting, decisions)
+
+
+async def test_decision_while_another_request_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that finds the turn waiting does not wait for what was decided meanwhile."""
+    model = GatedModel()
+    served = durable(ChatClient.create(model), name=next(names))
+    turns = DurableTurns(served)
+    await turns.begin("c1", served.prompt("Go."))
+
+    async def waiting(_turn: DurableTurn) -> TurnStatus:
+        return TurnStatus("waiting", None, None)
+
+    monkeypatch.setattr(DurableTurn, "astatus", waiting)
+    with pytest.raises(RefusedError, match="Wait for the answer"):
+        await asyncio.wait_for(turns.pending("c1"), 5)
+    model.gate.set()
+
+
+def test_turn_that_was_started_elsewhere() -> None:
+    """A frontend shows the answer of a turn that publishes no events, also after a decision."""
+    served = durable(travel_client(ScriptedModel([BOOKING], "Booked.")), name=next(names))
+    asked = served.prompt().messages(UserMessage("Book it.", id="m1"))
+    turn = served.conversation("c1").start(asked)
+    turn.result()
+    with serving(endpoints(WebChat(served))) as address:
+        shown = httpx.get(f"{address}/ai-sdk/c1/stream").text
+        turn.decide("approve")
+        turn.result()
+        after = httpx.get(f"{address}/ai-sdk/c1/stream", params={"unanswered": "m1"})
+
+    assert '"type":"tool-approval-request"' in shown
+    assert '"delta":"Booked."' in after.text
+
+
+def test_conversation_that_is_refused() -> None:
+    """It is refused in the same way by all endpoints of the AI SDK."""
+
+    def refuse(_request: Request, _id: str) -> str:
+        raise UsageError("a secret")
+
+    chat = WebChat(durable(travel_client(ScriptedModel()), name=next(names)), conversation=refuse)
+    with serving(endpoints(chat)) as address:
+        stream = f"{address}/ai-sdk/c1/stream"
+        body = {"id": "c1", "messages": [user("Go.")]}
+        answers = [
+            httpx.post(f"{address}/ai-sdk", json=body),
+            httpx.get(stream),
+            httpx.delete(stream),
+        ]
+
+    for answer in answers:
+        assert (answer.status_code, answer.json()) == (422, {"detail": "The request is invalid."})

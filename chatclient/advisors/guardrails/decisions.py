@@ -48,7 +48,7 @@ def decision_input_guardrail(model: DecisionModel, checks: DecisionChecks) -> In
     """Return an input guardrail that refuses user messages for which the answer to a check is yes.
 
     All checks are one call of *model*. The error names the checks, but no probabilities. If *model*
-    fails or refuses to answer, the request fails with its error.
+    fails or refuses to answer, the request fails with its error. A message without text passes.
 
     Args:
         model: The decision model.

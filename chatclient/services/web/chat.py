@@ -140,12 +140,15 @@ class WebChat:
         is no such turn, the status is 204. With `?unanswered=` and the id of the last message of
         the user, a turn that has ended is sent as well.
         """
-        conversation_id = await self._conversation(request, request.path_params["id"])
-        if request.method == "DELETE":
-            await self._turns.cancel(conversation_id)
-            return Response(status_code=204)
-        unanswered = request.query_params.get("unanswered")
-        running = await self._turns.follow(conversation_id, unanswered)
+        try:
+            conversation_id = await self._conversation(request, request.path_params["id"])
+            if request.method == "DELETE":
+                await self._turns.cancel(conversation_id)
+                return Response(status_code=204)
+            unanswered = request.query_params.get("unanswered")
+            running = await self._turns.follow(conversation_id, unanswered)
+        except UsageError as error:
+            return _refused(error)
         if running is None:
             return Response(status_code=204)
         return self._stream(running, self._ai_sdk_encoder)

@@ -45,13 +45,13 @@ class DurableTurns:
             RefusedError: A turn is running.
         """
         turn = await self.durable.conversation(conversation_id).alast()
-        match None if turn is None else (await turn.astatus()).state:
-            case "waiting":
-                assert turn is not None  # noqa: S101 - for type checkers
-                return (await turn.aresult()).pending_turn
-            case "queued" | "running":
-                raise RefusedError(409, RUNS)
-        return None
+        if turn is None or (await turn.astatus()).state not in UNFINISHED:
+            return None
+        # Not `aresult`, which waits if another request has just decided.
+        result = await asyncio.to_thread(turn.result_so_far)
+        if result is None:
+            raise RefusedError(409, RUNS)
+        return result.pending_turn
 
     async def begin(self, conversation_id: str, request: ChatClientRequestSpec) -> RunningTurn:
         """Begin a turn.

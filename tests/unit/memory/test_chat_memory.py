@@ -112,6 +112,19 @@ def test_blank_conversation_id(id: Any) -> None:
 
 
 @pytest.mark.feature("memory-blank-ids-null-messages")
+async def test_rewind_needs_an_id() -> None:
+    """Messages without an id are not found by None."""
+    memory = MessageWindowChatMemory()
+    no_id: Any = None
+    memory.add("c", UserMessage("Hello"))
+
+    with pytest.raises(TypeError, match="the id of a message"):
+        memory.rewind("c", no_id)
+    with pytest.raises(TypeError, match="the id of a message"):
+        await memory.arewind("c", no_id)
+    assert len(memory.get("c")) == 1
+
+
 def test_add_rejects_strings() -> None:
     """A string raises, and none of the messages is added."""
     memory = MessageWindowChatMemory()
