@@ -127,5 +127,9 @@ class RetrievalMetrics(TheirEvaluator[str, Any, dict[str, list[str]]]):
 def _documents(output: Any) -> Sequence[Document]:
     if isinstance(output, ChatClientResponse):
         return documents_among(output.context.get(DOCUMENTS, ()))
-    check_type("the output of a task", output, Sequence, "return documents or a response")
-    return documents_among(output)
+    hint = "return documents or a ChatClientResponse"
+    check_type("the output of a task", output, (list, tuple), hint)
+    for document in output:
+        check_type("a document", document, Document, hint)
+    documents: Sequence[Document] = output
+    return documents

@@ -202,6 +202,7 @@ def packed(text: str) -> bytes:
         ("a.txt", b"caf\xe9", "is not text in utf-8; set encoding="),
         ("a.md", b"x" * 10_001, r"is larger than the limit, 10000 bytes; raise ReadLimits\(file_"),
         ("a.jpg", b"\xff\xd8", "has a format that cannot be read"),
+        ("a.ipynb", b'{"cells": ["\xf6"]}', "cannot be read as ipynb"),
     ],
 )
 def test_unreadable_file(tmp_path: Path, run: Run, name: str, content: bytes, said: str) -> None:
@@ -242,6 +243,33 @@ def test_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
 
     assert read_documents(tmp_path, encoding="latin-1")[0].text == "café"
+
+
+def test_encoding_of_csv(tmp_path: Path) -> None:
+    """CSV in UTF-8 is read as such; other encodings are guessed."""
+    (tmp_path / "polish.csv").write_text(
+        "a,b\n\u0141\u00f3d\u017a,\u017c\u00f3\u0142\u0107\n", "utf-8"
+    )
+    (tmp_path / "other.csv").write_bytes("a,b\n1,sch\u00f6n\n".encode("utf-16"))
+
+    [other, polish] = read_documents(tmp_path)
+
+    assert (
+        polish.text
+        == "| a | b |\n| --- | --- |\n| \u0141\u00f3d\u017a | \u017c\u00f3\u0142\u0107 |"
+    )
+    assert other.text == "| a | b |\n| --- | --- |\n| 1 | sch\u00f6n |"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX")
+def test_links_to_themselves(tmp_path: Path) -> None:
+    """A link that leads nowhere is a file that cannot be read, and the others are read."""
+    (tmp_path / "a.md").write_text("a")
+    (tmp_path / "loop.md").symlink_to("loop.md")
+    failed: list[DocumentReadError] = []
+
+    assert [each.text for each in read_documents(tmp_path, on_error=failed.append)] == ["a"]
+    assert [error.source for error in failed] == [(tmp_path / "loop.md").as_posix()]
 
 
 def test_problems_of_paths_are_errors_always(tmp_path: Path, run: Run) -> None:

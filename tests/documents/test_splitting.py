@@ -142,6 +142,21 @@ def test_headings() -> None:
         assert chunk.id == f"g#{start}"
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("---\ntitle: Guide\n\ntags: [a]\n---\nText", ["Text"]),
+        ('---\n"title": Guide\n---\nText', ["Text"]),
+        ("---\n---\nText", ["Text"]),
+        ("---\n\nNote: first\n\n---\n\nText", ["---\n\nNote: first\n\n---\n\nText"]),
+        ("---\n# Title\n\nText\n\n---\n", ["---", "# Title\n\nText\n\n---"]),
+    ],
+)
+def test_front_matter(text: str, expected: list[str]) -> None:
+    """Front matter is left out, and text between two thematic breaks is not."""
+    assert [chunk.text for chunk in MarkdownSplitter()(Document(text))] == expected
+
+
 def test_separator_and_line_ends() -> None:
     """Paths may be joined otherwise; Windows' line ends count once."""
     chunks = MarkdownSplitter(separator="/")(Document(GUIDE.replace("\n", "\r\n")))

@@ -79,13 +79,24 @@ def _markitdown() -> Any:
 
 def _convert(library: Any, format: str, data: bytes) -> str:
     converter = getattr(import_module("markitdown.converters"), _CONVERTERS[format])()
+    # Without an encoding, the converter guesses that of CSV, and takes Polish for Korean.
+    charset = "utf-8-sig" if format == "csv" and _is_utf8(data) else None
+    info = library.StreamInfo(extension=f".{format}", charset=charset)
     try:
-        result = converter.convert(io.BytesIO(data), library.StreamInfo(extension=f".{format}"))
+        result = converter.convert(io.BytesIO(data), info)
     except library.MissingDependencyException as error:
         msg = f"{format} files need more packages; pip install 'chatclient[documents]'"
         raise UsageError(msg) from error
     text: str = result.markdown
     return text.replace("\f", "\n").strip()
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _pages(data: bytes) -> Iterator[bytes]:

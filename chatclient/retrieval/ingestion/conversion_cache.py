@@ -35,7 +35,7 @@ class ConversionCache:
             release = version("markitdown")
         except PackageNotFoundError:  # a conversion will fail
             release = ""
-        settings = f"{format} {release} 1 "  # 1: the version of our conversion
+        settings = f"{format} {release} 2 "  # 2: the version of our conversion
         return self._directory / f"{hashlib.sha256(settings.encode() + data).hexdigest()}.json"
 
     def load(self, path: Path) -> Pages | None:

@@ -105,7 +105,7 @@ def test_report_on_a_retriever(retriever_report: Evaluate) -> None:
         "recall    0.500",
         "mrr       0.500",
         "ndcg      0.500",
-        "1 cases did not pass:",
+        "1 of 2 cases did not pass:",
         "'Who feeds the lions?': found nothing; relevant: zoo-2",
     ]
 
