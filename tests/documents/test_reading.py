@@ -9,6 +9,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,53 @@ def test_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
 
     assert read_documents(tmp_path, encoding="latin-1")[0].text == "café"
+
+
+def test_cells_of_a_workbook(tmp_path: Path) -> None:
+    """Numbers and texts are as in the file, and blank cells are blank."""
+    book = openpyxl.Workbook()
+    sheet = book.active
+    for row in (
+        ["code", "part", "since", "note"],
+        ["NA", 4711, datetime.fromisoformat("2026-01-02"), "a|b\nc"],
+        [],
+        ["null", None, datetime.fromisoformat("2026-01-02T09:30")],
+        ["None", 1.5, None, None, ""],
+    ):
+        sheet.append(row)
+    book.create_sheet("Empty")
+    book.save(tmp_path / "parts.xlsx")
+
+    [document] = read_documents(tmp_path)
+
+    assert document.text.split("\n") == [
+        "## Sheet",
+        "| code | part | since | note |",
+        "| --- | --- | --- | --- |",
+        "| NA | 4711 | 2026-01-02 | a\\|b c |",
+        "| null |  | 2026-01-02 09:30:00 |  |",
+        "| None | 1.5 |  |  |",
+        "",
+        "## Empty",
+    ]
+
+
+def test_workbook_that_needs_repair(tmp_path: Path) -> None:
+    """A wrong attribute that some programs write is ignored."""
+    excel(tmp_path / "good.xlsx")
+    with (
+        zipfile.ZipFile(tmp_path / "good.xlsx") as good,
+        zipfile.ZipFile(tmp_path / "repaired.xlsx", "w") as wrong,
+    ):
+        for name in good.namelist():
+            data = good.read(name)
+            if name.startswith("xl/worksheets/"):
+                assert b"<sheetView " in data
+            wrong.writestr(name, data.replace(b"<sheetView ", b'<sheetView showZeroes="0" '))
+
+    [good_document, repaired] = read_documents(tmp_path)
+
+    assert repaired.text == good_document.text
 
 
 def test_encoding_of_csv(tmp_path: Path) -> None:

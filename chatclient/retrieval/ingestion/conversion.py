@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from chatclient.errors import UsageError
+from chatclient.retrieval.ingestion.spreadsheet import sheets_as_markdown
 from chatclient.runtime.fork_safety import ForkSafeLock
 
 _CONVERTERS: Mapping[str, str] = {
@@ -65,6 +66,8 @@ def converted(format: str, data: bytes, unpacked_bytes: int) -> Iterator[tuple[s
             slides = _SLIDE.split(_convert(library, format, data))[1:]
             for number, slide in enumerate(slides, 1):
                 yield slide.strip(), number
+        case "xlsx":
+            yield _workbook(library, data), None
         case _:
             yield _convert(library, format, data), None
 
@@ -89,6 +92,14 @@ def _convert(library: Any, format: str, data: bytes) -> str:
         raise UsageError(msg) from error
     text: str = result.markdown
     return text.replace("\f", "\n").strip()
+
+
+def _workbook(library: Any, data: bytes) -> str:
+    try:
+        return sheets_as_markdown(data)
+    except (ImportError, TypeError):
+        # It repairs files that openpyxl refuses with a `TypeError`, and names missing packages.
+        return _convert(library, "xlsx", data)
 
 
 def _is_utf8(data: bytes) -> bool:
