@@ -154,7 +154,7 @@ def test_links_out_of_a_directory(folder: Path, tmp_path: Path) -> None:
 
 def test_cache(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     """Files that have not changed are not converted again, whatever their names are."""
-    cache = ConversionCache(tmp_path / "deep" / "cache")
+    cache = ConversionCache(folder / "deep" / "cache")  # is not read itself
     before = run(read_documents, aread_documents, folder, cache=cache)
     converted: list[str] = []
 
@@ -172,7 +172,7 @@ def test_cache(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ru
         "| a | b |\n| --- | --- |\n| 1 | 3 |",
     }
 
-    kept = [*(tmp_path / "deep" / "cache").iterdir()]
+    kept = [*(folder / "deep" / "cache").iterdir()]
     assert len(kept) == 8
     for file in kept:
         file.write_text("damaged")
@@ -244,6 +244,15 @@ def test_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
 
     assert read_documents(tmp_path, encoding="latin-1")[0].text == "café"
+
+
+def test_halves_of_characters(tmp_path: Path) -> None:
+    """They are replaced: splitters and embedding models refuse them."""
+    (tmp_path / "a.ipynb").write_text(
+        '{"cells": [{"cell_type": "markdown", "source": ["# \\ud83d"]}], "nbformat": 4}'
+    )
+
+    assert read_documents(tmp_path)[0].text == "# \ufffd"
 
 
 def test_cells_of_a_workbook(tmp_path: Path) -> None:

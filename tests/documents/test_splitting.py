@@ -280,6 +280,15 @@ def test_overlap() -> None:
     assert found == ["Alpha one. Beta two.", "Beta two. Gamma three.", "Delta four."]
 
 
+def test_overlap_that_leaves_no_room() -> None:
+    """The overlap is reduced if the limit also includes what a model adds to each text."""
+    limit = ChunkLimit(5, lambda text: words(text) + 2, "tokens")
+
+    found = texts(SentenceSplitter(limit, overlap=4)(Document("one two three four five")))
+
+    assert found == ["one two three", "two three four", "three four five"]
+
+
 def test_other_units() -> None:
     """The limit may be in any unit."""
     limit = ChunkLimit(3, words, "words")

@@ -30,6 +30,7 @@ CONVERTED = frozenset(_CONVERTERS)
 """The formats that are converted."""
 
 _SLIDE = re.compile(r"^<!-- Slide number: \d+ -->$", re.MULTILINE)
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which models do not take
 _PACKED = ("docx", "pptx", "xlsx")
 _pdfium = ForkSafeLock()  # the library is not thread-safe
 
@@ -91,7 +92,7 @@ def _convert(library: Any, format: str, data: bytes) -> str:
         msg = f"{format} files need more packages; pip install 'chatclient[documents]'"
         raise UsageError(msg) from error
     text: str = result.markdown
-    return text.replace("\f", "\n").strip()
+    return _SURROGATE.sub("\ufffd", text).replace("\f", "\n").strip()
 
 
 def _workbook(library: Any, data: bytes) -> str:
