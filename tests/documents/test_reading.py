@@ -231,6 +231,19 @@ def test_unreadable_file(tmp_path: Path, run: Run, name: str, content: bytes, sa
     assert [error.source for error in errors] == [caught.value.source]
 
 
+def test_coroutine_function_for_errors(tmp_path: Path, run: Run) -> None:
+    """A coroutine function is awaited before reading goes on."""
+    (tmp_path / "a.txt").write_bytes(b"\xff")
+    failed: list[str] = []
+
+    async def failure(error: DocumentReadError) -> None:
+        await asyncio.sleep(0)
+        failed.append(error.source)
+
+    assert run(read_documents, aread_documents, tmp_path, on_error=failure) == []
+    assert failed == [(tmp_path / "a.txt").as_posix()]
+
+
 def test_encrypted_pdf(tmp_path: Path) -> None:
     """A PDF with a password is an error."""
     pdf(tmp_path / "a.pdf", "secret", encrypt="password")

@@ -67,7 +67,7 @@ class ReadLimits:
 _DEFAULT_LIMITS = ReadLimits()
 
 OnReadError = Callable[[DocumentReadError], object]
-"""Called with the error of a file that is left out."""
+"""Called with the error of a file that is left out; a coroutine function is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class _Reading:
             except DocumentReadError as error:
                 if self.on_error is None:
                     raise
-                self.on_error(error)
+                await runtime.awaited(self.on_error(error))
         return documents
 
     def _listed(self, paths: tuple[str | Path, ...]) -> list[Path]:
