@@ -17,6 +17,7 @@ from chatclient.retrieval import (
     Document,
     DocumentIndex,
     Filter,
+    HybridDocumentRetriever,
     IndexConflictError,
     IndexEntry,
     IndexRecord,
@@ -25,11 +26,14 @@ from chatclient.retrieval import (
     IndexState,
     InMemoryIndexRecord,
     InMemoryVectorStore,
+    KeywordDocumentRetriever,
     MarkdownSplitter,
+    Query,
     SqlIndexRecord,
     SqliteIndexRecord,
     SqliteVectorStore,
     VectorStore,
+    VectorStoreDocumentRetriever,
 )
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
@@ -124,6 +128,22 @@ def test_chunks_have_metadata(store: VectorStore, run: Run) -> None:
         "end": 34,
         "line": 5,
     }
+
+
+def test_chunks_for_keyword_search(store: VectorStore, record: IndexRecord, run: Run) -> None:
+    """Chunks have the ids of the store, so that a hybrid search finds each once."""
+    index = DocumentIndex(store, record, MarkdownSplitter())
+    pages = [page("a", "zoo", "parcel"), page("b", "zoo"), Document(" ", {"source": "c"})]
+    index.update(pages)
+
+    chunks = run(index.chunks, index.achunks, pages)
+
+    stored = store.similarity_search("section", top_k=100)
+    assert {each.id: each.text for each in chunks} == {each.id: each.text for each in stored}
+    hybrid = HybridDocumentRetriever(
+        VectorStoreDocumentRetriever(store, top_k=100), KeywordDocumentRetriever(chunks), top_k=100
+    )
+    assert len(drive(hybrid(Query("zoo"), BLOCKING))) == 3
 
 
 def test_parts_of_the_sources(store: VectorStore, record: IndexRecord, run: Run) -> None:

@@ -164,6 +164,28 @@ class DocumentIndex:
             documents, ON_LOOP, keep=keep, remove_missing=remove_missing, force=force
         )
 
+    def chunks(self, documents: Iterable[Document]) -> list[Document]:
+        """Return the chunks of *documents* with the ids that they have in the store.
+
+        For a `KeywordDocumentRetriever` over the same chunks: a `HybridDocumentRetriever` joins
+        results by their ids. Nothing is stored.
+
+        Raises:
+            UsageError: A document has no source, or metadata that has no JSON form.
+        """
+        return drive(self._all_chunks(documents, BLOCKING))
+
+    async def achunks(self, documents: Iterable[Document]) -> list[Document]:
+        """Return the chunks of *documents* with their ids in the store; see `chunks`."""
+        return await self._all_chunks(documents, ON_LOOP)
+
+    async def _all_chunks(self, documents: Iterable[Document], runtime: Runtime) -> list[Document]:
+        found: list[Document] = []
+        for source, several in (await runtime.invoke(_by_source, documents)).items():
+            by_id = await self._chunks(source, several, runtime)
+            found += [replace(chunk, id=id) for id, chunk in by_id.items()]
+        return found
+
     def _sources(self, documents: Iterable[Document]) -> dict[str, tuple[str, list[Document]]]:
         """Return the fingerprint and the documents of each source."""
         settings = [_key(self._splitter), self._store.embedding_model.name]
