@@ -52,7 +52,8 @@ def read_texts(source: Path) -> dict[str, str]:
     """Return the texts of a folder of text files or a file of JSON lines, by their ids."""
     if source.is_dir():
         return {file.name: file.read_text("utf-8") for file in sorted(source.glob("*.txt"))}
-    rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
+    with source.open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines if line.strip()]
     return {row["id"]: row["text"] for row in rows}
 
 
@@ -62,6 +63,11 @@ def usage_of(result: BatchResult[Invoice]) -> Usage:
     if isinstance(result.error, EntityError):
         response = result.error.response
     return response.usage if response else Usage()
+
+
+def cost_of(usage: Usage) -> str:
+    """Return the cost as text; a question mark if the price of the model is unknown."""
+    return "?" if usage.cost is None else str(usage.cost)
 
 
 def main(arguments: list[str], model: ChatModel | None = None) -> int:
@@ -87,14 +93,14 @@ def main(arguments: list[str], model: ChatModel | None = None) -> int:
             print(f"{done} of {batch.progress.total}: {result.key}")
             usage = usage_of(result)
             used += usage
-            row = {"id": result.key, "tokens": usage.total_tokens, "cost": str(usage.cost or "?")}
+            row = {"id": result.key, "tokens": usage.total_tokens, "cost": cost_of(usage)}
             if result.value is None:
                 print(json.dumps(row | {"error": str(result.error)}), file=failures)
             else:
                 row["invoice"] = result.value.model_dump(mode="json")
                 print(json.dumps(row), file=records)
     failed = batch.progress.failed
-    print(f"{failed} failed. {used.total_tokens} tokens, cost: {used.cost or '?'}")
+    print(f"{failed} failed. {used.total_tokens} tokens, cost: {cost_of(used)}")
     return failed
 
 

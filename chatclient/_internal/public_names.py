@@ -259,7 +259,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.retrieval.keyword": "KeywordDocumentRetriever",
         "chatclient.retrieval.ingestion.conversion_cache": "ConversionCache",
         "chatclient.retrieval.ingestion.formats": "FormatSplitter",
-        "chatclient.retrieval.ingestion.index": "DocumentIndex IndexReport Splitter",
+        "chatclient.retrieval.ingestion.index": "DocumentIndex Splitter",
         "chatclient.retrieval.ingestion.markdown": "MarkdownSplitter",
         "chatclient.retrieval.ingestion.reading": (
             "DocumentReadError OnReadError ReadLimits aread_documents read_documents"
@@ -271,6 +271,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.retrieval.ingestion.record_sql": "SqlIndexRecord",
         "chatclient.retrieval.ingestion.splitter": "ChunkLimit DocumentSplitter SizeLimit",
         "chatclient.retrieval.ingestion.text": "CodeSplitter SentenceSplitter",
+        "chatclient.retrieval.ingestion.update": "IndexReport",
         "chatclient.retrieval.prompt": "ContextualQueryAugmenter framed",
         "chatclient.retrieval.query": (
             "DocumentJoiner DocumentPostProcessor DocumentRetriever Query QueryAugmenter "

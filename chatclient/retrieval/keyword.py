@@ -173,6 +173,7 @@ class KeywordDocumentRetriever:
 
 
 def _checked(documents: Iterable[Document]) -> list[Document]:
+    check_type("documents", documents, Iterable, "put a single one into a list")
     checked = list(documents)
     for document in checked:
         check_type("a document", document, Document, "wrap a text: Document(text)")

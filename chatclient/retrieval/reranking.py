@@ -35,7 +35,8 @@ class DocumentReranker:
         top_k: The maximum number of documents to keep; None for all.
         threshold: The minimum score of a document, on the scale of the model; None: no minimum.
         fallback: What to do if the model fails: `"keep"` logs a warning and keeps the first
-            *top_k* documents with their scores, `"raise"` raises the error.
+            *top_k* documents with their scores, `"raise"` raises the error. Errors of setup, such
+            as a model file that cannot be loaded, are always raised.
 
     Raises:
         UsageError: *model* is not a `RerankModel`, *top_k* is less than one, or *fallback* has an

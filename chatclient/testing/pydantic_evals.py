@@ -9,7 +9,7 @@ from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
 from chatclient.errors import WrongTypeError
 from chatclient.retrieval.vector_store.store import Document, documents_among
 from chatclient.testing.evaluation import EvaluationRequest, Evaluator
-from chatclient.testing.retrieval_evaluation import DEFAULT_K, DocumentId
+from chatclient.testing.retrieval_evaluation import DEFAULT_K, DocumentId, ids_of, own_id
 from chatclient.testing.retrieval_report import RetrievalCase, RetrievalScores
 
 try:
@@ -107,10 +107,7 @@ class RetrievalMetrics(TheirEvaluator[str, Any, dict[str, list[str]]]):
         if not metadata.get(RELEVANT):
             msg = f"the metadata of a case need {RELEVANT!r}, the ids of the relevant documents"
             raise WrongTypeError(msg)
-        found = [
-            document.id if self.document_id is None else self.document_id(document)
-            for document in _documents(ctx.output)
-        ]
+        found = ids_of(_documents(ctx.output), self.document_id or own_id)
         scores = RetrievalScores.of(found, metadata[RELEVANT], self.k)
         return {
             "hit_rate": scores.hit,
@@ -127,5 +124,9 @@ class RetrievalMetrics(TheirEvaluator[str, Any, dict[str, list[str]]]):
 def _documents(output: Any) -> Sequence[Document]:
     if isinstance(output, ChatClientResponse):
         return documents_among(output.context.get(DOCUMENTS, ()))
-    check_type("the output of a task", output, Sequence, "return documents or a response")
-    return documents_among(output)
+    hint = "return documents or a ChatClientResponse"
+    check_type("the output of a task", output, (list, tuple), hint)
+    for document in output:
+        check_type("a document", document, Document, hint)
+    documents: Sequence[Document] = output
+    return documents

@@ -32,7 +32,7 @@ DocumentId = Callable[[Document], str]
 AnswerQuestion = Callable[[str], ChatClientResponse | Awaitable[ChatClientResponse]]
 """Answers a question, usually with a client that has a retrieval advisor."""
 
-_own_id: DocumentId = attrgetter("id")
+own_id: DocumentId = attrgetter("id")
 
 
 def evaluate_retriever(
@@ -40,7 +40,7 @@ def evaluate_retriever(
     cases: Iterable[RetrievalCase],
     *,
     k: int = DEFAULT_K,
-    document_id: DocumentId = _own_id,
+    document_id: DocumentId = own_id,
 ) -> RetrievalReport:
     """Return how well a retriever finds the relevant documents of *cases*.
 
@@ -55,7 +55,7 @@ def evaluate_retriever(
 
     Raises:
         UsageError: There are no cases, *k* is less than one, or *retriever* is not callable.
-        WrongTypeError: *cases* contains other values.
+        WrongTypeError: *cases* contains other values, or *document_id* returns one.
     """
     evaluation = _Evaluation(cases, k, document_id)
     return drive(evaluation.retriever(retriever, within_callers_deadline(BLOCKING), 1))
@@ -66,7 +66,7 @@ async def aevaluate_retriever(
     cases: Iterable[RetrievalCase],
     *,
     k: int = DEFAULT_K,
-    document_id: DocumentId = _own_id,
+    document_id: DocumentId = own_id,
     max_concurrency: int = 8,
 ) -> RetrievalReport:
     """Return how well a retriever works, running *max_concurrency* cases at the same time.
@@ -84,7 +84,7 @@ def evaluate_answers(
     *,
     evaluators: Mapping[str, Evaluator] = EMPTY,
     k: int = DEFAULT_K,
-    document_id: DocumentId = _own_id,
+    document_id: DocumentId = own_id,
 ) -> RetrievalReport:
     """Return how good answers and their documents are.
 
@@ -120,7 +120,7 @@ async def aevaluate_answers(
     *,
     evaluators: Mapping[str, Evaluator] = EMPTY,
     k: int = DEFAULT_K,
-    document_id: DocumentId = _own_id,
+    document_id: DocumentId = own_id,
     max_concurrency: int = 8,
 ) -> RetrievalReport:
     """Return how good answers are, running *max_concurrency* cases at the same time.
@@ -130,6 +130,18 @@ async def aevaluate_answers(
     """
     evaluation = _Evaluation(cases, k, document_id, evaluators)
     return await evaluation.answers(answer, within_callers_deadline(ON_LOOP), max_concurrency)
+
+
+def ids_of(documents: Iterable[Document], document_id: DocumentId) -> list[str]:
+    """Return the ids of *documents*.
+
+    Raises:
+        WrongTypeError: One of them is not a text.
+    """
+    ids = [document_id(document) for document in documents]
+    for id in ids:
+        check_type("the id of a document", id, str, "ids in cases are texts, too")
+    return ids
 
 
 _RunCase = Callable[[RetrievalCase, Runtime], Coroutine[Any, Any, RetrievalCaseResult]]
@@ -145,6 +157,7 @@ class _Evaluation:
         document_id: DocumentId,
         evaluators: Mapping[str, Evaluator] = EMPTY,
     ) -> None:
+        check_type("cases", cases, Iterable, "put a single one into a list")
         self._cases = tuple(cases)
         for case in self._cases:
             check_type("a case", case, RetrievalCase)
@@ -225,7 +238,7 @@ class _Evaluation:
         answer: str | None = None,
     ) -> RetrievalCaseResult:
         seconds = perf_counter() - started
-        found = tuple(dict.fromkeys(map(self._document_id, documents)))
+        found = tuple(dict.fromkeys(ids_of(documents, self._document_id)))
         scores = RetrievalScores.of(found, case.relevant, self._k)
         return RetrievalCaseResult(case, found, scores, seconds, answer)
 

@@ -156,12 +156,14 @@ class RetrievalReport:
     def __str__(self) -> str:
         failures = self.failures
         width = max(map(len, self.totals))
-        lines = [f"{len(self.results)} cases, k = {self.k}"]
+        count = len(self.results)
+        lines = [f"{count} cases, k = {self.k}"]
         for name, mean in self.totals.items():
             judged = sum(name in result.verdicts for result in self.results)
             lines.append(f"{name:<{width}}  {mean:.3f}{f'  ({judged} judged)' if judged else ''}")
         if failures:
-            lines += [f"{len(failures)} cases did not pass:", *map(str, failures[:_SHOWN])]
+            lines.append(f"{len(failures)} of {count} cases did not pass:")
+            lines += map(str, failures[:_SHOWN])
         if len(failures) > _SHOWN:
             lines.append(f"... and {len(failures) - _SHOWN} more in `failures`")
         return "\n".join(lines)

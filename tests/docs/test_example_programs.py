@@ -194,6 +194,14 @@ def test_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rows(folder / "failures.jsonl") == {}
 
 
+def test_texts_of_a_batch(tmp_path: Path) -> None:
+    """Only line feeds separate the texts in a file, and blank lines do not count."""
+    mail = {"id": "one", "text": "Invoice\u2028\u0085 1"}
+    (tmp_path / "mails.jsonl").write_text(json.dumps(mail, ensure_ascii=False) + "\n\n", "utf-8")
+
+    assert batch_extraction.read_texts(tmp_path / "mails.jsonl") == {"one": mail["text"]}
+
+
 def test_batch_without_an_answer(tmp_path: Path) -> None:
     """A request that fails before there is an answer costs nothing."""
     mails = tmp_path / "mails"

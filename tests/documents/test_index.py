@@ -17,6 +17,7 @@ from chatclient.retrieval import (
     Document,
     DocumentIndex,
     Filter,
+    HybridDocumentRetriever,
     IndexConflictError,
     IndexEntry,
     IndexRecord,
@@ -25,11 +26,14 @@ from chatclient.retrieval import (
     IndexState,
     InMemoryIndexRecord,
     InMemoryVectorStore,
+    KeywordDocumentRetriever,
     MarkdownSplitter,
+    Query,
     SqlIndexRecord,
     SqliteIndexRecord,
     SqliteVectorStore,
     VectorStore,
+    VectorStoreDocumentRetriever,
 )
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
@@ -124,6 +128,22 @@ def test_chunks_have_metadata(store: VectorStore, run: Run) -> None:
         "end": 34,
         "line": 5,
     }
+
+
+def test_chunks_for_keyword_search(store: VectorStore, record: IndexRecord, run: Run) -> None:
+    """Chunks have the ids of the store, so that a hybrid search finds each once."""
+    index = DocumentIndex(store, record, MarkdownSplitter())
+    pages = [page("a", "zoo", "parcel"), page("b", "zoo"), Document(" ", {"source": "c"})]
+    index.update(pages)
+
+    chunks = run(index.chunks, index.achunks, pages)
+
+    stored = store.similarity_search("section", top_k=100)
+    assert {each.id: each.text for each in chunks} == {each.id: each.text for each in stored}
+    hybrid = HybridDocumentRetriever(
+        VectorStoreDocumentRetriever(store, top_k=100), KeywordDocumentRetriever(chunks), top_k=100
+    )
+    assert len(drive(hybrid(Query("zoo"), BLOCKING))) == 3
 
 
 def test_parts_of_the_sources(store: VectorStore, record: IndexRecord, run: Run) -> None:
@@ -403,6 +423,71 @@ def test_concurrent_updates(store: VectorStore, record: IndexRecord, run: Run) -
 
     assert updated(run, inner, [page("a", "one"), page("b", "two")]).added == ("a",)
     assert contents(store) == [("a", "one"), ("b", "two")]
+
+
+class BusyStore(InMemoryVectorStore):
+    """Calls a function once, when chunks have been stored or before some are deleted."""
+
+    def __init__(self, model: BagOfWords) -> None:
+        super().__init__(model)
+        self.stored: Callable[[], object] | None = None
+        self.deleting: Callable[[], object] | None = None
+
+    async def store(
+        self, documents: Sequence[Document], vectors: Sequence[Vector], runtime: Runtime
+    ) -> None:
+        await super().store(documents, vectors, runtime)
+        if self.stored is not None:
+            then, self.stored = self.stored, None
+            then()
+
+    async def erase(
+        self, ids: Collection[str] | None, where: Filter | None, runtime: Runtime
+    ) -> int:
+        if self.deleting is not None:
+            then, self.deleting = self.deleting, None
+            then()
+        return await super().erase(ids, where, runtime)
+
+
+@pytest.mark.parametrize(
+    ("moment", "first"),
+    [("stored", [page("a", "new")]), ("deleting", [page("a", "new")]), ("deleting", [])],
+    ids=["changed, storing", "changed, deleting", "removed"],
+)
+def test_updates_that_undo_each_other(
+    moment: str, first: list[Document], record: IndexRecord, model: BagOfWords, run: Run
+) -> None:
+    """The next update restores chunks that a concurrent one has deleted, and deletes its own."""
+    store = BusyStore(model)
+    index = DocumentIndex(store, record, MarkdownSplitter())
+    old = [page("a", "old"), page("b", "other")]
+    index.update(old)
+    # The other update completes while this one is between two operations of the store.
+    setattr(store, moment, lambda: index.update(old))
+
+    with pytest.raises(IndexConflictError):
+        updated(run, index, first, keep=["b"])
+    updated(run, index, old)
+
+    assert contents(store) == [("a", "old"), ("b", "other")]
+    assert updated(run, index, old).embedded == 0
+
+
+def test_record_that_never_gets_free(store: VectorStore, run: Run) -> None:
+    """An update ends although others change its record all the time."""
+
+    class Busy(InMemoryIndexRecord):
+        saved = 0
+
+        async def save(
+            self, changes: Mapping[str, IndexEntry | None], revision: int, runtime: Runtime
+        ) -> None:
+            self.saved += 1
+            await super().save(changes, revision if self.saved == 1 else -1, runtime)
+
+    with pytest.raises(IndexConflictError):
+        updated(run, DocumentIndex(store, Busy()), [page("a", "one")])
 
 
 # --- records --------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,7 @@ def test_links_out_of_a_directory(folder: Path, tmp_path: Path) -> None:
 
 def test_cache(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     """Files that have not changed are not converted again, whatever their names are."""
-    cache = ConversionCache(tmp_path / "deep" / "cache")
+    cache = ConversionCache(folder / "deep" / "cache")  # is not read itself
     before = run(read_documents, aread_documents, folder, cache=cache)
     converted: list[str] = []
 
@@ -171,7 +172,7 @@ def test_cache(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ru
         "| a | b |\n| --- | --- |\n| 1 | 3 |",
     }
 
-    kept = [*(tmp_path / "deep" / "cache").iterdir()]
+    kept = [*(folder / "deep" / "cache").iterdir()]
     assert len(kept) == 8
     for file in kept:
         file.write_text("damaged")
@@ -202,6 +203,7 @@ def packed(text: str) -> bytes:
         ("a.txt", b"caf\xe9", "is not text in utf-8; set encoding="),
         ("a.md", b"x" * 10_001, r"is larger than the limit, 10000 bytes; raise ReadLimits\(file_"),
         ("a.jpg", b"\xff\xd8", "has a format that cannot be read"),
+        ("a.ipynb", b'{"cells": ["\xf6"]}', "cannot be read as ipynb"),
     ],
 )
 def test_unreadable_file(tmp_path: Path, run: Run, name: str, content: bytes, said: str) -> None:
@@ -229,6 +231,19 @@ def test_unreadable_file(tmp_path: Path, run: Run, name: str, content: bytes, sa
     assert [error.source for error in errors] == [caught.value.source]
 
 
+def test_coroutine_function_for_errors(tmp_path: Path, run: Run) -> None:
+    """A coroutine function is awaited before reading goes on."""
+    (tmp_path / "a.txt").write_bytes(b"\xff")
+    failed: list[str] = []
+
+    async def failure(error: DocumentReadError) -> None:
+        await asyncio.sleep(0)
+        failed.append(error.source)
+
+    assert run(read_documents, aread_documents, tmp_path, on_error=failure) == []
+    assert failed == [(tmp_path / "a.txt").as_posix()]
+
+
 def test_encrypted_pdf(tmp_path: Path) -> None:
     """A PDF with a password is an error."""
     pdf(tmp_path / "a.pdf", "secret", encrypt="password")
@@ -242,6 +257,89 @@ def test_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
 
     assert read_documents(tmp_path, encoding="latin-1")[0].text == "café"
+
+
+def test_halves_of_characters(tmp_path: Path) -> None:
+    """They are replaced: splitters and embedding models refuse them."""
+    (tmp_path / "a.ipynb").write_text(
+        '{"cells": [{"cell_type": "markdown", "source": ["# \\ud83d"]}], "nbformat": 4}'
+    )
+
+    assert read_documents(tmp_path)[0].text == "# \ufffd"
+
+
+def test_cells_of_a_workbook(tmp_path: Path) -> None:
+    """Numbers and texts are as in the file, and blank cells are blank."""
+    book = openpyxl.Workbook()
+    sheet = book.active
+    for row in (
+        ["code", "part", "since", "note"],
+        ["NA", 4711, datetime.fromisoformat("2026-01-02"), "a|b\nc"],
+        [],
+        ["null", None, datetime.fromisoformat("2026-01-02T09:30")],
+        ["None", 1.5, None, None, ""],
+    ):
+        sheet.append(row)
+    book.create_sheet("Empty")
+    book.save(tmp_path / "parts.xlsx")
+
+    [document] = read_documents(tmp_path)
+
+    assert document.text.split("\n") == [
+        "## Sheet",
+        "| code | part | since | note |",
+        "| --- | --- | --- | --- |",
+        "| NA | 4711 | 2026-01-02 | a\\|b c |",
+        "| null |  | 2026-01-02 09:30:00 |  |",
+        "| None | 1.5 |  |  |",
+        "",
+        "## Empty",
+    ]
+
+
+def test_workbook_that_needs_repair(tmp_path: Path) -> None:
+    """A wrong attribute that some programs write is ignored."""
+    excel(tmp_path / "good.xlsx")
+    with (
+        zipfile.ZipFile(tmp_path / "good.xlsx") as good,
+        zipfile.ZipFile(tmp_path / "repaired.xlsx", "w") as wrong,
+    ):
+        for name in good.namelist():
+            data = good.read(name)
+            if name.startswith("xl/worksheets/"):
+                assert b"<sheetView " in data
+            wrong.writestr(name, data.replace(b"<sheetView ", b'<sheetView showZeroes="0" '))
+
+    [good_document, repaired] = read_documents(tmp_path)
+
+    assert repaired.text == good_document.text
+
+
+def test_encoding_of_csv(tmp_path: Path) -> None:
+    """CSV in UTF-8 is read as such; other encodings are guessed."""
+    (tmp_path / "polish.csv").write_text(
+        "a,b\n\u0141\u00f3d\u017a,\u017c\u00f3\u0142\u0107\n", "utf-8"
+    )
+    (tmp_path / "other.csv").write_bytes("a,b\n1,sch\u00f6n\n".encode("utf-16"))
+
+    [other, polish] = read_documents(tmp_path)
+
+    assert (
+        polish.text
+        == "| a | b |\n| --- | --- |\n| \u0141\u00f3d\u017a | \u017c\u00f3\u0142\u0107 |"
+    )
+    assert other.text == "| a | b |\n| --- | --- |\n| 1 | sch\u00f6n |"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX")
+def test_links_to_themselves(tmp_path: Path) -> None:
+    """A link that leads nowhere is a file that cannot be read, and the others are read."""
+    (tmp_path / "a.md").write_text("a")
+    (tmp_path / "loop.md").symlink_to("loop.md")
+    failed: list[DocumentReadError] = []
+
+    assert [each.text for each in read_documents(tmp_path, on_error=failed.append)] == ["a"]
+    assert [error.source for error in failed] == [(tmp_path / "loop.md").as_posix()]
 
 
 def test_problems_of_paths_are_errors_always(tmp_path: Path, run: Run) -> None:

@@ -142,6 +142,21 @@ def test_headings() -> None:
         assert chunk.id == f"g#{start}"
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("---\ntitle: Guide\n\ntags: [a]\n---\nText", ["Text"]),
+        ('---\n"title": Guide\n---\nText', ["Text"]),
+        ("---\n---\nText", ["Text"]),
+        ("---\n\nNote: first\n\n---\n\nText", ["---\n\nNote: first\n\n---\n\nText"]),
+        ("---\n# Title\n\nText\n\n---\n", ["---", "# Title\n\nText\n\n---"]),
+    ],
+)
+def test_front_matter(text: str, expected: list[str]) -> None:
+    """Front matter is left out, and text between two thematic breaks is not."""
+    assert [chunk.text for chunk in MarkdownSplitter()(Document(text))] == expected
+
+
 def test_separator_and_line_ends() -> None:
     """Paths may be joined otherwise; Windows' line ends count once."""
     chunks = MarkdownSplitter(separator="/")(Document(GUIDE.replace("\n", "\r\n")))
@@ -263,6 +278,15 @@ def test_overlap() -> None:
     found = texts(SentenceSplitter(22, overlap=12)(Document(text)))
 
     assert found == ["Alpha one. Beta two.", "Beta two. Gamma three.", "Delta four."]
+
+
+def test_overlap_that_leaves_no_room() -> None:
+    """The overlap is reduced if the limit also includes what a model adds to each text."""
+    limit = ChunkLimit(5, lambda text: words(text) + 2, "tokens")
+
+    found = texts(SentenceSplitter(limit, overlap=4)(Document("one two three four five")))
+
+    assert found == ["one two three", "two three four", "three four five"]
 
 
 def test_other_units() -> None:

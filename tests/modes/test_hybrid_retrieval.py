@@ -205,6 +205,8 @@ async def test_keyword_index_changes() -> None:
     await retriever.aadd([Document("A drone brings the parcel.", {}, "parcel")])
     with pytest.raises(WrongTypeError, match="wrap a text"):
         retriever.add(["text"])  # type: ignore[list-item]
+    with pytest.raises(WrongTypeError, match="put a single one into a list"):
+        retriever.add(ALL[0])  # type: ignore[arg-type]
 
     assert repr(retriever) == "KeywordDocumentRetriever(4 documents)"
     assert ids(await retriever(Query("drone"), Runtime(blocking=False))) == ["parcel"]

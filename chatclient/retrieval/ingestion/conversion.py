@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from chatclient.errors import UsageError
+from chatclient.retrieval.ingestion.spreadsheet import sheets_as_markdown
 from chatclient.runtime.fork_safety import ForkSafeLock
 
 _CONVERTERS: Mapping[str, str] = {
@@ -29,6 +30,7 @@ CONVERTED = frozenset(_CONVERTERS)
 """The formats that are converted."""
 
 _SLIDE = re.compile(r"^<!-- Slide number: \d+ -->$", re.MULTILINE)
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which models do not take
 _PACKED = ("docx", "pptx", "xlsx")
 _pdfium = ForkSafeLock()  # the library is not thread-safe
 
@@ -65,6 +67,8 @@ def converted(format: str, data: bytes, unpacked_bytes: int) -> Iterator[tuple[s
             slides = _SLIDE.split(_convert(library, format, data))[1:]
             for number, slide in enumerate(slides, 1):
                 yield slide.strip(), number
+        case "xlsx":
+            yield _workbook(library, data), None
         case _:
             yield _convert(library, format, data), None
 
@@ -79,13 +83,32 @@ def _markitdown() -> Any:
 
 def _convert(library: Any, format: str, data: bytes) -> str:
     converter = getattr(import_module("markitdown.converters"), _CONVERTERS[format])()
+    # Without an encoding, the converter guesses that of CSV, and takes Polish for Korean.
+    charset = "utf-8-sig" if format == "csv" and _is_utf8(data) else None
+    info = library.StreamInfo(extension=f".{format}", charset=charset)
     try:
-        result = converter.convert(io.BytesIO(data), library.StreamInfo(extension=f".{format}"))
+        result = converter.convert(io.BytesIO(data), info)
     except library.MissingDependencyException as error:
         msg = f"{format} files need more packages; pip install 'chatclient[documents]'"
         raise UsageError(msg) from error
     text: str = result.markdown
-    return text.replace("\f", "\n").strip()
+    return _SURROGATE.sub("\ufffd", text).replace("\f", "\n").strip()
+
+
+def _workbook(library: Any, data: bytes) -> str:
+    try:
+        return sheets_as_markdown(data)
+    except (ImportError, TypeError):
+        # It repairs files that openpyxl refuses with a `TypeError`, and names missing packages.
+        return _convert(library, "xlsx", data)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _pages(data: bytes) -> Iterator[bytes]:

@@ -35,8 +35,10 @@ class ConversionCache:
             release = version("markitdown")
         except PackageNotFoundError:  # a conversion will fail
             release = ""
-        settings = f"{format} {release} 1 "  # 1: the version of our conversion
-        return self._directory / f"{hashlib.sha256(settings.encode() + data).hexdigest()}.json"
+        settings = f"{format} {release} 2 "  # 2: the version of our conversion
+        name = hashlib.sha256(settings.encode() + data).hexdigest()
+        # Not `.json`: the directory may be in one that is read.
+        return self._directory / f"{name}.converted"
 
     def load(self, path: Path) -> Pages | None:
         """Return the result at *path*, or None if there is none or it is damaged."""

@@ -7,18 +7,17 @@ are. An interrupted update is therefore completed by the next one.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from chatclient._internal import json
 from chatclient._internal.checks import check_callable, check_number, check_type, names
 from chatclient._internal.logging import Logger
 from chatclient.errors import UsageError
 from chatclient.memory.encoding import digest
-from chatclient.retrieval.ingestion.record import IndexEntry, IndexRecord, IndexState
+from chatclient.retrieval.ingestion.record import IndexEntry, IndexRecord
 from chatclient.retrieval.ingestion.splitter import DocumentSplitter
+from chatclient.retrieval.ingestion.update import IndexReport, IndexUpdate
 from chatclient.retrieval.query import Given
 from chatclient.retrieval.vector_store.store import Document, VectorStore
 from chatclient.retrieval.vector_store.stored_documents import metadata_json
@@ -31,31 +30,7 @@ SOURCE = "source"
 Splitter = Callable[[Sequence[Document]], Given[Sequence[Document]]]
 """Divides documents into chunks: a `DocumentSplitter`, or a function, plain or asynchronous."""
 
-T = TypeVar("T")
-
 _log = Logger(__name__)
-_REMOVED_AT_ONCE = 1_000  # ids
-
-
-@dataclass(frozen=True, slots=True)
-class IndexReport:
-    """What an update has changed.
-
-    Attributes:
-        added: The sources that are new.
-        changed: The sources of which chunks were added or removed.
-        removed: The sources that have disappeared.
-        unchanged: The other sources.
-        embedded: The number of chunks that were embedded and stored.
-        deleted: The number of chunks that were deleted.
-    """
-
-    added: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    unchanged: tuple[str, ...] = ()
-    embedded: int = 0
-    deleted: int = 0
 
 
 class DocumentIndex:
@@ -79,7 +54,8 @@ class DocumentIndex:
         vector_store: The store.
         record: The record of what the index has stored. It belongs to the store: delete both
             together.
-        splitter: Divides documents into chunks; None stores them as they are.
+        splitter: Divides documents into chunks; None stores them as they are. A function is known
+            by its name: after a change in it, update with `force=True`.
         batch_size: The number of chunks that are embedded and stored at once.
 
     Raises:
@@ -118,15 +94,14 @@ class DocumentIndex:
         """Make the index contain *documents*; see `update`."""
         kept = names(keep)
         sources = await runtime.invoke(self._sources, documents)
-        update = _Update(self._store, self._record, await self._record.load(runtime), runtime)
+        update = IndexUpdate(self._store, self._record, await self._record.load(runtime), runtime)
         unchanged: list[str] = []
         for source, (fingerprint, several) in sources.items():
             entry = update.entries.get(source, IndexEntry())
             if entry.fingerprint == fingerprint and not force:
                 unchanged.append(source)
                 continue
-            chunks = await self._chunks(source, several, runtime)
-            wanted = {self._id(source, chunk): chunk for chunk in chunks}
+            wanted = await self._chunks(source, several, runtime)
             await update.add(source, fingerprint, wanted, self._batch_size, force=force)
         await update.flush()
         missing = [each for each in update.entries if each not in sources and each not in kept]
@@ -189,6 +164,28 @@ class DocumentIndex:
             documents, ON_LOOP, keep=keep, remove_missing=remove_missing, force=force
         )
 
+    def chunks(self, documents: Iterable[Document]) -> list[Document]:
+        """Return the chunks of *documents* with the ids that they have in the store.
+
+        For a `KeywordDocumentRetriever` over the same chunks: a `HybridDocumentRetriever` joins
+        results by their ids. Nothing is stored.
+
+        Raises:
+            UsageError: A document has no source, or metadata that has no JSON form.
+        """
+        return drive(self._all_chunks(documents, BLOCKING))
+
+    async def achunks(self, documents: Iterable[Document]) -> list[Document]:
+        """Return the chunks of *documents* with their ids in the store; see `chunks`."""
+        return await self._all_chunks(documents, ON_LOOP)
+
+    async def _all_chunks(self, documents: Iterable[Document], runtime: Runtime) -> list[Document]:
+        found: list[Document] = []
+        for source, several in (await runtime.invoke(_by_source, documents)).items():
+            by_id = await self._chunks(source, several, runtime)
+            found += [replace(chunk, id=id) for id, chunk in by_id.items()]
+        return found
+
     def _sources(self, documents: Iterable[Document]) -> dict[str, tuple[str, list[Document]]]:
         """Return the fingerprint and the documents of each source."""
         settings = [_key(self._splitter), self._store.embedding_model.name]
@@ -203,148 +200,17 @@ class DocumentIndex:
 
     async def _chunks(
         self, source: str, documents: Sequence[Document], runtime: Runtime
-    ) -> list[Document]:
+    ) -> dict[str, Document]:
+        """Return the chunks of a source by id."""
         chunks = documents
         if self._splitter is not None:
             chunks = await runtime.invoke(self._splitter, documents)
+        # In a worker thread as well: a source may have many chunks.
+        return await runtime.invoke(self._by_id, source, chunks)
+
+    def _by_id(self, source: str, chunks: Iterable[Document]) -> dict[str, Document]:
         checked = [_with_source(chunk, source) for chunk in chunks]
-        return [chunk for chunk in checked if chunk.text.strip()]
-
-
-@dataclass(slots=True)
-class _Finish:
-    """What the entry of a source becomes when its last chunk is stored."""
-
-    fingerprint: str
-    wanted: frozenset[str]
-
-
-class _Update:
-    """An update that is running.
-
-    Args:
-        store: The vector store.
-        record: The record.
-        state: What the record contains.
-        runtime: How the update runs.
-    """
-
-    def __init__(
-        self, store: VectorStore, record: IndexRecord, state: IndexState, runtime: Runtime
-    ) -> None:
-        self.entries = dict(state.entries)
-        self._known = frozenset(state.entries)
-        self._revision = state.revision
-        self._store = store
-        self._record = record
-        self._runtime = runtime
-        self._batch: defaultdict[str, dict[str, Document]] = defaultdict(dict)
-        self._finishes: dict[str, _Finish] = {}
-        self._updated: list[str] = []
-        self._removed: tuple[str, ...] = ()
-        self._embedded = 0
-        self._deleted = 0
-
-    def report(self, unchanged: Sequence[str]) -> IndexReport:
-        """Return what the update has changed."""
-        return IndexReport(
-            tuple(source for source in self._updated if source not in self._known),
-            tuple(source for source in self._updated if source in self._known),
-            self._removed,
-            tuple(unchanged),
-            self._embedded,
-            self._deleted,
-        )
-
-    async def add(
-        self,
-        source: str,
-        fingerprint: str,
-        wanted: Mapping[str, Document],
-        batch_size: int,
-        *,
-        force: bool,
-    ) -> None:
-        """Let a source have the chunks *wanted*, by id; full batches are stored."""
-        stored = frozenset[str]() if force else self.entries.get(source, IndexEntry()).stored
-        new = [id for id in wanted if id not in stored]
-        for id in new:
-            self._batch[source][id] = wanted[id]
-            if sum(map(len, self._batch.values())) >= batch_size and id != new[-1]:
-                await self.flush()
-        self._finishes[source] = _Finish(fingerprint, frozenset(wanted))
-        if sum(map(len, self._batch.values())) >= batch_size:
-            await self.flush()
-
-    async def flush(self) -> None:
-        """Store the present batch, and delete old chunks of the sources that it completes."""
-        batch, self._batch = self._batch, defaultdict(dict)
-        finishes, self._finishes = self._finishes, {}
-        if batch or finishes:
-            await self._announce(batch, finishes)
-            chunks = [
-                replace(chunk, id=id) for several in batch.values() for id, chunk in several.items()
-            ]
-            await self._store.put(chunks, self._runtime)
-            self._embedded += len(chunks)
-            await self._complete(batch, finishes)
-
-    async def _announce(
-        self, batch: Mapping[str, Mapping[str, Document]], finishes: Mapping[str, _Finish]
-    ) -> None:
-        """Record which chunks may be added to the store or deleted from now on."""
-        changes = {}
-        for source, entry in self._entries_of([*batch, *finishes]):
-            finish = finishes.get(source)
-            certain = entry.stored if finish is None else entry.stored & finish.wanted
-            uncertain = (entry.stored - certain) | entry.pending | batch.get(source, {}).keys()
-            changes[source] = IndexEntry("", certain, uncertain)
-        await self._save(changes)
-
-    async def _complete(
-        self, batch: Mapping[str, Mapping[str, Document]], finishes: Mapping[str, _Finish]
-    ) -> None:
-        """Delete old chunks of completed sources, and record what is in the store."""
-        changes: dict[str, IndexEntry] = {}
-        old: list[str] = []
-        for source, entry in self._entries_of([*batch, *finishes]):
-            finish = finishes.get(source)
-            if finish is None:
-                new = frozenset(batch[source])
-                changes[source] = IndexEntry("", entry.stored | new, entry.pending - new)
-            else:
-                old += (entry.stored | entry.pending) - finish.wanted
-                changes[source] = IndexEntry(finish.fingerprint, finish.wanted)
-        await self._delete(old)
-        await self._save(changes)
-        self._updated += finishes
-
-    async def remove(self, sources: Sequence[str]) -> None:
-        """Delete all chunks of *sources*."""
-        ids = {source: each.stored | each.pending for source, each in self._entries_of(sources)}
-        await self._save({source: IndexEntry(pending=each) for source, each in ids.items()})
-        await self._delete([id for each in ids.values() for id in each])
-        await self._save(dict.fromkeys(sources))
-        self._removed = tuple(sources)
-
-    def _entries_of(self, sources: Iterable[str]) -> Iterator[tuple[str, IndexEntry]]:
-        for source in dict.fromkeys(sources):
-            yield source, self.entries.get(source, IndexEntry())
-
-    async def _delete(self, ids: Sequence[str]) -> None:
-        for several in _batches(ids, _REMOVED_AT_ONCE):
-            self._deleted += await self._store.remove(several, None, self._runtime)
-
-    async def _save(self, changes: Mapping[str, IndexEntry | None]) -> None:
-        if not changes:
-            return
-        await self._record.save(changes, self._revision, self._runtime)
-        self._revision += 1
-        for source, entry in changes.items():
-            if entry is None:
-                del self.entries[source]
-            else:
-                self.entries[source] = entry
+        return {self._id(source, chunk): chunk for chunk in checked if chunk.text.strip()}
 
 
 def _by_source(documents: Iterable[Document]) -> dict[str, list[Document]]:
@@ -382,9 +248,3 @@ def _key(splitter: Splitter | None) -> str:
 
 def _hash(value: object) -> str:
     return digest(json.dumps(value).decode())
-
-
-def _batches(ids: Sequence[str], size: int) -> Iterator[list[str]]:
-    rest = iter(ids)
-    while several := list(islice(rest, size)):
-        yield several

@@ -18,7 +18,10 @@ from chatclient.retrieval.ingestion.splitter import (
 from chatclient.retrieval.ingestion.text import fitted, splitters
 from chatclient.retrieval.vector_store.store import Document
 
-_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*\n)*?---[ \t]*(?:\r?\n|\Z)")
+# It begins with a key, or is empty; text between two thematic breaks is content.
+_FRONT_MATTER = re.compile(
+    r"---[ \t]*\r?\n(?=[\w\"'][^\n:]*:\s|---)(?:.*\n)*?---[ \t]*(?:\r?\n|\Z)"
+)
 
 _Piece = tuple[int, int, str | None]
 """The offsets of a chunk, and its text if it is not what stands in the document."""

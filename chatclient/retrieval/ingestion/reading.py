@@ -67,7 +67,7 @@ class ReadLimits:
 _DEFAULT_LIMITS = ReadLimits()
 
 OnReadError = Callable[[DocumentReadError], object]
-"""Called with the error of a file that is left out."""
+"""Called with the error of a file that is left out; a coroutine function is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class _Reading:
             except DocumentReadError as error:
                 if self.on_error is None:
                     raise
-                self.on_error(error)
+                await runtime.awaited(self.on_error(error))
         return documents
 
     def _listed(self, paths: tuple[str | Path, ...]) -> list[Path]:
@@ -127,13 +127,16 @@ class _Reading:
                 raise DocumentReadError(msg, source=path.as_posix())
             yield path
             return
-        root = path.resolve()
+        root = os.path.realpath(path)
         empty = True
         for directory, directories, names in os.walk(path, onerror=_raise_read_error):
             directories[:] = sorted(each for each in directories if not each.startswith("."))
             for name in sorted(names):
                 file = Path(directory, name)
-                if self._is_chosen(file, path) and file.resolve().is_relative_to(root):
+                # Unlike `resolve`, `realpath` takes links to themselves.
+                if self._is_chosen(file, path) and Path(os.path.realpath(file)).is_relative_to(
+                    root
+                ):
                     empty = False
                     yield file
         if empty:
@@ -151,11 +154,10 @@ class _Reading:
             contents = [*self._contents(file, format)]
         except (UsageError, DocumentReadError):
             raise
-        except UnicodeError as error:
-            msg = f"{file} is not text in {self.encoding}; set encoding="
-            raise DocumentReadError(msg, source=source) from error
         except Exception as error:  # each library has errors of its own
             msg = f"{file} cannot be read as {format}: {str(error) or type(error).__name__}"
+            if isinstance(error, UnicodeError) and format in _TEXT:
+                msg = f"{file} is not text in {self.encoding}; set encoding="
             raise DocumentReadError(msg, source=source) from error
         if not any(text.strip() for text, _ in contents):
             _log.warning("document without text", source=source)
@@ -217,7 +219,7 @@ def read_documents(
         pattern: Which files of a directory are read, by their path in it: `*.md`, `guides/*`. A
             star stands for any characters, including `/`.
         limits: The limits for size and number of files.
-        encoding: The encoding of text files.
+        encoding: The encoding of text files. That of CSV files is UTF-8, or guessed.
         on_error: Called if a file cannot be read, which is then left out; default: an error. An
             index that is updated with the rest needs the names of these files as `keep`.
         cache: Keeps converted files for the next time.

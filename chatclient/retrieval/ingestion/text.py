@@ -38,17 +38,22 @@ class IndexedSplitter(Protocol):
         ...
 
 
-def fitted(create: Callable[..., IndexedSplitter], limit: ChunkLimit) -> IndexedSplitter:
+def fitted(
+    create: Callable[..., IndexedSplitter], limit: ChunkLimit, overlap: int = 0
+) -> IndexedSplitter:
     """Return a splitter of the library for *limit*.
 
     Args:
         create: Creates it for a function that returns the size of a text, and a maximum.
         limit: The limit.
+        overlap: How much of a chunk the next one may repeat.
     """
     # The library may exceed the maximum by what each text has in addition, such as the tokens that
     # a model adds.
     extra = limit.size("")
-    return create(lambda text: limit.size(text) - extra, max(limit.maximum - extra, 1))
+    maximum = max(limit.maximum - extra, 1)
+    settings = {"overlap": min(overlap, maximum - 1)} if overlap else {}
+    return create(lambda text: limit.size(text) - extra, maximum, **settings)
 
 
 def chunks_of(document: Document, splitter: IndexedSplitter) -> list[Document]:
@@ -82,8 +87,7 @@ class SentenceSplitter(DocumentSplitter):
             msg = f"overlap must be less than the limit, {self._limit.key}, not {overlap}"
             raise UsageError(msg)
         self._overlap = overlap
-        kind = splitters().TextSplitter
-        self._create = partial(kind.from_callback, overlap=overlap)
+        self._library = splitters()
 
     @property
     def key(self) -> str:
@@ -92,7 +96,8 @@ class SentenceSplitter(DocumentSplitter):
 
     def split(self, document: Document) -> list[Document]:
         """Return the chunks of *document*."""
-        return chunks_of(document, fitted(self._create, self._limit))
+        create = self._library.TextSplitter.from_callback
+        return chunks_of(document, fitted(create, self._limit, self._overlap))
 
 
 class CodeSplitter(DocumentSplitter):

@@ -124,3 +124,15 @@ def test_outputs_of_other_types_are_failures() -> None:
     }
     assert any("relevant" in message for message in messages)
     assert any("the output of a task must be a" in message for message in messages)
+
+
+@pytest.mark.parametrize("output", ["It opens at nine.", ["zoo-1"]])
+def test_metrics_of_an_output_without_documents(output: object) -> None:
+    """Texts instead of documents are a failure and not a score of 0."""
+    dataset = pydantic_evals_dataset("zoo", CASES[:1], [RetrievalMetrics()])
+
+    report = asyncio.run(dataset.evaluate(lambda question: output, progress=False))
+
+    [case] = report.cases
+    assert case.scores == {}
+    assert "return documents or a ChatClientResponse" in case.evaluator_failures[0].error_message

@@ -105,7 +105,7 @@ def test_report_on_a_retriever(retriever_report: Evaluate) -> None:
         "recall    0.500",
         "mrr       0.500",
         "ndcg      0.500",
-        "1 cases did not pass:",
+        "1 of 2 cases did not pass:",
         "'Who feeds the lions?': found nothing; relevant: zoo-2",
     ]
 
@@ -223,6 +223,7 @@ def test_programming_errors_are_raised(answers_report: Evaluate) -> None:
     [
         ({"cases": []}, UsageError, "at least one case"),
         ({"cases": ["q"]}, WrongTypeError, "a case must be a RetrievalCase"),
+        ({"cases": CASES[0]}, WrongTypeError, "put a single one into a list"),
         ({"k": 0}, UsageError, "k must be at least 1"),
         ({"document_id": "source"}, UsageError, "document_id"),
         ({"evaluators": [1]}, WrongTypeError, "name them"),
@@ -233,6 +234,13 @@ def test_invalid_evaluations(settings: Any, error: type[Exception], message: str
     """Wrong arguments raise before anything is asked."""
     with pytest.raises(error, match=message):
         evaluate_answers(ChatClient.create, **{"cases": CASES, **settings})  # type: ignore[arg-type]
+
+
+def test_ids_that_are_no_texts() -> None:
+    """A number is never equal to an id in a case, so it is an error and not a score of 0."""
+    retriever = KeywordDocumentRetriever(DOCUMENTS)
+    with pytest.raises(WrongTypeError, match="ids in cases are texts"):
+        evaluate_retriever(retriever, CASES, document_id=lambda document: 5)  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize(
