@@ -85,6 +85,11 @@ class PendingTurn:
     def __post_init__(self) -> None:
         freeze_fields(self, "calls", "agents", "notes")
 
+    @property
+    def external_calls(self) -> tuple[str, ...]:
+        """The ids of the calls that wait for a result from elsewhere, not for an approval."""
+        return tuple(self.notes.get(EXTERNAL_CALLS, ()))
+
     def to_decide(self) -> dict[str, ToolCall]:
         """Return the calls that need a decision, by the ids for decisions.
 

@@ -35,7 +35,6 @@ from chatclient.chat.response import ChatResponse
 from chatclient.chat.ui_events import UiData, UiState
 from chatclient.services.web.ag_ui_messages import ag_ui_messages, tool_message_id
 from chatclient.services.web.ai_sdk_stream import json_or_text
-from chatclient.services.web.external_calls import external_calls_in
 from chatclient.services.web.part_reader import PartReader
 from chatclient.services.web.parts import (
     BlockBegun,
@@ -196,7 +195,7 @@ def _call_event(
 def _outcome(turn: PendingTurn | None) -> RunFinishedSuccessOutcome | RunFinishedInterruptOutcome:
     if turn is None:
         return RunFinishedSuccessOutcome()
-    external = external_calls_in(turn)
+    external = turn.external_calls
     interrupts = [
         Interrupt(
             id=id,

@@ -7,7 +7,6 @@ from chatclient._internal.json import dumps, loads
 from chatclient.chat.messages import ToolCall, ToolResponse
 from chatclient.chat.response import FinishReason
 from chatclient.chat.ui_events import UiData, UiState
-from chatclient.services.web.external_calls import external_calls_in
 from chatclient.services.web.part_reader import PartReader
 from chatclient.services.web.parts import (
     BlockBegun,
@@ -202,7 +201,7 @@ def _revised(text: str) -> Iterator[Chunk]:
 
 def _approvals(turn: PendingTurn) -> Iterator[Chunk]:
     """Yield a request for each call that waits for approval; the frontend runs the others."""
-    external = external_calls_in(turn)
+    external = turn.external_calls
     for id in turn.to_decide():
         if id not in external:
             yield {"type": "tool-approval-request", "approvalId": id, "toolCallId": id}

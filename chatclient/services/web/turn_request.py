@@ -11,7 +11,6 @@ from chatclient.client.request import ChatClientRequestSpec
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import repair_conversation
 from chatclient.memory.sessions.chat_memory import SessionChatMemory
-from chatclient.services.web.external_calls import external_calls_in
 from chatclient.services.web.incoming import Incoming, InvalidInputError
 from chatclient.tools.execution.approval import Decision
 from chatclient.tools.pending_turn import PendingTurn
@@ -71,7 +70,7 @@ def decisions_in(incoming: Incoming, turn: PendingTurn) -> dict[str, Decision]:
     Raises:
         InvalidInputError: A decision is missing.
     """
-    external = external_calls_in(turn)
+    external = turn.external_calls
     decisions = {
         id: found[id]
         for id in turn.to_decide()
