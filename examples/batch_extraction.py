@@ -18,8 +18,7 @@ from typing import Self
 
 from pydantic import BaseModel, model_validator
 
-from chatclient import BatchResult, ChatClient, ChatModel, Usage
-from chatclient.errors import EntityError
+from chatclient import ChatClient, ChatModel, Usage
 
 
 class Item(BaseModel):
@@ -57,14 +56,6 @@ def read_texts(source: Path) -> dict[str, str]:
     return {row["id"]: row["text"] for row in rows}
 
 
-def usage_of(result: BatchResult[Invoice]) -> Usage:
-    """Return what a request used; an answer that is no valid invoice has to be paid, too."""
-    response = result.response
-    if isinstance(result.error, EntityError):
-        response = result.error.response
-    return response.usage if response else Usage()
-
-
 def cost_of(usage: Usage) -> str:
     """Return the cost as text; a question mark if the price of the model is unknown."""
     return "?" if usage.cost is None else str(usage.cost)
@@ -91,7 +82,7 @@ def main(arguments: list[str], model: ChatModel | None = None) -> int:
         batch = client.batch(read_texts(source), Invoice, journal=journal, concurrency=4)
         for done, result in enumerate(batch, 1):
             print(f"{done} of {batch.progress.total}: {result.key}")
-            usage = usage_of(result)
+            usage = result.usage  # also that of answers that are no valid invoices
             used += usage
             row = {"id": result.key, "tokens": usage.total_tokens, "cost": cost_of(usage)}
             if result.value is None:

@@ -19,12 +19,12 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
 from chatclient._internal.checks import check_number
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.model import PromptLike
-from chatclient.chat.response import ChatResponse
+from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
 from chatclient.client.batch_journal import BatchJournal
 from chatclient.client.batch_queue import BatchQueue
 from chatclient.client.pipeline import Pipeline
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.errors import UsageError
+from chatclient.errors import EntityError, UsageError
 from chatclient.structured.converters import StructuredOutputConverter, converter_of
 from chatclient.structured.output import entity_in
 
@@ -72,6 +72,13 @@ class BatchResult(Generic[T]):
     value: T | None
     response: ChatResponse | None
     error: Exception | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """The token usage, also of an answer that could not be converted; else zero."""
+        answered = self.error if isinstance(self.error, EntityError) else self
+        response: ChatResponse | None = answered.response
+        return NO_USAGE if response is None else response.usage
 
     def unwrap(self) -> T:
         """Return the value, or raise the error."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from chatclient import Batch, BatchResult, ChatClient, Prompt
+from chatclient import Batch, BatchResult, ChatClient, Prompt, Usage
 from chatclient.errors import EntityError, UsageError
 from chatclient.testing import ScriptedModel
 from tests.support.paths import ROOT
@@ -46,6 +46,7 @@ async def test_results_and_errors(blocking: bool) -> None:
     assert results["c"].response is not None
     with pytest.raises(RuntimeError, match="no"):
         results["b"].unwrap()
+    assert results["b"].usage == Usage()
     assert (batch.progress.total, batch.progress.finished, batch.progress.failed) == (3, 3, 1)
 
 
@@ -95,6 +96,7 @@ async def test_entities_are_restored_from_the_journal(blocking: bool, tmp_path: 
     )
     assert results["0"].value == City(name="Rome")
     assert isinstance(results["1"].error, EntityError)
+    assert [results[key].usage.total_tokens for key in "01"] == [15, 15]
 
     second = ScriptedModel('{"name": "Oslo"}')
     client = ChatClient.create(second)
