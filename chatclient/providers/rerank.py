@@ -1,9 +1,10 @@
 """Rerank models of Cohere, Jina, and servers with the same API."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Unpack
+from types import MappingProxyType
+from typing import Any, ClassVar, Unpack
 
 from chatclient._internal.checks import check_model_name
 from chatclient._internal.json import dumps
@@ -22,7 +23,28 @@ _COHERE_URL = "https://api.cohere.com/v2"
 _JINA_URL = "https://api.jina.ai/v1"
 
 
-class CohereRerankModel(HttpModel, RerankModel):
+class _HttpRerankModel(HttpModel, RerankModel):
+    """A rerank model of an API with `POST /rerank`; subclasses set the options."""
+
+    _fields: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {}
+    )  # of each request, unless the options have others
+    _options: RerankOptions
+
+    @property
+    def options(self) -> RerankOptions:
+        """The default options."""
+        return self._options
+
+    async def score_batch(self, query: str, texts: Sequence[str], runtime: Runtime) -> list[float]:
+        """Return the relevance of each of *texts*, in their order."""
+        fields = {**self._fields, **self._options.extra}
+        body = {"model": self.name, "query": query, "documents": texts, **fields}
+        decode = _decoder(self._http.provider, len(texts))
+        return await self._http.post(runtime, "/rerank", dumps(body), decode)
+
+
+class CohereRerankModel(_HttpRerankModel):
     """A rerank model of Cohere's API (version 2).
 
     Scores are between 0 and 1. Long texts are truncated by Cohere; set the number of tokens with
@@ -59,19 +81,8 @@ class CohereRerankModel(HttpModel, RerankModel):
         http.setdefault("timeout", 60.0)
         self._http = HttpSettings(**http).connect("cohere", url, key)
 
-    @property
-    def options(self) -> RerankOptions:
-        """The default options."""
-        return self._options
 
-    async def score_batch(self, query: str, texts: Sequence[str], runtime: Runtime) -> list[float]:
-        """Return the relevance of each of *texts*, in their order."""
-        body = {"model": self.name, "query": query, "documents": texts, **self._options.extra}
-        decode = _decoder(self._http.provider, len(texts))
-        return await self._http.post(runtime, "/rerank", dumps(body), decode)
-
-
-class JinaRerankModel(HttpModel, RerankModel):
+class JinaRerankModel(_HttpRerankModel):
     """A rerank model of Jina's API, or of a server with the same API.
 
     Such servers are vLLM, llama.cpp (with `--reranking`), Infinity and LiteLLM; they need no key.
@@ -89,6 +100,8 @@ class JinaRerankModel(HttpModel, RerankModel):
         UsageError: The key is missing, *base_url* is not an HTTP URL, or *model* is blank.
     """
 
+    _fields = MappingProxyType({"return_documents": False})
+
     def __init__(
         self,
         model: str = "jina-reranker-v2-base-multilingual",
@@ -103,18 +116,6 @@ class JinaRerankModel(HttpModel, RerankModel):
         key = key_source(api_key, "JINA_API_KEY", required_by="Jina" if url == _JINA_URL else "")
         http.setdefault("timeout", 60.0)
         self._http = HttpSettings(**http).connect("jina", url, key)
-
-    @property
-    def options(self) -> RerankOptions:
-        """The default options."""
-        return self._options
-
-    async def score_batch(self, query: str, texts: Sequence[str], runtime: Runtime) -> list[float]:
-        """Return the relevance of each of *texts*, in their order."""
-        fields = {"return_documents": False, **self._options.extra}
-        body = {"model": self.name, "query": query, "documents": texts, **fields}
-        decode = _decoder(self._http.provider, len(texts))
-        return await self._http.post(runtime, "/rerank", dumps(body), decode)
 
 
 def _with_model(model: str, options: RerankOptions) -> RerankOptions:

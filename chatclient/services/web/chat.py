@@ -107,7 +107,6 @@ class WebChat:
     trail: bool = False
     max_body_bytes: int = 20_000_000
     keep_alive_seconds: float = 15.0
-
     queue: str | None = None
     _turns: Turns = field(init=False, repr=False)
 
