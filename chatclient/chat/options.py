@@ -106,7 +106,8 @@ class ChatOptions:
         tool_context: Values for the tools, not sent to the model.
         internal_tool_execution_enabled: If False, tool calls are returned unexecuted.
         extra: Fields of the provider's request that this library does not model. Objects are merged
-            with those that are sent (those of another `type` replace them), and tools are appended.
+            with those that are sent (those of another `type` replace them); tools, messages and
+            system texts are appended.
         unset: The names of options whose inherited values do not apply.
         defaults: The names of options that are defaults of a client or a model; see `as_defaults`.
 

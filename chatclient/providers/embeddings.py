@@ -23,6 +23,7 @@ from chatclient.providers.http.url import first_url
 from chatclient.providers.ollama import model as ollama
 from chatclient.providers.openai.chat import connect, openai_url
 from chatclient.providers.wire.fields import MALFORMED, parse_object
+from chatclient.providers.wire.request_body import merge_extra
 from chatclient.runtime.runtime import Runtime
 
 
@@ -161,7 +162,7 @@ def _with_model(model: str, options: EmbeddingOptions) -> EmbeddingOptions:
 
 def _body(options: EmbeddingOptions, dimensions: str, texts: dict[str, Any]) -> dict[str, Any]:
     size = {} if options.dimensions is None else {dimensions: options.dimensions}
-    return {"model": options.model, **texts, **size, **options.extra}
+    return merge_extra({"model": options.model, **texts, **size}, options.extra)
 
 
 def _decoder(provider: str, field: str, key: str = "") -> Callable[[HttpAnswer], list[Vector]]:

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Unpack
 
 from chatclient._internal.checks import check_model_name
-from chatclient._internal.json import dumps
 from chatclient.chat.rerank import NO_RERANK_OPTIONS, RerankModel, RerankOptions
 from chatclient.errors import InvalidResponseError
 from chatclient.providers.http.auth import Key, key_source
@@ -17,6 +16,7 @@ from chatclient.providers.http.model import HttpModel
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
 from chatclient.providers.http.url import first_url
 from chatclient.providers.wire.fields import MALFORMED
+from chatclient.providers.wire.request_body import RequestHead
 from chatclient.runtime.runtime import Runtime
 
 _COHERE_URL = "https://api.cohere.com/v2"
@@ -38,10 +38,10 @@ class _HttpRerankModel(HttpModel, RerankModel):
 
     async def score_batch(self, query: str, texts: Sequence[str], runtime: Runtime) -> list[float]:
         """Return the relevance of each of *texts*, in their order."""
-        fields = {**self._fields, **self._options.extra}
-        body = {"model": self.name, "query": query, "documents": texts, **fields}
+        fields = {"model": self.name, "query": query, "documents": texts, **self._fields}
+        body = RequestHead(fields, self._options.extra).body()
         decode = _decoder(self._http.provider, len(texts))
-        return await self._http.post(runtime, "/rerank", dumps(body), decode)
+        return await self._http.post(runtime, "/rerank", body, decode)
 
 
 class CohereRerankModel(_HttpRerankModel):

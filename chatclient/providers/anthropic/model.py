@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, Unpack
 
 from chatclient._internal.checks import check_number
 from chatclient._internal.frozen import EMPTY
-from chatclient._internal.json import dumps
 from chatclient.chat.batch_api import BatchApi, SendItem
 from chatclient.chat.message_merging import with_user_message
 from chatclient.chat.messages import AssistantMessage, Message
@@ -59,6 +58,7 @@ from chatclient.providers.http.settings import HttpOptions, HttpSettings
 from chatclient.providers.http.url import first_url
 from chatclient.providers.wire.cache_control import limit_breakpoints
 from chatclient.providers.wire.json_cache import EncodedOptions
+from chatclient.providers.wire.request_body import RequestHead
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import RenamedArguments
 from chatclient.providers.wire.server_tools import has_encoder, server_tools_in
@@ -158,7 +158,7 @@ class AnthropicChatModel(HttpModel, ChatModel):
         )
         # The application's headers may already contain beta features.
         self._betas = tuple(filter(None, [headers.get(_BETA)]))
-        self._head_cache: EncodedOptions[bytes] = EncodedOptions()
+        self._head_cache: EncodedOptions[RequestHead] = EncodedOptions()
         self._last = _LastConversation((), self._dialect, EncodedConversation())
         self._renamed = RenamedArguments(ANTHROPIC_RULES)
 
@@ -229,17 +229,15 @@ class AnthropicChatModel(HttpModel, ChatModel):
         messages = self._renamed.sent(prompt.messages, prompt.options)
         messages = with_user_message(messages)
         conversation = self._conversation(messages, self._dialect_for(prompt.options))
-        system = b""
-        if conversation.system:
-            system = b',"system":[%b]' % with_cache_control(conversation.system, prompt.options)
-        head = head[:-1] + system
-        return b'%b,"messages":[%b]}' % (head, limit_breakpoints(conversation.messages(), head))
+        system = with_cache_control(conversation.system, prompt.options)
+        turns = limit_breakpoints(conversation.messages(), head.wire + system)
+        fields = {"system": b"[%b]" % system} if system else {}
+        return head.body({**fields, "messages": b"[%b]" % turns})
 
-    def _head(self, options: ChatOptions, *, streaming: bool) -> bytes:
-        """Return the request body without messages and system text."""
+    def _head(self, options: ChatOptions, *, streaming: bool) -> RequestHead:
         if self._dialect is ANTHROPIC:
             check_enforceable(options.output_schema)
-        return dumps(self._fields(options, streaming=streaming))
+        return RequestHead(self._fields(options, streaming=streaming), options.extra)
 
     def _fields(self, options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
         return encode_options(options, streaming=streaming)

@@ -18,7 +18,7 @@ from chatclient.providers.anthropic.reasoning import (
 )
 from chatclient.providers.anthropic.server_tools import SERVER_TOOLS, mcp_servers
 from chatclient.providers.wire.common_options import CommonOptions, field, lacking
-from chatclient.providers.wire.fields import merge_extra, option_fields
+from chatclient.providers.wire.fields import option_fields
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
 from chatclient.providers.wire.server_tools import deferred_tools, with_server_tools
@@ -147,7 +147,7 @@ COMMON_OPTIONS = CommonOptions(
 
 
 def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
-    """Return the request body without messages and system text."""
+    """Return the fields of a request that its options determine."""
     servers, deferred = mcp_servers(options), deferred_tools(options, SERVER_TOOLS)
     options = with_server_tools(options, COMMON_OPTIONS.provider, SERVER_TOOLS)
     options = COMMON_OPTIONS.settle(options)
@@ -167,7 +167,7 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
         "stream": streaming,
     }
     body.update({name: value for name, value in fields.items() if value})
-    return merge_extra(body, options.extra)
+    return body
 
 
 def _server_tools(options: ChatOptions) -> Sequence[Mapping[str, Any]]:
@@ -207,7 +207,7 @@ def with_cache_control(system: bytes, options: ChatOptions) -> bytes:
     """Return *system* blocks with a cache breakpoint in the last, if *options* request it."""
     # The message may already have a breakpoint. Quotes in texts are escaped, so only fields match.
     has_breakpoint = b'"cache_control":' in system[system.rfind(b'{"type":"text"') :]
-    if options.cache in (None, "tools") or has_breakpoint:
+    if not system or options.cache in (None, "tools") or has_breakpoint:
         return system
     return b'%b,"cache_control":%b}' % (system[:-1], dumps(_cache_control(options)))
 

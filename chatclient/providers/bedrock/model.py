@@ -39,6 +39,7 @@ from chatclient.providers.http.reader import EventReader, join_stream
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
 from chatclient.providers.http.url import first_url
 from chatclient.providers.wire.json_cache import EncodedOptions
+from chatclient.providers.wire.request_body import RequestHead
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import RenamedArguments
 from chatclient.runtime.runtime import Runtime
@@ -92,7 +93,7 @@ class BedrockChatModel(HttpModel, ChatModel):
             url = url or endpoint_of(session, region)
             sign = None if key else signer(session, region)
         self._http = HttpSettings(**http).connect(PROVIDER, url, key, sign=sign)
-        self._head_cache: EncodedOptions[bytes] = EncodedOptions()
+        self._head_cache: EncodedOptions[RequestHead] = EncodedOptions()
         self._renamed = RenamedArguments(ANTHROPIC_RULES)
 
     @property
@@ -134,20 +135,17 @@ class BedrockChatModel(HttpModel, ChatModel):
         turns = sent.messages()
         if cached == "conversation" and sent.role == "user":
             turns = b"%b,%b]}" % (turns.removesuffix(b"]}"), _CACHE_POINT)
-        fields = [b'"messages":[%b]' % turns]
+        fields = {"messages": b"[%b]" % turns}
         if sent.system:
             point = b"," + _CACHE_POINT if cached in ("system", "conversation") else b""
-            fields.append(b'"system":[%b%b]' % (sent.system, point))
+            fields["system"] = b"[%b%b]" % (sent.system, point)
         if tools := encode_tools(prompt.options, prompt.messages):
-            fields.append(b'"toolConfig":%b' % dumps(tools))
-        if head := self._head_cache.get(prompt.options, _head):
-            fields.append(head)
-        return b"{%b}" % b",".join(fields)
+            fields["toolConfig"] = dumps(tools)
+        return self._head_cache.get(prompt.options, _head).body(fields)
 
 
-def _head(options: ChatOptions, **_: bool) -> bytes:
-    """Return the fields of a request that do not depend on its messages."""
-    return dumps(encode_options(options))[1:-1]
+def _head(options: ChatOptions, **_: bool) -> RequestHead:
+    return RequestHead(encode_options(options), options.extra)
 
 
 def _decode(answer: HttpAnswer) -> ChatResponse:

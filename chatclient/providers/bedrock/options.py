@@ -19,7 +19,8 @@ from chatclient.providers.wire.common_options import (
     is_off,
     lacking,
 )
-from chatclient.providers.wire.fields import merge_extra, valid_tool_name
+from chatclient.providers.wire.fields import valid_tool_name
+from chatclient.providers.wire.request_body import merge_extra
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
 
@@ -105,7 +106,7 @@ COMMON_OPTIONS = CommonOptions(
 
 
 def encode_options(options: ChatOptions) -> dict[str, Any]:
-    """Return the request body without messages, system text and tools."""
+    """Return the fields of a request that its options alone determine."""
     options = COMMON_OPTIONS.settle(options)
     body = COMMON_OPTIONS.encode(options)
     fields = body.pop("additionalModelRequestFields", {})
@@ -119,7 +120,7 @@ def encode_options(options: ChatOptions) -> dict[str, Any]:
         "outputConfig": _output_config(options),
     }
     body.update({name: value for name, value in more.items() if value})
-    return merge_extra(body, options.extra)
+    return body
 
 
 def thinking_in(options: ChatOptions) -> Mapping[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any, Unpack
 from urllib.parse import quote
 
 from chatclient._internal.checks import check_number
-from chatclient._internal.json import dumps
 from chatclient.chat.batch_api import BatchApi, SendItem
 from chatclient.chat.message_merging import with_user_message
 from chatclient.chat.model import ChatModel, OutputMode
@@ -37,6 +36,7 @@ from chatclient.providers.http.reader import Chunk, decode_body, with_listener
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
 from chatclient.providers.http.url import first_url
 from chatclient.providers.wire.json_cache import EncodedOptions
+from chatclient.providers.wire.request_body import RequestHead
 from chatclient.providers.wire.sendable_schemas import GEMINI_RULES
 from chatclient.providers.wire.sendable_tools import RenamedArguments
 from chatclient.providers.wire.server_tools import has_encoder
@@ -131,7 +131,7 @@ class GeminiChatModel(HttpModel, ChatModel):
         base_url = first_url(base_url, BASE_URL)
         self._options = model_options(GeminiChatOptions, model, options)
         self._http = connect(base_url, api_key, http)
-        self._head_cache: EncodedOptions[bytes] = EncodedOptions()
+        self._head_cache: EncodedOptions[RequestHead] = EncodedOptions()
         self._conversation = EncodedConversation()
         self._renamed = RenamedArguments(GEMINI_RULES)
 
@@ -181,16 +181,13 @@ class GeminiChatModel(HttpModel, ChatModel):
         dialect = dialect_of(prompt.options.model or self.name)
         messages = with_user_message(self._renamed.sent(prompt.messages, prompt.options))
         self._conversation = sent = self._conversation.continued(messages, dialect)
-        fields = [head] if head else []
-        if sent.system:
-            fields.append(b'"systemInstruction":{"parts":[%b]}' % sent.system)
-        fields.append(b'"contents":[%b]' % sent.contents)
-        return b"{%b}" % b",".join(fields)
+        system = {"systemInstruction": b'{"parts":[%b]}' % sent.system} if sent.system else {}
+        return head.body({**system, "contents": b"[%b]" % sent.contents})
 
 
-def _head(options: ChatOptions, **_: bool) -> bytes:
-    """Return the fields of a request without messages; streaming is part of the path."""
-    return dumps(encode_options(options))[1:-1]
+def _head(options: ChatOptions, **_: bool) -> RequestHead:
+    # Streaming is part of the path.
+    return RequestHead(encode_options(options), options.extra)
 
 
 def _decode(answer: HttpAnswer) -> ChatResponse:

@@ -17,7 +17,7 @@ from chatclient.providers.wire.common_options import (
     is_off,
     lacking,
 )
-from chatclient.providers.wire.fields import merge_extra, option_fields
+from chatclient.providers.wire.fields import option_fields
 from chatclient.providers.wire.sendable_schemas import GEMINI_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
 from chatclient.providers.wire.server_tools import with_server_tools
@@ -123,7 +123,7 @@ _THINKING = {
 
 
 def encode_options(options: ChatOptions) -> dict[str, Any]:
-    """Return the request body without messages."""
+    """Return the fields of a request that its options determine."""
     offered = options.tool_callbacks
     options = with_server_tools(options, COMMON_OPTIONS.provider, SERVER_TOOLS)
     has_both = options.tool_callbacks is not offered and bool(options.tool_callbacks)
@@ -149,7 +149,7 @@ def encode_options(options: ChatOptions) -> dict[str, Any]:
             **body.get("toolConfig", {}),
             "includeServerSideToolInvocations": True,
         }
-    return merge_extra(body, options.extra)
+    return body
 
 
 def _tools(options: ChatOptions) -> dict[str, Any]:

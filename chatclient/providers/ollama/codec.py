@@ -45,7 +45,6 @@ from chatclient.providers.wire.fields import (
     arguments_object,
     dump_arguments,
     int_field,
-    merge_extra,
     option_fields,
     other_fields,
     text_field,
@@ -106,7 +105,7 @@ COMMON_OPTIONS = CommonOptions(
 
 
 def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
-    """Return the request body without messages."""
+    """Return the fields of a request that its options determine."""
     options = COMMON_OPTIONS.settle(with_server_tools(options, COMMON_OPTIONS.provider))
     body = COMMON_OPTIONS.encode(options) | option_fields(options, _SAME_NAME)
     body["stream"] = streaming  # its default is true
@@ -121,7 +120,7 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
         body["format"] = output_format
     if options.tool_callbacks and options.tool_choice != "none":
         body["tools"] = [_tool(each) for each in sendable_definitions(options, OLLAMA_RULES)]
-    return merge_extra(body, options.extra)
+    return body
 
 
 def _tool(definition: ToolDefinition) -> dict[str, Any]:

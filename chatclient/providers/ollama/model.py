@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from chatclient._internal.json import dumps
 from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
@@ -27,6 +26,7 @@ from chatclient.providers.ollama.codec import (
     encode_options,
 )
 from chatclient.providers.wire.json_cache import EncodedOptions, WireCache
+from chatclient.providers.wire.request_body import RequestHead
 from chatclient.runtime.runtime import Runtime
 
 _PATH = "/api/chat"
@@ -87,7 +87,7 @@ class OllamaChatModel(HttpModel, ChatModel):
     ) -> None:
         self._options = model_options(OllamaChatOptions, model, options)
         self._http = connect(base_url, api_key, http)
-        self._head_cache: EncodedOptions[bytes] = EncodedOptions()
+        self._head_cache: EncodedOptions[RequestHead] = EncodedOptions()
         self._message_cache = WireCache()
 
     @property
@@ -121,12 +121,11 @@ class OllamaChatModel(HttpModel, ChatModel):
         messages = self._message_cache.join(
             prompt.messages, PROVIDER, lambda message, _: encode_message(message)
         )
-        return b'%b,"messages":[%b]}' % (head[:-1], messages)
+        return head.body({"messages": b"[%b]" % messages})
 
 
-def _head(options: ChatOptions, *, streaming: bool) -> bytes:
-    """Return the request body without messages."""
-    return dumps(encode_options(options, streaming=streaming))
+def _head(options: ChatOptions, *, streaming: bool) -> RequestHead:
+    return RequestHead(encode_options(options, streaming=streaming), options.extra)
 
 
 def _decode(answer: HttpAnswer) -> ChatResponse:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Unpack
 
 from chatclient._internal.checks import check_type
-from chatclient._internal.json import dumps
 from chatclient.chat.batch_api import BatchApi, SendItem
 from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, model_options
@@ -37,6 +36,7 @@ from chatclient.providers.openai.efforts import reasons
 from chatclient.providers.openai.presets import dialect_at
 from chatclient.providers.wire.cache_control import limit_breakpoints, may_exceed_limit
 from chatclient.providers.wire.json_cache import EncodedOptions, WireCache
+from chatclient.providers.wire.request_body import RequestHead
 from chatclient.providers.wire.sendable_tools import RenamedArguments
 from chatclient.runtime.runtime import Runtime
 
@@ -134,7 +134,7 @@ class OpenAIChatModel(HttpModel, ChatModel):
         self._dialect = with_think_tags(dialect or dialect_for(base_url), enabled=think_tags)
         self._options = model_options(OpenAIChatOptions, model, options)
         self._http = connect(base_url, api_key, http, dialect=self._dialect, idempotent=True)
-        self._head_cache: EncodedOptions[tuple[bytes, Dialect]] = EncodedOptions()
+        self._head_cache: EncodedOptions[tuple[RequestHead, Dialect]] = EncodedOptions()
         self._message_cache = WireCache()
         self._renamed = RenamedArguments(self._dialect.tool_schemas)
 
@@ -200,13 +200,14 @@ class OpenAIChatModel(HttpModel, ChatModel):
         )
         if dialect.takes_cache_control and may_exceed_limit(prompt.messages):
             messages = limit_breakpoints(messages)
-        return b'%b,"messages":[%b]}' % (head[:-1], messages)
+        return head.body({"messages": b"[%b]" % messages})
 
-    def _head(self, options: ChatOptions, *, streaming: bool) -> tuple[bytes, Dialect]:
-        """Return the request body without messages, and the dialect of the messages."""
+    def _head(self, options: ChatOptions, *, streaming: bool) -> tuple[RequestHead, Dialect]:
+        """Return the fields that *options* determine, and the dialect of the messages."""
         role: SystemRole | None = getattr(options, "system_role", None)
         dialect = self._dialect if role is None else with_system_role(self._dialect, role)
-        return dumps(encode_options(options, dialect, streaming=streaming)), dialect
+        fields = encode_options(options, dialect, streaming=streaming)
+        return RequestHead(fields, options.extra), dialect
 
 
 def is_openai(base_url: str) -> bool:

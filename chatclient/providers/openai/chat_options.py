@@ -20,7 +20,7 @@ from chatclient.providers.wire.common_options import (
     is_off,
     lacking,
 )
-from chatclient.providers.wire.fields import merge_extra, option_fields
+from chatclient.providers.wire.fields import option_fields
 from chatclient.providers.wire.sendable_tools import sendable_definitions
 from chatclient.providers.wire.server_tools import with_server_tools
 
@@ -77,7 +77,7 @@ _OPTION_FIELDS = {
 
 
 def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -> dict[str, Any]:
-    """Return the request body without messages."""
+    """Return the fields of a request that its options determine."""
     common = common_options(dialect)
     options = common.settle(with_server_tools(options, dialect.provider))
     body = common.encode(options) | option_fields(options, _OPTION_FIELDS)
@@ -90,7 +90,7 @@ def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -
     body["stream"] = streaming  # some gateways stream by default
     if streaming and dialect.usage_in_stream:
         body["stream_options"] = {"include_usage": True}
-    return merge_extra(body, options.extra)
+    return body
 
 
 def _tools(options: ChatOptions, dialect: Dialect) -> dict[str, Any]:

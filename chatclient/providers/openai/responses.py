@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Unpack
 from urllib.parse import urlsplit
 
-from chatclient._internal.json import dumps
 from chatclient._internal.logging import described, get_logger
 from chatclient.chat.batch_api import BatchApi, SendItem
 from chatclient.chat.messages import Message
@@ -44,6 +43,7 @@ from chatclient.providers.openai.responses_options import (
 from chatclient.providers.openai.responses_stream import StreamDecoder
 from chatclient.providers.openai.server_tools import SERVER_TOOLS
 from chatclient.providers.wire.json_cache import EncodedOptions, WireCache
+from chatclient.providers.wire.request_body import RequestHead
 from chatclient.providers.wire.sendable_schemas import COMPATIBLE_RULES, OPENAI_RULES
 from chatclient.providers.wire.sendable_tools import RenamedArguments
 from chatclient.providers.wire.server_tools import has_encoder
@@ -151,7 +151,7 @@ class OpenAIResponsesChatModel(HttpModel, ChatModel):
         self._common = OPENAI_OPTIONS if is_openai(base_url) else COMPATIBLE_OPTIONS
         self._http = connect(base_url, api_key, http, idempotent=True)
         self._origin = PROVIDER if is_openai(base_url) else urlsplit(self._http.base_url).netloc
-        self._head_cache: EncodedOptions[tuple[bytes, EncodingSettings]] = EncodedOptions()
+        self._head_cache: EncodedOptions[tuple[RequestHead, EncodingSettings]] = EncodedOptions()
         self._message_cache = WireCache()
         self._rules = OPENAI_RULES if is_openai(base_url) else COMPATIBLE_RULES
         self._renamed = RenamedArguments(self._rules)
@@ -238,12 +238,14 @@ class OpenAIResponsesChatModel(HttpModel, ChatModel):
         settings = settings if reasoning else without_reasoning(settings)
         messages = self._renamed.sent(_new_messages(prompt), prompt.options)
         items = self._message_cache.join(messages, settings, encode_message)
-        return b'%b,"input":[%b]}' % (head[:-1], items)
+        return head.body({"input": b"[%b]" % items})
 
-    def _head(self, options: ChatOptions, *, streaming: bool) -> tuple[bytes, EncodingSettings]:
-        """Return the request body without input, and how the input is encoded."""
+    def _head(
+        self, options: ChatOptions, *, streaming: bool
+    ) -> tuple[RequestHead, EncodingSettings]:
+        """Return the fields that *options* determine, and how the input is encoded."""
         body = encode_options(options, streaming=streaming, common=self._common, rules=self._rules)
-        return dumps(body), encoding_settings(options, self._origin)
+        return RequestHead(body, options.extra), encoding_settings(options, self._origin)
 
 
 def _new_messages(prompt: Prompt) -> tuple[Message, ...]:

@@ -24,7 +24,7 @@ from chatclient.providers.wire.common_options import (
     field,
     lacking,
 )
-from chatclient.providers.wire.fields import merge_extra, option_fields
+from chatclient.providers.wire.fields import option_fields
 from chatclient.providers.wire.sendable_schemas import OPENAI_RULES, SchemaRules
 from chatclient.providers.wire.sendable_tools import sendable_definitions
 from chatclient.providers.wire.server_tools import deferred_tools, with_server_tools
@@ -117,7 +117,7 @@ def encode_options(
     common: CommonOptions = OPENAI_OPTIONS,
     rules: SchemaRules = OPENAI_RULES,
 ) -> dict[str, Any]:
-    """Return the request body without input."""
+    """Return the fields of a request that its options determine."""
     deferred = deferred_tools(options, SERVER_TOOLS)
     options = common.settle(with_server_tools(options, common.provider, SERVER_TOOLS))
     given = options.set_values()
@@ -133,7 +133,7 @@ def encode_options(
     tools = _tools(given, encoding_settings(options), sendable_definitions(options, rules))
     body |= _with_deferred(tools, deferred)
     body["stream"] = streaming  # some gateways stream by default
-    return merge_extra(body, options.extra)
+    return body
 
 
 def _is_stored(given: Mapping[str, Any]) -> bool:

@@ -24,23 +24,6 @@ def option_fields(
     }
 
 
-def merge_extra(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request body with the fields of *extra*, which override it.
-
-    Objects are merged field by field unless their `type` differs; `tools` are concatenated.
-    """
-    result = {**body, **extra}
-    for name in body.keys() & extra.keys():
-        value, added = body[name], extra[name]
-        if isinstance(value, Mapping) and isinstance(added, Mapping):
-            merged = {**value, **added}
-            if value.get("type", merged.get("type")) == merged.get("type"):
-                result[name] = merged
-        elif name == "tools":
-            result[name] = [*value, *added]
-    return result
-
-
 def parse_object(text: str | bytes) -> dict[str, Any] | None:
     """Return the JSON object in *text*, or None if it is not a JSON object."""
     try:

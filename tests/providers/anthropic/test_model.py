@@ -1038,7 +1038,6 @@ def test_option_fields() -> None:
         effort="low",
         user_id="u",
         service_tier="auto",
-        extra={"container": "c", "output_config": {"task_budget": 1}},
     ) == {
         "model": "m",
         "temperature": 0.5,
@@ -1047,10 +1046,9 @@ def test_option_fields() -> None:
         "max_tokens": 100,
         "stop_sequences": ("END",),
         "thinking": {"type": "adaptive"},
-        "output_config": {"effort": "low", "task_budget": 1},
+        "output_config": {"effort": "low"},
         "metadata": {"user_id": "u"},
         "service_tier": "auto",
-        "container": "c",
     }
 
 

@@ -722,7 +722,7 @@ ALL_OPTIONS = GeminiChatOptions(
     server_tools=({"googleSearch": {}},),
     response_modalities=("TEXT", "IMAGE"),
     labels={"team": "a"},
-    extra={"generationConfig": {"audioTimestamp": True}, "serviceTier": "flex"},
+    service_tier="flex",
 )
 ALL_FIELDS = {
     "generationConfig": {
@@ -737,7 +737,6 @@ ALL_FIELDS = {
         "candidateCount": 2,
         "responseModalities": ("TEXT", "IMAGE"),
         "thinkingConfig": {"thinkingBudget": 0, "includeThoughts": True},
-        "audioTimestamp": True,
     },
     "safetySettings": [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}],
     "cachedContent": "cachedContents/1",
@@ -748,7 +747,7 @@ ALL_FIELDS = {
 
 
 def test_option_fields() -> None:
-    """Options are sent in their fields; extra fields are merged."""
+    """Options are sent in their fields."""
     assert encode_options(ALL_OPTIONS) == ALL_FIELDS
 
 

@@ -476,7 +476,6 @@ ALL_OPTIONS = OllamaChatOptions(
     logprobs=True,
     top_logprobs=2,
     response_format="json",
-    extra={"truncate": False},
 )
 ALL_FIELDS = {
     "model": "m",
@@ -486,7 +485,6 @@ ALL_FIELDS = {
     "logprobs": True,
     "top_logprobs": 2,
     "format": "json",
-    "truncate": False,
     "options": {
         "temperature": 0.5,
         "top_p": 0.9,

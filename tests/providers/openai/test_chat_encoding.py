@@ -256,20 +256,6 @@ def test_schema_name(title: str, name: str) -> None:
     assert body["response_format"]["json_schema"]["name"] == name
 
 
-@pytest.mark.feature("options-fields-nobody-models")
-def test_extra_fields() -> None:
-    """Extra fields are sent; tool lists and stream options are merged."""
-    server_tool = {"type": "openrouter:web_search"}
-    extra = {"tools": [server_tool], "stream_options": {"x": 1}, "model": "other", "top_a": 0.1}
-    options = ChatOptions(model="m", tool_callbacks=(tool(),), extra=extra)
-    body = options_on_wire(options, streaming=True)
-
-    assert [t["type"] for t in body["tools"]] == ["function", "openrouter:web_search"]
-    assert body["stream_options"] == {"include_usage": True, "x": 1}
-    assert (body["model"], body["top_a"]) == ("other", 0.1)
-    assert options_on_wire(ChatOptions(extra={"tools": [server_tool]})) == {"tools": [server_tool]}
-
-
 # --- system and user ------------------------------------------------------------------------
 
 

@@ -31,6 +31,7 @@ from chatclient.providers.openai.chat_format import messages_from_openai, messag
 from chatclient.providers.openai.chat_options import encode_options
 from chatclient.providers.openai.dialect import COMPATIBLE, OPENAI, REASONING_FIELD, Dialect
 from chatclient.providers.openai.presets import PRESETS
+from chatclient.providers.wire.request_body import RequestHead
 from tests.support.replay import RECORDINGS, Exchange, exchanges, needs_recordings
 
 pytestmark = needs_recordings
@@ -344,8 +345,8 @@ def test_recorded_options_round_trip() -> None:
     lost: dict[str, Any] = {}
     for exchange in REQUESTS:
         options = options_of(exchange.request)
-        body = encode_options(options, dialect_of(exchange), streaming=exchange.streaming)
-        encoded_answer = settings(json.loads(json.dumps(body)))
+        fields = encode_options(options, dialect_of(exchange), streaming=exchange.streaming)
+        encoded_answer = settings(json.loads(RequestHead(fields, options.extra).body({})))
         recorded = settings(exchange.request)
         if encoded_answer != recorded:
             keys = encoded_answer.keys() | recorded.keys()
@@ -376,9 +377,9 @@ def test_requests_match_the_official_schema() -> None:
             "azure",
         ):  # OpenAI lacks the other fields of these services
             options = options.mutate(extra={}, reasoning_effort=None, service_tier=None, top_k=None)
-        body = encode_options(options, OPENAI, streaming=exchange.streaming)
-        body = {**body, "model": "m", "messages": encoded(messages, openai)}
-        body = json.loads(json.dumps(body))
+        fields = encode_options(options, OPENAI, streaming=exchange.streaming) | {"model": "m"}
+        body = json.loads(RequestHead(fields, options.extra).body({}))
+        body["messages"] = json.loads(json.dumps(encoded(messages, openai)))
         if error := jsonschema.exceptions.best_match(official.iter_errors(body)):
             problems[str(exchange)] = f"{list(error.absolute_path)}: {error.message[:300]}"
 

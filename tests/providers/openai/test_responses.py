@@ -1263,7 +1263,6 @@ def test_option_fields() -> None:
         truncation="auto",
         prompt_cache_key="k",
         top_logprobs=2,
-        extra={"moderation": {"model": "m"}},
     ) == {
         "temperature": 0.5,
         "max_output_tokens": 100,
@@ -1274,7 +1273,6 @@ def test_option_fields() -> None:
         "truncation": "auto",
         "prompt_cache_key": "k",
         "top_logprobs": 2,
-        "moderation": {"model": "m"},
     }
 
 

@@ -1,0 +1,117 @@
+"""The option `extra` is merged into the request that the library makes."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from chatclient import ChatModel, Prompt, SystemMessage, UserMessage
+from chatclient.providers import (
+    AnthropicChatModel,
+    BedrockChatModel,
+    GeminiChatModel,
+    OllamaChatModel,
+    OpenAIChatModel,
+    OpenAIResponsesChatModel,
+)
+from chatclient.tools import tool_callbacks
+
+MODELS: Mapping[str, ChatModel] = {
+    "chat": OpenAIChatModel("gpt-4.1", api_key="k"),
+    "responses": OpenAIResponsesChatModel("gpt-4.1", api_key="k"),
+    "anthropic": AnthropicChatModel(api_key="k"),
+    "gemini": GeminiChatModel(api_key="k"),
+    "ollama": OllamaChatModel(),
+    "bedrock": BedrockChatModel("anthropic.claude-x", api_key="k", base_url="http://b"),
+}
+
+
+def look(number: float) -> str:
+    """Look."""
+    return ""
+
+
+def without_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON after a check that no key occurs twice."""
+    found = dict(pairs)
+    assert len(found) == len(pairs), f"doubled keys: {[key for key, _ in pairs]}"
+    return found
+
+
+def body_of(name: str, extra: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+    """Return the body for a system text, a question and a tool."""
+    model = MODELS[name]
+    encode: Any = model
+    how = {} if name in ("gemini", "bedrock") else {"streaming": True}
+    given = {"tool_callbacks": tool_callbacks(look), "extra": extra, **options}
+    messages = (SystemMessage("Be kind."), UserMessage("Hi"))
+    prompt = Prompt.of(messages, model.options.mutate(**given).as_defaults())
+    body: dict[str, Any] = json.loads(
+        encode._body(prompt, **how), object_pairs_hook=without_doubled
+    )
+    return body
+
+
+THEIRS = {"theirs": True}
+
+
+@pytest.mark.feature("options-fields-nobody-models")
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("chat", "messages"),
+        ("chat", "tools"),
+        ("responses", "input"),
+        ("responses", "tools"),
+        ("anthropic", "messages"),
+        ("anthropic", "system"),
+        ("anthropic", "tools"),
+        ("gemini", "contents"),
+        ("gemini", "systemInstruction.parts"),
+        ("gemini", "tools"),
+        ("ollama", "messages"),
+        ("ollama", "tools"),
+        ("bedrock", "messages"),
+        ("bedrock", "system"),
+        ("bedrock", "toolConfig.tools"),
+    ],
+)
+def test_extra_elements(name: str, path: str) -> None:
+    """Messages, system texts and tools in `extra` follow those of the request."""
+    outer, _, inner = path.partition(".")
+    body = body_of(name, {outer: {inner: [THEIRS], "more": 1} if inner else [THEIRS]})
+    plain = body_of(name, {})
+
+    expected = plain[outer][inner] if inner else plain[outer]
+    elements = body[outer][inner] if inner else body[outer]
+    assert expected
+    assert elements == [*expected, THEIRS]
+    if inner:
+        assert body[outer] == {**plain[outer], inner: elements, "more": 1}
+    assert {k: v for k, v in body.items() if k != outer} == {
+        k: v for k, v in plain.items() if k != outer
+    }
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_extra_fields(name: str) -> None:
+    """Other values override those of the library, and new ones are added."""
+    body = body_of(name, {"new": {"a": [1]}, "model": "theirs"})
+
+    assert (body["new"], body["model"]) == ({"a": [1]}, "theirs")
+
+
+def test_text_in_place_of_blocks() -> None:
+    """A value of another kind replaces that of the library."""
+    assert body_of("anthropic", {"system": "Theirs."})["system"] == "Theirs."
+    assert body_of("bedrock", {"toolConfig": None})["toolConfig"] is None
+
+
+def test_choice_in_extra_tool_config() -> None:
+    """An object in `extra` keeps the fields that it does not name."""
+    choice: dict[str, Any] = {"toolChoice": {"any": {}}}
+    config = body_of("bedrock", {"toolConfig": choice}, tool_choice="auto")["toolConfig"]
+
+    assert config["toolChoice"] == {"any": {}}
+    assert [each["toolSpec"]["name"] for each in config["tools"]] == ["look"]
