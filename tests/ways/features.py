@@ -665,7 +665,7 @@ def rewriting_advisor(case: Case) -> None:
         )
         response = await call_next(request.mutate(prompt=prompt))
         text = response.chat_response.text.replace("Answer", "Short answer")
-        return response.mutate(chat_response=ChatResponse.of(text))
+        return response.mutate(chat_response=response.chat_response.with_text(text))
 
     case.advisors.append(rewrite)
 
@@ -692,11 +692,10 @@ def asking_advisor(case: Case) -> None:
     judge = ChatClient.create(case.scripted(lambda prompt: "Fine."))
 
     async def ask(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        response = await call_next(request)
-        text = response.chat_response.text
-        opinion = await request.runtime.invoke(_opinion, judge, text)
-        case.effects.append(f"judged {text} {opinion}")
-        return response
+        response = (await call_next(request)).chat_response
+        opinion = await request.runtime.invoke(_opinion, judge, response.text)
+        judged = response.with_text(f"{response.text} {opinion}".strip())
+        return ChatClientResponse(judged, request.context)
 
     case.advisors.append(ask)
 

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,8 +84,18 @@ def _text_of(case: Case, answer: Any) -> tuple[str, PendingTurn | None]:
 class _Streamed:
     """The end of a stream, with the accessors of an answer."""
 
-    def __init__(self, case: Case, stream: Any, values: list[Any]) -> None:
-        self._case, self._stream, self._values = case, stream, values
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.values: list[Any] = []
+        self.error: EntityError | None = None
+
+    @contextmanager
+    def consumed(self) -> Iterator[None]:
+        """Keep the error of a turn that waits instead of returning a value."""
+        try:
+            yield
+        except EntityError as error:
+            self.error = error
 
     def content(self) -> str:
         text: str = self._stream.response.chat_response.text
@@ -95,7 +106,9 @@ class _Streamed:
         return pending
 
     def entity(self, _kind: Any) -> Any:
-        return self._values[-1]
+        if self.error is not None:
+            raise self.error
+        return self.values[-1]
 
 
 def by_call(case: Case) -> Iterator[str]:
@@ -120,7 +133,10 @@ def by_stream(case: Case) -> Iterator[str]:
     def ask(request: Any) -> _Streamed:
         stream = request.stream()
         items = stream.events() if case.entity is None else stream.entity(case.entity)
-        return _Streamed(case, stream, list(items))
+        streamed = _Streamed(stream)
+        with streamed.consumed():
+            streamed.values += items
+        return streamed
 
     return _texts(case, ask)
 
@@ -129,7 +145,10 @@ def by_astream(case: Case) -> Iterator[str]:
     async def ask(request: Any) -> _Streamed:
         stream = request.astream()
         items = stream.events() if case.entity is None else stream.entity(case.entity)
-        return _Streamed(case, stream, [item async for item in items])
+        streamed = _Streamed(stream)
+        with streamed.consumed():
+            streamed.values += [item async for item in items]
+        return streamed
 
     return _texts(case, lambda request: asyncio.run(ask(request)))
 
@@ -221,10 +240,9 @@ def recorded_again(case: Case) -> Iterator[str]:
 
 def _recorded(case: Case, make: type[Journal], *, again: bool = False) -> Iterator[str]:
     for number, question in enumerate(case.questions):
-        segment = itertools.count()
 
-        def ask(request: Any, number: int = number, segment: Any = segment) -> Any:
-            journal, key = make(), f"{number}-{next(segment)}"
+        def ask(request: Any, key: str = f"turn-{number}") -> Any:
+            journal = make()
             while True:
                 recording = Recording(journal.reopen(), on_interrupted="repeat")
                 answer = recorded(request, recording, key).call()
