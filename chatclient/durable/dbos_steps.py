@@ -11,11 +11,12 @@ import json
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
-from chatclient.durable.extra import DBOS, Serializer, StepInfo, dbos_errors
+from chatclient.durable.extra import DBOS, Serializer, StepInfo, dbos_errors, dbos_serialization
 from chatclient.durable.recorded_errors import error_from_dict, error_to_dict
 from chatclient.durable.recording import ExecutionLostError
+from chatclient.errors import DurableTurnError
 
 
 class JsonSerializer(Serializer):
@@ -39,18 +40,54 @@ class JsonSerializer(Serializer):
         return data
 
 
+class _NoPickles(Serializer):
+    """Takes the place of DBOS's serializer for pickles: no row names it, and it reads nothing."""
+
+    def name(self) -> str:
+        """Return a name that no row has."""
+        return "none"
+
+    def serialize(self, data: Any) -> NoReturn:  # noqa: ARG002 - of the base class
+        """Refuse *data*."""
+        raise TypeError(_PICKLES)
+
+    def deserialize(self, serialized_data: str) -> NoReturn:  # noqa: ARG002 - of the base class
+        """Refuse the data."""
+        raise TypeError(_PICKLES)
+
+
+_PICKLES = "values of durable turns are JSON; pickles are refused, because they can run code"
+
+
+def refuse_pickles() -> None:
+    """Let DBOS read only rows in the format of the serializer it was given, or its portable JSON.
+
+    By default it reads a row as a pickle if the row says so, whatever serializer was given: whoever
+    can write a row could run code in each process that reads it. Connections of the application to
+    DBOS whose serializer is that of pickles still read them.
+    """
+    dbos_serialization.DBOSDefaultSerializer = _NoPickles()
+
+
 class DbosSteps:
     """Records the steps of the workflow that runs; a `StepRecorder`.
 
     Attributes:
         recovered: Whether there are steps of an earlier execution.
         stopped: Why no step is recorded any more, or None.
+
+    Raises:
+        DurableTurnError: A step is stored in another format.
     """
 
-    def __init__(self, steps: list[StepInfo]) -> None:
+    def __init__(self, id: str, steps: list[StepInfo]) -> None:
         self.recovered = bool(steps)
         self.stopped: BaseException | None = None
         self._recorded = {step["function_name"]: step["output"] for step in steps}
+        # What DBOS cannot read, it returns as the text that is stored.
+        if unread := [name for name, value in self._recorded.items() if isinstance(value, str)]:
+            msg = f"steps of turn {id!r} are stored in a form that is not read here: {unread}"
+            raise DurableTurnError(msg, turn_id=id)
         for _ in range(max((step["function_id"] for step in steps), default=0)):
             DBOS.reserve_step()
 
@@ -60,7 +97,7 @@ class DbosSteps:
         # Within the workflow, the query itself would be a step.
         id = DBOS.workflow_id or ""
         query = partial(Context().run, lambda: DBOS.list_workflow_steps(id))
-        return cls(await asyncio.get_running_loop().run_in_executor(None, query))
+        return cls(id, await asyncio.get_running_loop().run_in_executor(None, query))
 
     async def step(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
         """Return the value of the step; see `StepRecorder.step`."""

@@ -16,7 +16,7 @@ from chatclient.durable.extra import (
     dbos_errors,
 )
 from chatclient.durable.workflow import EVENTS, WORKFLOW, run_turn
-from chatclient.errors import UsageError
+from chatclient.errors import DurableTurnError, UsageError
 
 T = TypeVar("T")
 
@@ -184,6 +184,9 @@ class Engine:
         """Return what the workflow *id* has published from *offset* on, and whether that is all.
 
         Each value is a list of events.
+
+        Raises:
+            DurableTurnError: An event is stored in another format.
         """
 
         def read() -> tuple[list[Any], bool]:
@@ -195,6 +198,9 @@ class Engine:
                     found.append(value)  # noqa: PERF402 - kept if the next one raises
             except dbos_errors.DBOSStreamTimeoutError:
                 return found, False
+            except TypeError as error:
+                msg = f"events of turn {id!r} are stored in a form that is not read here"
+                raise DurableTurnError(msg, turn_id=id) from error
             return found, True
 
         return outside(read)

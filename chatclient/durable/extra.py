@@ -11,6 +11,7 @@ try:
         SetWorkflowID,
         StepInfo,
         WorkflowStatus,
+        _serialization as dbos_serialization,
         error as dbos_errors,
     )
 except ImportError as error:
@@ -27,5 +28,6 @@ __all__ = [
     "StepInfo",
     "WorkflowStatus",
     "dbos_errors",
+    "dbos_serialization",
     "sqlalchemy",
 ]

@@ -316,8 +316,7 @@ class DurableTurn:
             case "SUCCESS":
                 return segment.result
             case "ERROR":
-                assert status.error is not None  # noqa: S101 - of a failed workflow
-                raise status.error
+                raise _error_of(status)
             case "CANCELLED":
                 reason = (status.attributes or {}).get("rejected")
                 if reason is not None:
@@ -366,18 +365,36 @@ def _state(status: "WorkflowStatus") -> TurnState:
         return "cancelled"
     if status.status != "SUCCESS":
         return _STATES[status.status]
-    return "done" if output_of(status)["pending"] is None else "waiting"
+    if not isinstance(status.output, dict):
+        return "failed"  # its result says why
+    return "done" if status.output["pending"] is None else "waiting"
+
+
+# What DBOS cannot read, because it is in another format, it returns as the text that is stored.
 
 
 def output_of(status: "WorkflowStatus") -> Mapping[str, Any]:
     """Return the output of a workflow that has succeeded."""
-    output: Mapping[str, Any] = status.output or {}
-    return output
+    return _readable(status.output, status)
 
 
 def _input_of(status: "WorkflowStatus") -> Mapping[str, Any]:
     """Return the input of a workflow."""
-    assert status.input is not None  # noqa: S101 - all workflows have one
-    (data,) = status.input["args"]
-    found: Mapping[str, Any] = data
-    return found
+    (data,) = _readable(status.input, status)["args"]
+    return _readable(data, status)
+
+
+def _error_of(status: "WorkflowStatus") -> BaseException:
+    """Return the error of a workflow that has failed."""
+    return status.error if isinstance(status.error, BaseException) else _unreadable(status)
+
+
+def _readable(value: object, status: "WorkflowStatus") -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _unreadable(status)
+    return value
+
+
+def _unreadable(status: "WorkflowStatus") -> DurableTurnError:
+    id = status.workflow_id
+    return DurableTurnError(f"turn {id!r} is stored in a form that is not read here", turn_id=id)

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from chatclient._internal.logging import get_logger
 from chatclient._internal.version import __version__
-from chatclient.durable.dbos_steps import JsonSerializer
+from chatclient.durable.dbos_steps import JsonSerializer, refuse_pickles
 from chatclient.durable.engine import (
     APPLICATION,
     Engine,
@@ -66,6 +66,7 @@ def launch(
         UsageError: This process has an engine already.
     """
     _check_no_engine()
+    refuse_pickles()
     executor = uuid4().hex
     url = _url(database)
     settings: DBOSConfig = {
@@ -151,6 +152,7 @@ def connect(database: str, *, application: str = APPLICATION) -> Engine:
         UsageError: This process has an engine already.
     """
     _check_no_engine()
+    refuse_pickles()
     url = _url(database)
     client = DBOSClient(
         system_database_url=url,
