@@ -20,6 +20,9 @@ from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 
 log = get_logger(__name__)
 
+SUMMARIZED_IDS = "chat_memory_summarized_ids"
+"""The metadata key of a summary with the ids of the messages that it takes the place of."""
+
 
 class ChatMemory(ABC):
     """Stores the messages of conversations and returns those that the model should see.
@@ -350,11 +353,11 @@ async def _append_messages(
 async def cut_messages(
     repository: ChatMemoryRepository, conversation_id: str, message_id: str, runtime: Runtime
 ) -> bool:
-    """Remove a message and all that follow it; return whether it was there."""
+    """Remove a message, or the summary of it, and all that follow; return whether it was there."""
 
     def before(present: Sequence[Message]) -> tuple[Message, ...] | None:
         for at, message in enumerate(present):
-            if message.id == message_id:
+            if message_id in (message.id, *message.metadata.get(SUMMARIZED_IDS, ())):
                 return (*present[:at], *system_messages(present[at:]))
         return None
 

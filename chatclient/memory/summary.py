@@ -20,6 +20,7 @@ from chatclient.chat.prompt import Prompt
 from chatclient.chat.thinking_tags import without_thoughts
 from chatclient.errors import ContextLengthExceededError, UsageError
 from chatclient.memory.chat_memory import (
+    SUMMARIZED_IDS,
     ChatMemory,
     append_messages,
     checked_repository,
@@ -121,7 +122,10 @@ class SummarizingChatMemory(ChatMemory):
         await self.repository.delete(conversation_id, runtime)
 
     async def cut(self, conversation_id: str, message_id: str, runtime: Runtime) -> bool:
-        """Remove a message and all that follow it, unless it is part of a summary by now."""
+        """Remove a message and all that follow it.
+
+        If it is part of the summary, the summary is removed as well, with the messages before it.
+        """
         return await cut_messages(self.repository, conversation_id, message_id, runtime)
 
     async def _summarize(self, conversation_id: str, runtime: Runtime) -> None:
@@ -140,8 +144,14 @@ class SummarizingChatMemory(ChatMemory):
         if not summary:
             log.warning("summary is empty or truncated", conversation_id=conversation_id)
             return
+        ids = [
+            id
+            for message in replaced
+            for id in (*message.metadata.get(SUMMARIZED_IDS, ()), message.id)
+            if id is not None
+        ]
         pair = (
-            UserMessage(QUESTION, metadata={SUMMARY: True}),
+            UserMessage(QUESTION, metadata={SUMMARY: True, SUMMARIZED_IDS: ids}),
             AssistantMessage(summary, metadata={SUMMARY: True}),
         )
 

@@ -40,14 +40,14 @@ def an_event(
 
 EVENTS: list[tuple[str, Message | EventPayload, dict[str, Any]]] = [
     ("1", SystemMessage("Rules about CATS"), {}),
-    ("2", UserMessage("Tell me of cats"), {"at": 2}),
+    ("2", UserMessage("Tell me of cats", id="ü\0"), {"at": 2}),
     ("3", UserMessage("Tell the writer"), {"branch": "lead"}),
     ("4", UserMessage("A dog's STRASSE \U0001f415"), {"branch": "lead.writer"}),
     ("5", UserMessage("Cats and dogs, 100% _fun_"), {"branch": "leader"}),
     ("6", turn("6")[1], {"at": 6}),
     ("7", EVERY_KIND[3], {"at": 7}),
     ("p", EventPayload("test.CATS", {"text": "cats"}), {"at": 7}),
-    ("8", UserMessage("Straße"), {"at": 8}),
+    ("8", UserMessage("Straße", id="m8"), {"at": 8}),
 ]
 
 """Ids, contents and other fields of the events of a log."""
@@ -91,6 +91,11 @@ SELECTIONS: list[tuple[dict[str, Any], str]] = [
     ({"page_size": 10**30}, "12345678s"),
     ({"last": 10**30}, "12345678s"),
     ({"keyword": "cats", "page": 1, "page_size": 2}, "5"),
+    ({"message_id": "ü\0"}, "2"),
+    ({"message_id": "ü\0", "exclude_archived": True}, ""),
+    ({"message_id": "m8", "types": "*", "last": 1}, "8"),
+    ({"message_id": "m8", "keyword": "cats"}, ""),
+    ({"message_id": "m"}, ""),
     ({"branch": ""}, "12678s"),
     ({"branch": "lead"}, "123678s"),
     ({"branch": "lead.writer"}, "1234678s"),
@@ -146,10 +151,16 @@ class SessionStore:
         )
 
     def compact(
-        self, session_id: str, archived: str, *summary: SessionEvent, id: str | None = None
+        self,
+        session_id: str,
+        archived: str,
+        *summary: SessionEvent,
+        restored: str = "",
+        id: str | None = None,
     ) -> bool:
-        """Append a compaction that archives the events whose ids are the letters of *archived*."""
-        payload = EventPayload(COMPACTION, {"archived": list(archived)})
+        """Append a compaction; the letters of *archived* and *restored* are the ids of events."""
+        data = {"archived": list(archived)} | ({"restored": list(restored)} if restored else {})
+        payload = EventPayload(COMPACTION, data)
         return self.append(
             session_id, an_event(session_id, id or f"c{archived}", payload), *summary
         )

@@ -263,6 +263,21 @@ class SessionRepositoryContract:
         assert store.ids(name, exclude_archived=True, exclude_synthetic=True) == [*"efg"]
         assert log[9].payload.data == {"archived": [*"scd?"]}
 
+    def test_a_compaction_restores_messages(self, store: SessionStore, name: str) -> None:
+        """Archived messages and summaries are active again, in their places; later ones are not."""
+        store.create(a_session(name))
+        store.append(name, *(an_event(name, id) for id in "abcd"))
+        store.compact(name, "a", an_event(name, "s", synthetic=True))
+        store.compact(name, "sbc", an_event(name, "t", synthetic=True))
+        store.compact(name, "tcd", restored="sb?", id="back")
+        store.append(name, an_event(name, "e"))
+
+        assert store.ids(name, exclude_archived=True) == [*"sbe"]
+        assert [e.id for e in store.read(name).events if e.archived] == [*"acdt"]
+        store.compact(name, "sb", id="again")
+        assert store.ids(name, exclude_archived=True) == ["e"]
+        assert store.ids(name) == [*"abcdste"]
+
     def test_a_log_is_read_until_a_version(self, store: SessionStore, name: str) -> None:
         """The first events of a log are those of an earlier version."""
         store.create(a_session(name))

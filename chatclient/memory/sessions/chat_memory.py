@@ -151,14 +151,16 @@ class SessionChatMemory(ChatMemory):
         await self.service.sessions.repository.delete(checked_id(conversation_id), runtime)
 
     async def cut(self, conversation_id: str, message_id: str, runtime: Runtime) -> bool:
-        """Archive a message and all that follow it: they stay in the log, and no model sees them.
+        """Archive a message and all that follow it, and restore what the model saw before it.
+
+        What compactions have archived since then is shown again, instead of their summaries.
 
         Raises:
             UsageError: The session belongs to another user.
         """
         if await self._find(conversation_id, runtime) is None:
             return False
-        work = self.service.sessions.archive_from(conversation_id, message_id, runtime)
+        work = self.service.sessions.rewind(conversation_id, message_id, runtime)
         return await runtime.shielded(work)
 
     async def _append(

@@ -22,8 +22,9 @@ MESSAGE = "message"
 """The type of events with a message."""
 
 COMPACTION = "compaction"
-"""The type of the event with which a compaction begins; its data has the ids of the events that it
-archives (`archived`) and the name of the strategy (`strategy`)."""
+"""The type of the event with which a compaction begins; its data has the ids of the messages that
+it archives (`archived`) and the name of the strategy (`strategy`). If the conversation was rewound,
+it also has the ids of the archived messages that are shown again (`restored`)."""
 
 COMPACTION_SOURCE = "compaction_source"
 """The metadata key of a synthetic event with the name of the strategy that created it."""

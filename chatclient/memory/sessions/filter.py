@@ -21,7 +21,7 @@ _PAGE_SIZE = 20
 _MESSAGES = frozenset({MESSAGE})
 
 _SELECTING = (
-    *("since", "until", "roles", "last", "page", "page_size"),
+    *("since", "until", "roles", "message_id", "last", "page", "page_size"),
     *("keyword", "keywords", "match", "pattern"),
 )
 
@@ -41,6 +41,7 @@ class EventFilter:
         since: The earliest timestamp.
         until: The latest timestamp.
         roles: The permitted roles of messages.
+        message_id: The id of the message.
         exclude_synthetic: Whether to exclude summaries.
         exclude_archived: Whether to exclude archived events. The result is then a view of the
             log, which begins with the summaries.
@@ -66,6 +67,7 @@ class EventFilter:
     since: datetime | None = None
     until: datetime | None = None
     roles: Role | AbstractSet[Role] | None = None
+    message_id: str | None = None
     exclude_synthetic: bool = False
     exclude_archived: bool = False
     last: int | None = None
@@ -82,6 +84,8 @@ class EventFilter:
         check_moment("since", self.since)
         check_moment("until", self.until)
         checked_branch(self.branch)
+        if self.message_id is not None:
+            check_type("message_id", self.message_id, str)
         put = object.__setattr__
         if self.types is not None:
             put(self, "types", names(self.types))
@@ -125,6 +129,8 @@ class EventFilter:
             return False
         if self.roles is not None and not self._matches_role(event):
             return False
+        if self.message_id is not None and not self._matches_id(event):
+            return False
         if not self._matches_branch(event.branch):
             return False
         return not (
@@ -134,6 +140,9 @@ class EventFilter:
 
     def _matches_role(self, event: SessionEvent) -> bool:
         return event.type == MESSAGE and event.message.role in (self.roles or ())
+
+    def _matches_id(self, event: SessionEvent) -> bool:
+        return event.type == MESSAGE and event.message.id == self.message_id
 
     def _matches_branch(self, branch: str | None) -> bool:
         return branch is None or self.branch is None or branch in visible_branches(self.branch)

@@ -14,7 +14,7 @@ from chatclient.memory.sessions.repository import (
     missing_session,
     version_conflict,
 )
-from chatclient.memory.sessions.turns import archived_ids, older_events
+from chatclient.memory.sessions.turns import archive_changes, older_events
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
 
@@ -56,14 +56,16 @@ class _State:
 
     def with_events(self, events: Sequence[SessionEvent]) -> "_State":
         """Return the state with *events* at the end of the log."""
-        gone = archived_ids(events)
+        changes = archive_changes(events)
         self.ids.update(event.id for event in events)
         active = (*self.active, *enumerate(events, self.version))
         archived = self.archived
-        if gone:
-            marked = [(at, e.with_archived(archived=e.id in gone)) for at, e in active]
-            leaving = [numbered for numbered in marked if numbered[1].archived]
-            archived = tuple(merge(archived, leaving, key=_number))
+        if changes:
+            marked = [
+                (at, event.with_archived(archived=changes.get(event.id, event.archived)))
+                for at, event in merge(archived, active, key=_number)
+            ]
+            archived = tuple(numbered for numbered in marked if numbered[1].archived)
             active = tuple(numbered for numbered in marked if not numbered[1].archived)
         version = self.version + len(events)
         return replace(self, version=version, active=active, archived=archived)

@@ -30,7 +30,7 @@ from chatclient.memory.sessions.repository import (
     missing_session,
     version_conflict,
 )
-from chatclient.memory.sessions.turns import archived_ids, older_events
+from chatclient.memory.sessions.turns import archive_changes, older_events
 from chatclient.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -216,7 +216,8 @@ class RedisSessionRepository(SessionRepository):
         for event in events:
             kind = "m" if event.type == MESSAGE else "p"
             arguments += (digest(event.id), kind, _event_json(event))
-        arguments += sorted(map(digest, archived_ids(events)))
+        for id, archived in archive_changes(events).items():
+            arguments += ("a" if archived else "r", digest(id))
         done: Any = self._append(self._keys(session_id), arguments)
         if not done:
             raise missing_session(session_id)
@@ -230,7 +231,8 @@ class RedisSessionRepository(SessionRepository):
         end: int | str = "active" if only_view else _MOST
         if until is not None:
             end = min(until, _MOST)
-        found: Any = self._read(self._keys(session_id), [end])
+        text = "" if filter.message_id is None else dumps(filter.message_id)
+        found: Any = self._read(self._keys(session_id), [end, text])
         if not found:
             return SessionLog()
         version, shown, stored = found

@@ -49,7 +49,8 @@ return 1
 """
 
 # ARGV: call id, expected version or nothing, number of events; then for each event the digest of
-# its id, m for a message or p for a payload, and its JSON; then digests of the archived events.
+# its id, m for a message or p for a payload, and its JSON; then for each message that is archived
+# or restored a or r, and the digest of its id.
 # Returns 1, 0 for a repetition, nothing for a missing session, or the version after a conflict.
 APPEND = """
 local key, active, call, expected, count = KEYS[1], KEYS[2], ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -67,17 +68,19 @@ for at = 4, last, 3 do
   if ARGV[at + 1] == 'm' then redis.call('ZADD', active, length, length) end
   length = length + 1
 end
-for at = last + 1, #ARGV do
-  local place = redis.call('HGET', key, 'i' .. ARGV[at])
-  if place then redis.call('ZREM', active, place) end
+for at = last + 1, #ARGV, 2 do
+  local place = redis.call('HGET', key, 'i' .. ARGV[at + 1])
+  if place and ARGV[at] == 'a' then redis.call('ZREM', active, place) end
+  if place and ARGV[at] == 'r' then redis.call('ZADD', active, place, place) end
 end
 redis.call('HSET', key, 'length', length, 'call', call)
 return {1}
 """
 
 # Returns the version, the numbers of the active messages, and events: those, or all up to a number.
+# Events without the text ARGV[2] are missing.
 READ = """
-local key, active, until_place = KEYS[1], KEYS[2], ARGV[1]
+local key, active, until_place, text = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local length = redis.call('HGET', key, 'length')
 if not length then return {} end
 local shown = redis.call('ZRANGE', active, 0, -1)
@@ -92,7 +95,10 @@ for from = 1, #places, 1000 do
   local fields = {}
   for at = from, math.min(from + 999, #places) do fields[#fields + 1] = 'e' .. places[at] end
   local found = redis.call('HMGET', key, unpack(fields))
-  for at = 1, #found do events[#events + 1] = found[at] end
+  for at = 1, #found do
+    local event = found[at]
+    events[#events + 1] = event and string.find(event, text, 1, true) and event or false
+  end
 end
 return {length, shown, events}
 """

@@ -92,8 +92,8 @@ class SessionRepository(Closeable, ABC):
     ) -> bool:
         """Append *events* to the log of a session.
 
-        A `COMPACTION` event among them archives the messages that it names, for all later reads;
-        their events are not changed.
+        A `COMPACTION` event among them archives the messages in its `archived`, and shows those in
+        its `restored` again, for all later reads; their events are not changed.
 
         Args:
             session_id: The session.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import dropwhile, takewhile
+from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
@@ -27,7 +27,6 @@ from chatclient.memory.sessions.compaction import (
 )
 from chatclient.memory.sessions.event import (
     COMPACTION,
-    MESSAGE,
     Content,
     EventPayload,
     Session,
@@ -37,7 +36,7 @@ from chatclient.memory.sessions.event import (
 )
 from chatclient.memory.sessions.filter import ACTIVE, EVERYTHING, MESSAGES, EventFilter
 from chatclient.memory.sessions.repository import SessionLog, SessionRepository, missing_session
-from chatclient.memory.sessions.turns import is_in_turn, replayed
+from chatclient.memory.sessions.turns import is_in_turn, replayed, rewinding
 from chatclient.runtime.runtime import Runtime
 
 
@@ -279,19 +278,21 @@ class Sessions:
             return None
         return compaction if done else None
 
-    async def archive_from(self, session_id: str, message_id: str, runtime: Runtime) -> bool:
-        """Archive the active message with an id and all later events; return whether there is one.
+    async def rewind(self, session_id: str, message_id: str, runtime: Runtime) -> bool:
+        """Go back to before the message with an id; return whether there is one.
 
-        If the log was changed concurrently, its new events are archived as well.
+        It and all later messages are archived, also those that are appended concurrently, and what
+        compactions have archived since then is active again.
         """
+        with_id = EventFilter(message_id=message_id)
+        if not (await self.repository.read(session_id, runtime, with_id)).events:
+            return False  # usual, and found out without reading the whole log
         while True:
-            log = await self.repository.read(session_id, runtime, ACTIVE)
-            later = tuple(dropwhile(lambda event: _message_id(event) != message_id, log.events))
-            if not later:
+            log = await self.repository.read(session_id, runtime, EVERYTHING)
+            payload = rewinding(log.events, message_id)
+            if payload is None:
                 return False
-            change = _compaction_event(
-                session_id, log.events, Compaction(later), "rewind", self.clock()
-            )
+            change = SessionEvent.of(session_id, payload, timestamp=self.clock())
             with suppress(VersionConflictError):
                 await self.repository.append(session_id, (change,), runtime, expected=log.version)
                 return True
@@ -312,10 +313,6 @@ class Sessions:
         expired = await self.repository.find_expired(moment, runtime)
         deleted = [await self.repository.delete(id, runtime, expired=moment) for id in expired]
         return sum(deleted)
-
-
-def _message_id(event: SessionEvent) -> str | None:
-    return event.message.id if event.type == MESSAGE else None
 
 
 def _stored(contents: Iterable[Content], moment: datetime) -> list[Content]:

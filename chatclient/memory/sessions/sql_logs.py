@@ -1,6 +1,6 @@
 """The queries of `SqlSessionRepository`; imports SQLAlchemy."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
+from chatclient._internal.json import dumps
 from chatclient.memory.encoding import digest, entry_digest, microseconds, restored, storable
 from chatclient.memory.sessions.event import MESSAGE, Session, SessionEvent, visible_branches
 from chatclient.memory.sessions.filter import EventFilter
@@ -29,7 +30,7 @@ from chatclient.memory.sessions.sql_rows import (
     session_of,
 )
 from chatclient.memory.sessions.sql_tables import SessionTables
-from chatclient.memory.sessions.turns import archived_ids, older_events
+from chatclient.memory.sessions.turns import archive_changes, older_events
 from chatclient.memory.sql.database import Database, VersionedRows
 from chatclient.memory.sql.errors import LostRaceError
 from chatclient.memory.sql.schema import Schema
@@ -133,8 +134,8 @@ class SqlLogs:
         rows = [row_of_event(event) for event in checked_events(session_id, events)]
         if not rows:
             return True
-        archived = sorted(map(digest, archived_ids(events)))
-        return self._database.write(partial(self._append, session_id, rows, archived, expected))
+        changes = archive_changes(events)
+        return self._database.write(partial(self._append, session_id, rows, changes, expected))
 
     def read(self, session_id: str, filter: EventFilter, until: int | None) -> SessionLog:
         """Return the events of a session that match *filter*."""
@@ -188,7 +189,7 @@ class SqlLogs:
         self,
         session_id: str,
         rows: list[dict[str, Any]],
-        archived: list[str],
+        changes: Mapping[str, bool],
         expected: int | None,
         connection: sa.Connection,
     ) -> bool:
@@ -207,7 +208,7 @@ class SqlLogs:
         except IntegrityError:  # the log contains one of the ids
             connection.rollback()
             return False
-        self._archive(connection, found.id, archived)
+        self._archive(connection, found.id, changes)
         return True
 
     def _holds_any(self, connection: sa.Connection, session: int, rows: list[Any]) -> bool:
@@ -216,12 +217,16 @@ class SqlLogs:
         query = sa.select(events.number).where((events.session == session) & these).limit(1)
         return connection.scalar(query) is not None
 
-    def _archive(self, connection: sa.Connection, session: int, digests: list[str]) -> None:
+    def _archive(
+        self, connection: sa.Connection, session: int, changes: Mapping[str, bool]
+    ) -> None:
         events = self._tables.events
-        mine = (events.c.session == session) & (events.c.archived == ACTIVE)
-        for at in range(0, len(digests), _CHUNK):
-            these = events.c.digest.in_(digests[at : at + _CHUNK])
-            connection.execute(sa.update(events).where(mine & these).values(archived=ARCHIVED))
+        for before, after in ((ACTIVE, ARCHIVED), (ARCHIVED, ACTIVE)):
+            digests = sorted(digest(id) for id, to in changes.items() if to == (after == ARCHIVED))
+            mine = (events.c.session == session) & (events.c.archived == before)
+            for at in range(0, len(digests), _CHUNK):
+                these = events.c.digest.in_(digests[at : at + _CHUNK])
+                connection.execute(sa.update(events).where(mine & these).values(archived=after))
 
     def _insert(self, connection: sa.Connection, session: Any, rows: list[dict[str, Any]]) -> None:
         """Insert events at the end of a log whose length already includes them."""
@@ -254,13 +259,14 @@ class SqlLogs:
 
 
 def _events_of(rows: "Sequence[sa.Row[Any]]", filter: EventFilter) -> list[SessionEvent]:
-    """Return the events of *rows* in order, after applying the regular expression."""
-    if filter.last is not None and not filter.pattern:
-        rows = rows[::-1]
-    events = [event_of(row) for row in rows]
-    if not filter.pattern:
-        return events
-    return filter.limit([event for event in events if filter.matches_text(event.text)])
+    """Return the events of *rows* in order, after applying conditions that SQL lacks."""
+    if not _is_filtered_later(filter):
+        return [event_of(row) for row in (rows if filter.last is None else rows[::-1])]
+    return filter.limit([event for event in map(event_of, rows) if filter(event)])
+
+
+def _is_filtered_later(filter: EventFilter) -> bool:
+    return bool(filter.pattern) or filter.message_id is not None
 
 
 @lru_cache(maxsize=256)
@@ -284,7 +290,7 @@ def _query(
         query = query.where(sessions.c.user_digest == sa.bindparam("mine"))
         keys = (events.c.moment, events.c.session, events.c.number)
         order, backwards = [key.asc() for key in keys], [key.desc() for key in keys]
-    if filter.pattern:  # applied to all rows afterwards
+    if _is_filtered_later(filter):
         return query.order_by(*order)
     if filter.last is not None:
         return query.order_by(*backwards).limit(min(filter.last, _MOST))
@@ -318,6 +324,8 @@ def _conditions(
         seen = [storable(branch) for branch in visible_branches(filter.branch)]
         conditions.append(columns.branch.is_(None) | columns.branch.in_(seen))
     contains = getattr(sa.func, position)
+    if filter.message_id is not None:  # its JSON may occur elsewhere in the message
+        conditions.append(contains(columns.message, dumps(filter.message_id).decode()) > 0)
     conditions += [
         sa.or_(*(contains(columns.words, searchable(term)) > 0 for term in group))
         for group in filter.terms

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from chatclient.chat.message_merging import begins_turn
 from chatclient.chat.messages import SystemMessage
-from chatclient.memory.sessions.event import COMPACTION, MESSAGE, SessionEvent
+from chatclient.memory.sessions.event import COMPACTION, MESSAGE, EventPayload, SessionEvent
 
 
 def synthetic_first(events: Iterable[SessionEvent]) -> list[SessionEvent]:
@@ -15,20 +15,54 @@ def synthetic_first(events: Iterable[SessionEvent]) -> list[SessionEvent]:
     return [e for e in events if e.synthetic] + [e for e in events if not e.synthetic]
 
 
-def archived_ids(events: Iterable[SessionEvent]) -> frozenset[str]:
-    """Return the ids that the compactions among *events* archive."""
-    return frozenset(
-        id
-        for event in events
-        if event.type == COMPACTION
-        for id in event.payload.data.get("archived", ())
-    )
+def archive_changes(events: Iterable[SessionEvent]) -> dict[str, bool]:
+    """Return the ids that the compactions among *events* name, and whether they are archived."""
+    changes: dict[str, bool] = {}
+    for event in events:
+        if event.type == COMPACTION:
+            changes |= dict.fromkeys(event.payload.data.get("archived", ()), True)
+            changes |= dict.fromkeys(event.payload.data.get("restored", ()), False)
+    return changes
 
 
 def replayed(log: Sequence[SessionEvent]) -> list[SessionEvent]:
     """Return *log*, a whole log or its beginning, with `archived` as its compactions define it."""
-    archived = archived_ids(log)
-    return [event.with_archived(archived=event.id in archived) for event in log]
+    changes = archive_changes(log)
+    return [event.with_archived(archived=changes.get(event.id, False)) for event in log]
+
+
+def rewinding(log: Sequence[SessionEvent], message_id: str) -> EventPayload | None:
+    """Return the payload that restores the view from before the message with an id was appended.
+
+    Events of branches that belong to the turn of the message precede it and are archived as well.
+    System messages are left as they are.
+
+    Args:
+        log: All events.
+        message_id: The id of the message.
+
+    Returns:
+        None if there is no such message, or only ones that an earlier rewind removed.
+    """
+    removed = {
+        id
+        for event in log
+        if event.type == COMPACTION and "restored" in event.payload.data
+        for id in event.payload.data["archived"]
+    }
+    messages = [event for event in log if event.type == MESSAGE and event.id not in removed]
+    place = next((at for at, it in enumerate(messages) if it.message.id == message_id), None)
+    if place is None:
+        return None
+    start = place
+    if messages[place].branch is None:
+        while start and _is_same_turn(messages[start - 1], messages[place]):
+            start -= 1
+    before = replayed(log[: log.index(messages[start])])
+    later = [e.id for e in messages[start:] if not isinstance(e.message, SystemMessage)]
+    hidden = {event.id for event in replayed(log) if event.archived}
+    shown = [e.id for e in before if e.type == MESSAGE and not e.archived and e.id in hidden]
+    return EventPayload(COMPACTION, {"archived": later, "restored": shown, "strategy": "rewind"})
 
 
 def turn_starts(events: Sequence[SessionEvent]) -> list[int]:
@@ -98,7 +132,7 @@ def older_events(log: Sequence[SessionEvent], cutoff: datetime) -> list[SessionE
         for event in log
         if event.type == COMPACTION
         and event.timestamp < cutoff
-        and kept.isdisjoint(archived_ids([event]))
+        and kept.isdisjoint(archive_changes([event]))
     ]
 
 

@@ -1,6 +1,7 @@
 """Sessions: events, filters, compaction, expiry, and the service."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,7 +26,9 @@ from chatclient.errors import (
 from chatclient.memory import (
     COMPACTION_SOURCE,
     AnyTrigger,
+    ChatMemory,
     Compaction,
+    CompactionStrategy,
     EventFilter,
     InMemorySessionRepository,
     RecursiveSummary,
@@ -35,13 +38,15 @@ from chatclient.memory import (
     SessionRepository,
     SessionService,
     SlidingWindow,
+    SummarizingChatMemory,
     TokenCountTrigger,
     TokenWindow,
     TurnCountTrigger,
     TurnWindow,
+    Window,
 )
 from chatclient.memory.conversation import conversation_problems
-from chatclient.memory.summary import SUMMARY
+from chatclient.memory.summary import QUESTION, SUMMARY
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
 from chatclient.testing import Answer, ScriptedModel
@@ -805,3 +810,75 @@ def test_rewind() -> None:
     ]
     assert not memory.rewind("s", "2")
     assert not memory.rewind("other", "1")
+
+
+SUMMARY_OF = ScriptedModel(lambda _: "So far.")
+
+
+def questions(memory: ChatMemory) -> str:
+    return " ".join(m.text for m in memory.get("s") if isinstance(m, UserMessage))
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        SlidingWindow(2),
+        TurnWindow(1),
+        TokenWindow(16),
+        RecursiveSummary(SUMMARY_OF, most=2, overlap=0),
+    ],
+    ids=lambda strategy: type(strategy).__name__,
+)
+async def test_rewind_to_an_archived_message(
+    service: SessionService, strategy: CompactionStrategy
+) -> None:
+    """The model sees what it saw before that message, without later turns and their summary."""
+    memory = SessionChatMemory(service, trigger=TurnCountTrigger(3), strategy=strategy)
+    before: dict[str, list[Message]] = {}
+    for id in "12345678":
+        before[id] = memory.get("s")
+        memory.add("s", [UserMessage(f"Q{id}", id=id), AssistantMessage(f"A{id}")])
+    assert "Q6" not in questions(memory)
+
+    for id in "863":  # 6 is archived, 3 was archived and summarised twice
+        assert await memory.arewind("s", id)
+        assert memory.get("s") == before[id]
+        assert not memory.rewind("s", id)
+    memory.add("s", [UserMessage("other", id="3"), AssistantMessage("A")])
+    assert questions(memory) == "Q1 Q2 other"
+    assert memory.rewind("s", "3")
+    assert memory.rewind("s", "1")
+    assert memory.get("s") == []
+    version = service.read("s").version
+    assert service.messages("s", version=version) == service.messages("s")
+
+
+def test_rewind_keeps_other_messages(service: SessionService, clock: Clock) -> None:
+    """What other agents said in the removed turn is removed; system messages are kept."""
+    memory = SessionChatMemory(service)
+    agent = SessionChatMemory(service, branch="a")
+    memory.add("s", [SystemMessage("S1"), UserMessage("Q1", id="1"), AssistantMessage("A1")])
+    agent.add("s", turn("of 1"))
+    clock.moment += timedelta(seconds=1)
+    started = replace(memory, started_at=clock.moment)
+    agent.add("s", turn("of 2"))
+    started.add("s", [UserMessage("Q2", id="2"), AssistantMessage("A2"), SystemMessage("S2")])
+
+    assert memory.rewind("s", "2")
+    seen = ["S1", "Q1", "A1", "question of 1", "answer of 1", "S2"]
+    assert [message.text for message in agent.get("s")] == seen
+
+
+def test_rewind_to_a_summarised_message() -> None:
+    """A memory that keeps no originals removes the summary, and with it what came before."""
+    memory = SummarizingChatMemory(
+        SUMMARY_OF, trigger=Window.messages(5), window=Window.messages(2)
+    )
+    memory.add("s", SystemMessage("S"))
+    for id in "12345":
+        memory.add("s", [UserMessage(f"Q{id}", id=id), AssistantMessage(f"A{id}")])
+    assert questions(memory) == f"{QUESTION} Q5"
+
+    assert not memory.rewind("s", "6")
+    assert memory.rewind("s", "2")
+    assert memory.get("s") == [SystemMessage("S")]
