@@ -1,7 +1,8 @@
 """Fixtures of all tests; `ask` sends a request in each of the four modes."""
 
+import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +18,31 @@ os.environ["CHATCLIENT_FULL_TRACEBACK"] = "1"
 # Examples are deterministic; --hypothesis-profile=default tries random ones.
 settings.register_profile("same", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("same")
+
+
+# Collecting tests makes millions of objects that live until the end. Garbage collection would look
+# at all of them each time, which takes a second in some hundred tests, so they are set aside.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Collect no garbage while a traceback is formatted.
+
+    Both that and a destructor that warns make syntax trees, and CPython 3.11 cannot make one within
+    another: it raises `SystemError: AST constructor recursion depth mismatch`, which ends the run.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(params=["call", "acall", "stream", "astream"])
