@@ -52,6 +52,27 @@ def annotated_names(kind: type[Any]) -> Collection[str]:
     return inspect.get_annotations(kind, **_FORMAT).keys()
 
 
+Result = TypeVar("Result")
+
+
+def cached_by_type(function: Callable[[Any], Result]) -> Callable[[Any], Result]:
+    """Cache the results of *function*, which takes a type, for the types that can be hashed.
+
+    A type with annotations such as `Annotated[int, {"unit": "m"}]` cannot.
+    """
+    cached = functools.lru_cache(maxsize=1024)(function)
+
+    @functools.wraps(function)
+    def result_of(kind: Any) -> Result:
+        try:
+            hash(kind)
+        except TypeError:
+            return function(kind)
+        return cached(kind)
+
+    return result_of
+
+
 TypeArguments: TypeAlias = Mapping[Any, Any]
 """Types by type variable; `Self` may be a key."""
 

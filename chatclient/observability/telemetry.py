@@ -8,7 +8,6 @@ builder, or set `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true`.
 import os
 from collections.abc import Callable, Mapping
 from contextvars import Token
-from functools import lru_cache
 from typing import Any
 
 from opentelemetry import context as otel_context, metrics, trace
@@ -263,12 +262,15 @@ def default_observers(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
     tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
     if _records_nothing(tracers) and _records_nothing(meters):
         return ()
-    return (_telemetry(tracers, meters),)
+    # Providers are compared by identity: those of others, such as Logfire's, need not be hashable.
+    global _latest  # noqa: PLW0603 - a race creates one object too many, nothing else
+    latest = _latest
+    if latest is None or latest[0] is not tracers or latest[1] is not meters:
+        latest = _latest = (tracers, meters, Telemetry(tracers, meters))
+    return (latest[2],)
 
 
-@lru_cache(maxsize=8)
-def _telemetry(tracers: trace.TracerProvider, meters: metrics.MeterProvider) -> Telemetry:
-    return Telemetry(tracers, meters)
+_latest: tuple[trace.TracerProvider, metrics.MeterProvider, Telemetry] | None = None
 
 
 def _no_provider_set() -> bool:

@@ -6,6 +6,7 @@ from dataclasses import is_dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload, runtime_checkable
 
+from chatclient._internal.annotations import cached_by_type
 from chatclient._internal.frozen import deep_frozen
 from chatclient._internal.json import dumps, loads
 from chatclient.chat.thinking_tags import answer_so_far, without_thoughts
@@ -180,8 +181,6 @@ def converter_of(kind: Any) -> StructuredOutputConverter[Any]:
         raise UsageError(msg)
     try:
         return _converter_of(kind)
-    except TypeError:  # annotations of the type cannot be hashed
-        return TypeOutputConverter(kind)
     except UsageError as error:
         if callable(getattr(kind, "convert", None)):
             raise _incomplete_converter(kind) from error
@@ -215,6 +214,6 @@ def _converter_of_schema(schema: bytes) -> StructuredOutputConverter[Any]:
     return JsonSchemaOutputConverter(loads(schema))
 
 
-@functools.lru_cache(maxsize=512)
+@cached_by_type
 def _converter_of(kind: Any) -> StructuredOutputConverter[Any]:
     return TypeOutputConverter(kind)

@@ -26,7 +26,7 @@ import typing_extensions
 from pydantic import AliasChoices, AliasPath, BaseModel, TypeAdapter
 from pydantic_core import from_json
 
-from chatclient._internal.annotations import alias_value, replace_variables
+from chatclient._internal.annotations import alias_value, cached_by_type, replace_variables
 from chatclient._internal.json import exact_float
 from chatclient.chat.thinking_tags import answer_so_far
 from chatclient.structured.answer_cleaning import NOTHING
@@ -136,7 +136,7 @@ def _merged_with_all_of(kind: Any, converted: Any, value: Any) -> Any:
     return converted
 
 
-@functools.lru_cache(maxsize=1024)
+@cached_by_type
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
@@ -283,7 +283,7 @@ def _construct_dataclass(kind: Any, values: Mapping[str, Any], empty: Mapping[st
     return instance
 
 
-@functools.lru_cache(maxsize=1024)
+@cached_by_type
 def _record_type(kind: Any) -> _RecordType | None:
     """Return *kind* as a type with fields; None if it is no such type."""
     model = get_origin(kind) or kind
@@ -305,7 +305,7 @@ def _is_root_model(kind: Any) -> bool:
     return isinstance(kind, type) and getattr(kind, "__pydantic_root_model__", False)
 
 
-@functools.lru_cache(maxsize=1024)
+@cached_by_type
 def _model_fields(model: type[BaseModel]) -> tuple[tuple[Path, str, Any], ...]:
     fields: list[tuple[Path, str, Any]] = []
     for name, field in model.model_fields.items():

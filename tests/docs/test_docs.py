@@ -13,6 +13,7 @@ import pytest
 from chatclient import Prompt, UserMessage, errors
 from chatclient.testing import Answer, ScriptedModel, call
 from docs import features
+from tests.support.environments import run_in_environment
 from tests.support.otlp_collector import Collector, told
 from tests.support.paths import ROOT
 
@@ -126,6 +127,45 @@ def test_logfire(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["invoke_agent support"]["gen_ai.agent.name"] == "support"
     assert "gen_ai.input.messages" not in found["chat ScriptedModel"]
     assert "gen_ai.invoke_agent.duration" in collector.metrics
+
+
+# In an environment of its own, because Logfire's plugins change pydantic and pytest.
+LOGFIRE = """
+import asyncio, logfire
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from chatclient import ChatClient
+from chatclient.testing import ScriptedModel
+
+spans = InMemorySpanExporter()
+logfire.configure(
+    send_to_logfire=False,
+    console=False,
+    additional_span_processors=[SimpleSpanProcessor(spans)],
+)
+client = ChatClient.builder(ScriptedModel("Hi.", "Hi.", "Hi.", "Hi.")).name("support").build()
+
+async def ask():
+    await client.prompt("Say hello.").acall().content()
+    async for _ in client.prompt("Say hello.").astream().content():
+        pass
+
+client.prompt("Say hello.").call().content()
+list(client.prompt("Say hello.").stream().content())
+asyncio.run(ask())
+for span in spans.get_finished_spans():
+    if span.attributes["logfire.span_type"] != "pending_span":
+        print(span.name)
+"""
+
+
+def test_logfire_configured() -> None:
+    """After `logfire.configure()`, requests are traced without further settings."""
+    ran = run_in_environment("-c", LOGFIRE, requirements=("logfire>=4",))
+
+    assert ran.stderr == ""
+    names = ["invoke_agent support", "advisor ToolCallingAdvisor", "chat ScriptedModel"]
+    assert sorted(ran.stdout.splitlines()) == sorted(names * 4)
 
 
 def test_links_between_pages() -> None:

@@ -555,6 +555,7 @@ GROWING: list[tuple[Any, str, list[Any]]] = [
     (Points, '[{"y": 1, "x": 2}]', [Points([]), *(Points([each]) for each in (BARE, HALF, WHOLE))]),
     (Place, '["Rome"]', [Place(""), Place("R"), Place("Ro"), Place("Rom"), Place("Rome")]),
     (Annotated[list[Point], Field(max_length=3)], '[{"y": 1}]', [[], [Point(None)], [HALF]]),  # type: ignore[arg-type]
+    (list[Annotated[int, {"unit": "m"}]], "[5, 6]", [[], [5], [5, 6]]),  # the type is not hashable
     (Film, "{no}", []),
     (Grid, '[{"y": 1}]', [[], [Point(None)], [HALF]]),  # type: ignore[arg-type]
     (list[Point] | int, '[{"y": 1}]', [[], [Point(None)], [HALF]]),  # type: ignore[arg-type]
