@@ -144,19 +144,23 @@ def with_answered_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     if not open_calls:
         return messages
     late = {r.id for m in messages if isinstance(m, ToolResponseMessage) for r in m.responses}
-    answered = list(messages)
-    for at, calls in reversed(open_calls.items()):
+    answered: list[Message] = []
+    missing: list[ToolResponse] = []  # of the message before
+    for at, message in enumerate(messages):
+        if missing and isinstance(message, ToolResponseMessage):
+            answered.append(message.mutate(responses=(*message.responses, *missing)))
+        else:
+            if missing:
+                metadata = {ENDS_TURN: True} if isinstance(message, UserMessage) else {}
+                answered.append(ToolResponseMessage(missing, metadata))
+            answered.append(message)
         missing = [
             ToolResponse(call.id, call.name, INTERRUPTED, is_error=True)
-            for call in calls
+            for call in open_calls.get(at, ())
             if call.id not in late
         ]
-        following = messages[at + 1] if at + 1 < len(messages) else None
-        if isinstance(following, ToolResponseMessage):
-            answered[at + 1] = following.mutate(responses=(*following.responses, *missing))
-        elif missing:
-            metadata = {ENDS_TURN: True} if isinstance(following, UserMessage) else {}
-            answered.insert(at + 1, ToolResponseMessage(missing, metadata))
+    if missing:
+        answered.append(ToolResponseMessage(missing))
     return tuple(answered)
 
 

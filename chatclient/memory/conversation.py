@@ -1,9 +1,11 @@
 """Validates and repairs conversations for providers, and formats them as text for a model."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
-from typing import Literal
+from itertools import dropwhile, groupby
+from typing import Any, Literal
 
 from chatclient.chat.message_merging import INTERRUPTED, ends_turn, has_content
 from chatclient.chat.messages import (
@@ -46,9 +48,7 @@ def conversation_problems(
         ending: What the last message must be; None permits both. Responses of tools that end a
             turn (`ENDS_TURN`) count as an answer.
     """
-    dialogue = list(messages)
-    while dialogue and isinstance(dialogue[0], SystemMessage):
-        del dialogue[0]
+    dialogue = list(dropwhile(lambda message: isinstance(message, SystemMessage), messages))
     system_count = len(messages) - len(dialogue)
     problems = [
         f"message {index}: {problem}"
@@ -78,45 +78,53 @@ def repair_conversation(messages: Sequence[Message]) -> tuple[Message, ...]:
     if not conversation_problems(messages):
         return tuple(messages)
     dialogue = without_system(messages)
-    repaired: list[Message] = []
+    responses = _responses_by_answer(dialogue)
+    kept: list[Message] = []
     for index, message in enumerate(dialogue):
         if isinstance(message, UserMessage) and _has_content(message):
-            _append_merged(repaired, message)
-        if isinstance(message, AssistantMessage) and repaired:
+            kept.append(message)
+        if isinstance(message, AssistantMessage) and kept:
             complete = _with_unique_call_ids(message)
             if has_content(complete):
-                _append_merged(repaired, complete)
+                kept.append(complete)
             if message.tool_calls:
-                responses = _responses_after(dialogue, index)
-                repaired.append(_matched(message.tool_calls, complete.tool_calls, responses))
-    return (*system_messages(messages), *repaired)
+                kept.append(_matched(message.tool_calls, complete.tool_calls, responses[index]))
+    merged = (
+        _merged(list(consecutive)) for _, consecutive in groupby(kept, lambda message: message.role)
+    )
+    return (*system_messages(messages), *merged)
 
 
-def _append_merged(messages: list[Message], message: UserMessage | AssistantMessage) -> None:
-    """Append *message* to *messages*, or merge it into the last one if that has the same role."""
-    match messages[-1] if messages else None, message:
-        case UserMessage() as last, UserMessage():
-            parts = (*last.parts, "\n\n", *message.parts)
-            messages[-1] = UserMessage(parts, metadata=last.metadata, id=last.id)
-        case AssistantMessage() as last, AssistantMessage():
-            metadata = {**last.metadata, **message.metadata}
-            both_text = isinstance(last.parts[-1], str) and isinstance(message.parts[0], str)
-            separator = ("\n\n",) if both_text else ()
-            combined = (*last.parts, *separator, *message.parts)
-            messages[-1] = AssistantMessage(combined, metadata=metadata, id=last.id)
-        case _:
-            messages.append(message)
+def _merged(messages: Sequence[Message]) -> Message:
+    """Return consecutive messages of the same type as one message."""
+    first = messages[0]
+    if len(messages) == 1 or not isinstance(first, UserMessage | AssistantMessage):
+        return first
+    # All at once: to append one after the other would copy the earlier parts each time.
+    parts: list[Any] = []
+    metadata: dict[str, Any] = {}
+    for message in messages:
+        found: tuple[Any, ...] = getattr(message, "parts", ())
+        both_text = parts and isinstance(parts[-1], str) and isinstance(found[0], str)
+        if parts and (both_text or isinstance(first, UserMessage)):
+            parts.append("\n\n")
+        parts += found
+        metadata |= message.metadata
+    if isinstance(first, UserMessage):
+        return UserMessage(parts, metadata=first.metadata, id=first.id)
+    return AssistantMessage(parts, metadata=metadata, id=first.id)
 
 
-def _responses_after(messages: Sequence[Message], at: int) -> list[ToolResponse]:
-    """Return the tool responses between index *at* and the next assistant message."""
+def _responses_by_answer(messages: Sequence[Message]) -> dict[int, list[ToolResponse]]:
+    """Return the tool responses between each assistant message and the next, by its index."""
+    found: dict[int, list[ToolResponse]] = {}
     responses: list[ToolResponse] = []
-    for message in messages[at + 1 :]:
+    for index, message in enumerate(messages):
         if isinstance(message, AssistantMessage):
-            break
-        if isinstance(message, ToolResponseMessage):
+            responses = found[index] = []
+        elif isinstance(message, ToolResponseMessage):
             responses += message.responses
-    return responses
+    return found
 
 
 def _with_unique_call_ids(message: AssistantMessage) -> AssistantMessage:
@@ -137,16 +145,22 @@ def _matched(
     calls: Sequence[ToolCall], renamed: Sequence[ToolCall], responses: list[ToolResponse]
 ) -> ToolResponseMessage:
     """Return one response for each of *calls*, with the ids of the *renamed* calls."""
+    waiting: dict[tuple[str, str], deque[ToolResponse]] = {}
+    for response in responses:
+        waiting.setdefault(_key(response), deque()).append(response)
     matched: list[ToolResponse] = []
     for call, new in zip(calls, renamed, strict=True):
-        for response in responses:
-            if response.id == call.id and (call.id or response.name == call.name):
-                responses.remove(response)
-                break
+        if found := waiting.get(_key(call)):
+            response = found.popleft()
         else:
             response = ToolResponse(new.id, new.name, INTERRUPTED, is_error=True)
         matched.append(replace(response, id=new.id))
     return ToolResponseMessage(matched)
+
+
+def _key(each: ToolCall | ToolResponse) -> tuple[str, str]:
+    """Return what a call and its response have in common: the id, or without one the name."""
+    return each.id, "" if each.id else each.name
 
 
 def _problems_at(messages: Sequence[Message], index: int) -> Iterator[str]:

@@ -37,7 +37,8 @@ from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
 from chatclient.services import InMemoryPendingTurns, UiData, UiRequest, UiState, WebChat
 from chatclient.services.web.durable_turns import DurableTurns
-from chatclient.services.web.turns import RefusedError, RunningTurn
+from chatclient.services.web.incoming import RefusedError
+from chatclient.services.web.turns import RunningTurn
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import Decision, ToolContext, ToolMetadata, tool
 from tests.support.gated_model import GatedModel

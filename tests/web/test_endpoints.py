@@ -83,6 +83,32 @@ def test_invalid_requests(path: str, body: Any, status: int, text: str) -> None:
     assert text in response.json()["detail"]
 
 
+TEXT = {"id": "1", "role": "user", "parts": [{"type": "text", "text": "Hi"}], "content": "Hi"}
+TOOLS = [{"name": f"look{at}", "description": 'Says "{[,"\\.'} for at in range(3)]
+
+
+@both
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"messages": [TEXT] * 4}, "more than 3 messages"),
+        ({"messages": [TEXT], "tools": TOOLS}, "more than 2 tools"),
+        ({"messages": [TEXT], "state": [{}] * 100_000}, "more than 100,000 values"),
+        ({"messages": [TEXT] * 3, "tools": TOOLS[:2], "state": '"{[,\\"' * 100_000}, ""),
+    ],
+)
+def test_limits_of_a_request(path: str, body: Any, text: str) -> None:
+    """A frontend cannot send more messages, tools or values than an application expects."""
+    model = ScriptedModel("Hello.")
+    chat = WebChat(ChatClient.create(model), max_messages=3, max_tools=2)
+    with serving(endpoints(chat)) as address:
+        response = post(address, path, {"id": "c1", "threadId": "c1", "runId": "r1", **body})
+
+    assert response.status_code == (413 if text else 200)
+    assert len(model.prompts) == (0 if text else 1)
+    assert text in response.text
+
+
 def _ai_sdk(**part: Any) -> Any:
     return {"id": "c1", "messages": [{"id": "1", "role": "user", "parts": [part]}]}
 

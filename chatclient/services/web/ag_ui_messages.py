@@ -34,14 +34,14 @@ from chatclient.tools.execution.approval import Decision
 from chatclient.tools.function.data_tool import ExternalTool
 
 
-def parse_input(body: bytes) -> RunAgentInput:
-    """Return the request in *body*.
+def parse_input(body: Any) -> RunAgentInput:
+    """Return the request in *body*, a JSON value.
 
     Raises:
         InvalidInputError: It is not one.
     """
     try:
-        return RunAgentInput.model_validate_json(body)
+        return RunAgentInput.model_validate(body)
     except ValidationError as error:
         raise InvalidInputError.of(error) from error
 

@@ -80,14 +80,14 @@ class ChatRequest(_Model):
     message_id: str | None = None
 
 
-def parse_chat_request(body: bytes) -> Incoming:
-    """Return the request in *body*.
+def parse_chat_request(body: Any) -> Incoming:
+    """Return the request in *body*, a JSON value.
 
     Raises:
         InvalidInputError: It is not one.
     """
     try:
-        request = ChatRequest.model_validate_json(body)
+        request = ChatRequest.model_validate(body)
     except ValidationError as error:
         raise InvalidInputError.of(error) from error
     last = request.messages[-1]

@@ -1,9 +1,10 @@
 """`WebChat`: serves a client to frontends of AG-UI and of the Vercel AI SDK."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,7 +20,12 @@ from chatclient.services.web.ai_sdk_stream import AiSdkEncoder
 from chatclient.services.web.durable_turns import DurableTurns
 from chatclient.services.web.error_text import public_error_text
 from chatclient.services.web.event_stream import EventStreamResponse
-from chatclient.services.web.incoming import Incoming, InvalidInputError
+from chatclient.services.web.incoming import (
+    Incoming,
+    InvalidInputError,
+    RefusedError,
+    json_of,
+)
 from chatclient.services.web.part_reader import PartReader
 from chatclient.services.web.pending_turns import InMemoryPendingTurns, PendingTurnStore
 from chatclient.services.web.turn_request import begin_turn, decisions_in, rewind, with_frontend
@@ -27,12 +33,13 @@ from chatclient.services.web.turns import (
     GONE,
     WAITS,
     ProcessTurns,
-    RefusedError,
     RunningTurn,
     Turns,
 )
 
 log = get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class Encoder(Protocol):
@@ -92,6 +99,9 @@ class WebChat:
         error_text: Returns what the user is told of an error.
         trail: Whether the trail of the turn is sent. It has internals; use it in development.
         max_body_bytes: The maximum size of a request in bytes.
+        max_messages: The maximum number of messages in a request. Frontends send the whole
+            conversation.
+        max_tools: The maximum number of tools of a frontend (AG-UI).
         keep_alive_seconds: How often a stream sends a comment, so that proxies keep it open.
         queue: The queue in which turns of a durable client are started.
 
@@ -106,6 +116,8 @@ class WebChat:
     error_text: Callable[[Exception], str] = public_error_text
     trail: bool = False
     max_body_bytes: int = 20_000_000
+    max_messages: int = 2_000
+    max_tools: int = 100
     keep_alive_seconds: float = 15.0
     queue: str | None = None
     _turns: Turns = field(init=False, repr=False)
@@ -127,7 +139,7 @@ class WebChat:
     async def ai_sdk(self, request: Request) -> Response:
         """Answer a request of the AI SDK's `DefaultChatTransport` with a UI message stream."""
         try:
-            incoming = parse_chat_request(await self._body(request))
+            incoming = await self._read(request, parse_chat_request)
             return await self._respond(request, incoming, self._ai_sdk_encoder)
         except (RefusedError, UsageError) as error:
             return _refused(error)
@@ -171,18 +183,22 @@ class WebChat:
             msg = "AG-UI needs ag-ui-protocol; pip install 'chatclient[ag-ui]'"
             raise UsageError(msg) from error
 
+        def parse(body: Any) -> tuple[Any, Incoming]:
+            given = parse_input(body)
+            return given, incoming_of(given)
+
         try:
-            given = parse_input(await self._body(request))
+            given, incoming = await self._read(request, parse)
 
             def encoder_for(reader: PartReader) -> Encoder:
                 return AgUiEncoder(reader, given, trail=self.trail)
 
-            return await self._respond(request, incoming_of(given), encoder_for)
+            return await self._respond(request, incoming, encoder_for)
         except (RefusedError, UsageError) as error:
             return _refused(error)
 
-    async def _body(self, request: Request) -> bytes:
-        """Return the body of *request*.
+    async def _read(self, request: Request, parse: Callable[[Any], T]) -> T:
+        """Return what *parse* makes of the JSON in *request*.
 
         A browser asks the server before it sends JSON to another site, so requests that other
         sites forge are refused.
@@ -195,7 +211,9 @@ class WebChat:
             body += chunk
             if len(body) > self.max_body_bytes:
                 raise RefusedError(413, "The request is too large.")
-        return bytes(body)
+        limits = {"messages": self.max_messages, "tools": self.max_tools}
+        # In a thread, because other requests must not wait for a long conversation.
+        return await asyncio.to_thread(lambda: parse(json_of(bytes(body), limits)))
 
     async def _conversation(self, http: Request, id: str) -> str:
         if self.conversation is None:
@@ -214,7 +232,7 @@ class WebChat:
             raise RefusedError(409, GONE)
         request = self._turns.prompt()
         if turn is None:
-            request = begin_turn(request, incoming)
+            request = await asyncio.to_thread(begin_turn, request, incoming)
         decisions = {} if turn is None else decisions_in(incoming, turn)
         request = with_frontend(request.conversation(id), incoming)
         if self.prepare is not None:

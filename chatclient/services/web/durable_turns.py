@@ -13,7 +13,8 @@ from chatclient.chat.turn import Turn
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.conversation import UNFINISHED
 from chatclient.errors import ConversationBusyError, UsageError
-from chatclient.services.web.turns import GONE, RUNS, WAITS, RefusedError, RunningTurn
+from chatclient.services.web.incoming import RefusedError
+from chatclient.services.web.turns import GONE, RUNS, WAITS, RunningTurn
 from chatclient.tools.execution.approval import Decision
 from chatclient.tools.pending_turn import PendingTurn
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 from urllib.parse import unquote_to_bytes
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.messages import Media, Message
@@ -16,6 +17,17 @@ from chatclient.tools.execution.approval import Decision
 from chatclient.tools.function.data_tool import ExternalTool
 
 _MOST_ERRORS = 3
+_MOST_VALUES = 100_000
+_BACKSLASH = ord("\\")
+
+
+class RefusedError(Exception):
+    """The request of a frontend is refused, with a status of HTTP and a text for the user."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
 
 
 class InvalidInputError(UsageError):
@@ -30,6 +42,58 @@ class InvalidInputError(UsageError):
             for each in found[:_MOST_ERRORS]
         )
         return cls("; ".join(places))
+
+
+def json_of(body: bytes, limits: Mapping[str, int]) -> Any:
+    """Return the JSON value in *body*.
+
+    Args:
+        body: The body of a request.
+        limits: The maximum lengths of lists in it, by their names.
+
+    Raises:
+        InvalidInputError: It is not JSON.
+        RefusedError: It has too many values, or a list is too long.
+    """
+    if _has_more_values(body, _MOST_VALUES):
+        raise RefusedError(413, f"The request has more than {_MOST_VALUES:,} values.")
+    try:
+        value = from_json(body)
+    except ValueError as error:
+        msg = f"the request: Invalid JSON: {error}"
+        raise InvalidInputError(msg) from error
+    for name, most in limits.items():
+        found = value.get(name) if isinstance(value, dict) else None
+        if isinstance(found, list) and len(found) > most:
+            raise RefusedError(413, f"The request has more than {most:,} {name}.")
+    return value
+
+
+def _has_more_values(body: bytes, most: int) -> bool:
+    """Return whether the JSON in *body* has more than *most* values.
+
+    To build millions of objects takes seconds, so they are counted before. What is in a text does
+    not count: files are long, and code is full of braces.
+    """
+    count = at = 0
+    while count <= most:
+        quote = body.find(b'"', at)
+        end = len(body) if quote < 0 else quote
+        count += body.count(b",", at, end) + body.count(b"[", at, end) + body.count(b"{", at, end)
+        if quote < 0:
+            return count > most
+        at = quote
+        while True:  # to the end of the text: a quote after an even number of backslashes
+            at = body.find(b'"', at + 1)
+            if at < 0:
+                return count > most  # invalid
+            before = at - 1
+            while body[before] == _BACKSLASH:
+                before -= 1
+            if (at - before) % 2:
+                break
+        at += 1
+    return True
 
 
 @dataclass(frozen=True, slots=True)

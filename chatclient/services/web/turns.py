@@ -11,7 +11,7 @@ from chatclient.client.request import ChatClientRequestSpec
 from chatclient.observability.operations import ClientCall
 from chatclient.observability.trail import Trail
 from chatclient.runtime.runtime import ON_LOOP
-from chatclient.services.web.incoming import InvalidInputError
+from chatclient.services.web.incoming import InvalidInputError, RefusedError
 from chatclient.services.web.pending_turns import PendingTurnStore
 from chatclient.tools.execution.approval import Decision
 from chatclient.tools.pending_turn import PendingTurn
@@ -19,15 +19,6 @@ from chatclient.tools.pending_turn import PendingTurn
 WAITS = "Decide about the tool calls that wait, then go on."
 RUNS = "Wait for the answer first."
 GONE = "These tool calls do not wait for a decision any more."
-
-
-class RefusedError(Exception):
-    """The request of a frontend is refused, with a status of HTTP and a text for the user."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ from chatclient.memory.summary import SUMMARY
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
 from chatclient.testing import Answer, ScriptedModel, call
+from tests.support.call_counts import calls_of
 
 S1, S2, S3 = (SystemMessage(f"s{n}") for n in (1, 2, 3))
 U1, U2, U3 = (UserMessage(f"u{n}") for n in (1, 2, 3))
@@ -838,6 +839,30 @@ def test_repaired_conversations_are_valid(messages: list[Message]) -> None:
     assert repair_conversation(repaired) == repaired
     if not conversation_problems(messages):
         assert repaired == tuple(messages)
+
+
+def many_questions(count: int) -> list[Message]:
+    return [UserMessage(f"question {at}") for at in range(count)]
+
+
+def many_answers(count: int) -> list[Message]:
+    return [U1, *(AssistantMessage(f"answer {at}") for at in range(count))]
+
+
+def many_calls(count: int) -> list[Message]:
+    ids = [str(at) for at in range(count)]
+    calls = AssistantMessage([ToolCall(id, "f", "{}") for id in ids])
+    return [A1, U1, calls, ToolResponseMessage([no_result(id) for id in reversed(ids)])]
+
+
+@pytest.mark.parametrize("conversation", [many_questions, many_answers, many_calls])
+def test_repair_takes_linear_time(conversation: Callable[[int], list[Message]]) -> None:
+    """Frontends send whatever they like: twice as many messages are twice as much work."""
+    few, many = conversation(500), conversation(1000)
+
+    assert calls_of(lambda: repair_conversation(many)) < 2.2 * calls_of(
+        lambda: repair_conversation(few)
+    )
 
 
 def test_required_last_message() -> None:
