@@ -5,15 +5,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from chatclient import ChatModel, Prompt
-from chatclient.providers import GeminiChatModel
+from chatclient.providers import BedrockChatModel, GeminiChatModel
 
 
 def body_of(model: ChatModel, prompt: Prompt) -> dict[str, Any]:
     """Return the JSON body that *model* sends for *prompt*."""
-    how: dict[str, Any] = {} if isinstance(model, GeminiChatModel) else {"streaming": False}
+    streams_by_path = isinstance(model, GeminiChatModel | BedrockChatModel)
+    how: dict[str, Any] = {} if streams_by_path else {"streaming": False}
     encode: Any = model
-    body: dict[str, Any] = json.loads(encode._body(prompt, **how))
+    body: dict[str, Any] = json.loads(encode._body(prompt, **how), object_pairs_hook=_unique)
     return body
+
+
+def _unique(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object, after a check that no field occurs twice."""
+    found = dict(fields)
+    assert len(found) == len(fields), f"doubled fields: {[name for name, _ in fields]}"
+    return found
 
 
 def fields_of(body: Mapping[str, Any], path: str = "") -> dict[str, Any]:

@@ -24,7 +24,7 @@ from chatclient.chat.messages import (
 from chatclient.errors import UsageError
 from chatclient.providers.wire.fields import arguments_object, unsupported_message, valid_tool_name
 from chatclient.providers.wire.json_cache import cached_json
-from chatclient.providers.wire.media import base64_of, encode_tool_media
+from chatclient.providers.wire.media import base64_of, encode_tool_media, is_inline
 
 PROVIDER = "anthropic"
 """The provider's name in errors and parts of messages."""
@@ -220,10 +220,14 @@ def _blocks(message: Message, dialect: Dialect) -> list[Block]:
         case AssistantMessage():
             return [b for part in message.parts for b in _assistant_blocks(part, dialect)]
         case ToolResponseMessage():
-            results = [_tool_result(response) for response in message.responses]
-            # A failed result may contain only text; its media follow.
-            media = [b for r in message.responses if r.is_error for b in _tool_media(r)]
-            return [*results, *media]
+            results, following = [], []
+            for response in message.responses:
+                media = _tool_media(response)
+                # A failed result may contain only text, and none files for code execution.
+                outside = [b for b in media if response.is_error or b["type"] in _NOT_IN_RESULTS]
+                following += outside
+                results.append(_tool_result(response, [b for b in media if b not in outside]))
+            return [*results, *following]
         case _:
             raise unsupported_message(message)
 
@@ -299,12 +303,12 @@ def valid_call_id(id: str) -> str:
     return _NOT_IN_IDS.sub("_", id)
 
 
-def _tool_result(response: ToolResponse) -> Block:
+def _tool_result(response: ToolResponse, media: list[Block]) -> Block:
     result: dict[str, Any] = {"type": "tool_result", "tool_use_id": valid_call_id(response.id)}
     if response.is_error:
         return {**result, "content": response.data.strip() or "error", "is_error": True}
-    if response.media:
-        result["content"] = [*_text(response.data), *_tool_media(response)]
+    if media:
+        result["content"] = [*_text(response.data), *media]
     elif response.data.strip():
         result["content"] = response.data
     return result
@@ -315,7 +319,9 @@ def _tool_media(response: ToolResponse) -> list[Block]:
     return [*media, *({"type": "text", "text": error} for error in errors)]
 
 
-_MEDIA_KEYS = ("cache_control", "citations", "context", "title")
+_IMAGES = ("image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp")
+_NOT_IN_RESULTS = ("container_upload",)
+_DOCUMENT_KEYS = ("cache_control", "citations", "context", "title")
 _AS_TEXT = ("application/json", "application/xml", "application/yaml")
 
 
@@ -324,13 +330,14 @@ def _media(media: Media) -> Block:
     if kind == "container_upload":
         return {"type": kind, "file_id": media.id}
     title = {"title": media.name} if kind == "document" and media.name else {}
-    extra = {key: media.metadata[key] for key in _MEDIA_KEYS if key in media.metadata}
+    keys = _DOCUMENT_KEYS if kind == "document" else ("cache_control",)
+    extra = {key: media.metadata[key] for key in keys if key in media.metadata}
     return {"type": kind, "source": _source(media), **title, **extra}
 
 
 def _media_kind(media: Media) -> str:
     mime_type = media.mime_type
-    if mime_type.startswith("image/"):
+    if mime_type in _IMAGES or (mime_type.startswith("image/") and not is_inline(media)):
         return "image"
     if mime_type in ("application/pdf", "text/plain"):
         return "document"
@@ -338,7 +345,10 @@ def _media_kind(media: Media) -> str:
         return "container_upload"  # a file for code execution
     if mime_type.startswith("text/") or mime_type in _AS_TEXT:
         return "document"
-    msg = f"the Messages API takes images, PDFs and text, not {mime_type}; convert it, or upload it"
+    msg = (
+        "the Messages API takes images (PNG, JPEG, GIF, WebP), PDFs and text, not"
+        f" {mime_type}; convert it, or upload it"
+    )
     raise UsageError(msg)
 
 

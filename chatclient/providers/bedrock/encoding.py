@@ -109,7 +109,7 @@ def _id(id: str) -> str:
 
 
 def _tool_result(response: ToolResponse) -> Block:
-    media, errors = encode_tool_media(response.media, _media)
+    media, errors = encode_tool_media(response.media, _result_media)
     texts = [block for text in (response.data, *errors) for block in _text(text)]
     content = [*texts, *media] or [{"text": "error" if response.is_error else "(empty)"}]
     result: dict[str, Any] = {"toolUseId": _id(response.id), "content": content}
@@ -156,6 +156,14 @@ def _media(media: Media) -> Block:
     more = {key: media.metadata[key] for key in ("context", "citations") if key in media.metadata}
     document = {"format": format, "name": _document_name(media), "source": _source(media), **more}
     return {"document": document}
+
+
+def _result_media(media: Media) -> Block:
+    block = _media(media)
+    if "audio" in block:
+        msg = f"results of tools in the Converse API hold no {media.mime_type}"
+        raise UsageError(msg)
+    return block
 
 
 def _document_name(media: Media) -> str:

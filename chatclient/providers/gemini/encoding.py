@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chatclient._internal.frozen import without
 from chatclient._internal.json import loads
 from chatclient.chat.messages import (
     AssistantMessage,
@@ -171,6 +172,14 @@ def _media(media: Media) -> dict[str, Any]:
     return {"fileData": {"mimeType": media.mime_type, "fileUri": media.data}, **metadata}
 
 
+# Fields of a part that those of function responses lack; media of an agent may have them.
+_NOT_IN_RESULTS = ("thoughtSignature", "thought", "partMetadata", "audioTranscription")
+
+
+def _result_media(media: Media) -> dict[str, Any]:
+    return without(_media(media), *_NOT_IN_RESULTS)
+
+
 def _thought(part: Reasoning) -> dict[str, Any]:
     if part.data is not None:
         return dict(part.data)
@@ -200,7 +209,7 @@ def _results(responses: Sequence[ToolResponse], dialect: Dialect) -> list[dict[s
     for response in responses:
         name = valid_tool_name(response.name)
         function: dict[str, Any] = {"name": name, "response": _result(response)}
-        media, errors = encode_tool_media(response.media, _media)
+        media, errors = encode_tool_media(response.media, _result_media)
         if media and dialect.media_in_results:
             function["parts"] = media
         elif media:

@@ -284,6 +284,9 @@ def _media_content(response: ToolResponse, dialect: Dialect) -> list[dict[str, A
 def media_part(media: Media, dialect: Dialect) -> dict[str, Any]:
     """Return *media* as a content part, or raise `UsageError` if the server does not accept it."""
     kind = media.mime_type.partition("/")[0]
+    known = dialect.inline_types
+    if known and kind in ("image", "audio") and is_inline(media) and media.mime_type not in known:
+        raise UsageError(f"{_rejection(media, dialect)}; convert it")
     if kind == "image":
         detail = {key: media.metadata[key] for key in ("detail",) if key in media.metadata}
         return {"type": "image_url", "image_url": {"url": _url(media, dialect), **detail}}

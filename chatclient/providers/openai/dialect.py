@@ -39,6 +39,7 @@ class Dialect:
         needs_reasoning: Whether the reasoning field is required in each assistant message, empty
             if there was no reasoning.
         resent_fields: Other fields of an answer to send back.
+        inline_types: The only images and sounds that the server takes as content; None: unknown.
         document_field: Type of document parts: `file`, or Mistral's `document_url`.
         documents_by_url: Whether documents may be sent as URLs.
         video_field: Type of video parts; None to send videos like documents.
@@ -69,6 +70,7 @@ class Dialect:
     reasoning_field: str | None = None
     needs_reasoning: bool = False
     resent_fields: frozenset[str] = frozenset({"refusal", "audio", "name"})
+    inline_types: frozenset[str] | None = None
     document_field: str = "file"
     documents_by_url: bool = False
     video_field: str | None = None
@@ -87,8 +89,15 @@ class Dialect:
     key_header: str = "authorization"
 
 
+# developers.openai.com/api/docs/guides/images-vision, and `input_audio` in the API's reference
+IMAGES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
+_SOUNDS = frozenset(
+    {f"audio/{name}" for name in ("wav", "x-wav", "wave", "vnd.wave", "mpeg", "mp3")}
+)
+
 OPENAI = Dialect(
     max_call_id_length=40,
+    inline_types=IMAGES | _SOUNDS,
     unsupported=frozenset({"top_k"}),
     reasoning=openai_effort("reasoning_effort"),
     sampling=SAMPLING,

@@ -13,6 +13,7 @@ and encoded to the same items again:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from chatclient._internal.frozen import EMPTY, FrozenDict
@@ -31,6 +32,7 @@ from chatclient.chat.messages import (
 )
 from chatclient.errors import UsageError
 from chatclient.providers.openai.chat_encoding import file_name, shorten_id
+from chatclient.providers.openai.dialect import IMAGES
 from chatclient.providers.wire.fields import (
     arguments_json,
     other_fields,
@@ -76,7 +78,7 @@ def encode_message(message: Message, settings: EncodingSettings) -> list[dict[st
         case SystemMessage():
             return [{"role": settings.system_role, "content": message.text}]
         case UserMessage():
-            return _user(message)
+            return _user(message, settings)
         case AssistantMessage():
             return _assistant(message, settings)
         case ToolResponseMessage():
@@ -103,27 +105,29 @@ def _is_content(part: ProviderPart) -> bool:
     return not _is_responses_item(part) or part.data["type"].startswith("input_")
 
 
-def _user(message: UserMessage) -> list[dict[str, Any]]:
+def _user(message: UserMessage, settings: EncodingSettings) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     content: list[str | Media | ProviderPart] = []
     for part in message.parts or ("",):
         if not isinstance(part, ProviderPart) or _is_content(part):
             content.append(part)
             continue
-        items += [*_user_content(content), dict(part.data)]
+        items += [*_user_content(content, settings), dict(part.data)]
         content = []
-    return [*items, *_user_content(content)]
+    return [*items, *_user_content(content, settings)]
 
 
-def _user_content(content: list[str | Media | ProviderPart]) -> list[dict[str, Any]]:
+def _user_content(
+    content: list[str | Media | ProviderPart], settings: EncodingSettings
+) -> list[dict[str, Any]]:
     if not content:
         return []
     if len(content) == 1 and isinstance(content[0], str):
         return [{"role": "user", "content": content[0]}]
-    return [{"role": "user", "content": [_content_part(part) for part in content]}]
+    return [{"role": "user", "content": [_content_part(part, settings) for part in content]}]
 
 
-def _content_part(part: str | Media | ProviderPart) -> dict[str, Any]:
+def _content_part(part: str | Media | ProviderPart, settings: EncodingSettings) -> dict[str, Any]:
     if isinstance(part, str):
         return {"type": "input_text", "text": part}
     if isinstance(part, ProviderPart):
@@ -133,6 +137,9 @@ def _content_part(part: str | Media | ProviderPart) -> dict[str, Any]:
             else {"type": "input_text", "text": part.text}
         )
     if part.mime_type.startswith("image/"):
+        if settings.origin == PROVIDER and is_inline(part) and part.mime_type not in IMAGES:
+            msg = f"OpenAI takes no {part.mime_type}; convert it"
+            raise UsageError(msg)
         image = {"image_url": part.url()} if part.id is None else {"file_id": part.id}
         return {"type": "input_image", "detail": part.metadata.get("detail", "auto"), **image}
     if part.mime_type.startswith("audio/") and is_inline(part):
@@ -153,8 +160,9 @@ def _tool_output(response: ToolResponse, settings: EncodingSettings) -> dict[str
     custom = response.name in settings.custom_tools
     output: Any = response.data
     if response.media:
-        media, errors = encode_tool_media(response.media, _content_part)
-        output = [_content_part(text) for text in (response.data, *errors) if text]
+        encode = partial(_content_part, settings=settings)
+        media, errors = encode_tool_media(response.media, encode)
+        output = [encode(text) for text in (response.data, *errors) if text]
         output += media
     kind = "custom_tool_call_output" if custom else "function_call_output"
     return {"type": kind, "call_id": shorten_id(response.id, _MAX_ID_LENGTH), "output": output}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -932,33 +933,35 @@ def test_media_blocks(media: Media, sent: Json) -> None:
 
 
 def test_unsupported_media() -> None:
-    """Audio raises before a request is sent, with an alternative."""
-    with pytest.raises(UsageError, match="audio/wav"):
-        body_of(UserMessage([Media("audio/wav", b"")]))
+    """Audio and unusual images raise before a request is sent, with an alternative."""
+    for kind in ("audio/wav", "image/svg+xml"):
+        with pytest.raises(UsageError, match=f"not {re.escape(kind)}; convert it"):
+            body_of(UserMessage([Media(kind, b"")]))
 
 
 @pytest.mark.feature("lc4j-tool-execution-result-message", "lc4j-tool-image-result")
 def test_tool_media() -> None:
-    """Media are part of a result; of a failed tool they follow it."""
+    """Media are part of a result; of a failed tool, and if they are uploaded, they follow it."""
     picture = Media("image/png", b"\0\1\2")
     body = body_of(
         UserMessage("?"),
         AssistantMessage(None, [ToolCall(id, "f", "") for id in "1234"]),
         ToolResponseMessage(
             [
-                ToolResponse("1", "f", "seen", media=(picture,)),
+                ToolResponse("1", "f", "seen", media=(picture, Media("text/csv", "", id="file_1"))),
                 ToolResponse("2", "f", "", is_error=True, media=(picture,)),
                 ToolResponse("3", "f", ""),
                 ToolResponse("4", "f", " \n"),
             ]
         ),
     )
-    seen, failed, silent, blank, shown = body["messages"][-1]["content"]
+    seen, failed, silent, blank, file, shown = body["messages"][-1]["content"]
 
     assert seen["content"] == [text("seen"), {"type": "image", "source": PNG}]
     assert (failed["content"], failed["is_error"]) == ("error", True)
     assert silent == {"type": "tool_result", "tool_use_id": "3"}
     assert blank == {"type": "tool_result", "tool_use_id": "4"}
+    assert file == {"type": "container_upload", "file_id": "file_1"}
     assert shown == {"type": "image", "source": PNG}
 
 

@@ -922,8 +922,9 @@ def test_arguments_are_an_object() -> None:
 def test_tool_media() -> None:
     """From version 3 media are part of the function response, before that they follow it."""
     image = Media("image/png", PIXEL)
+    drawn = Media("image/png", PIXEL, metadata={"thoughtSignature": "c2ln"})  # by another agent
     message = ToolResponseMessage(
-        [ToolResponse("", "f", "{}", media=(image,)), ToolResponse("", "g", "{}", media=(image,))]
+        [ToolResponse("", "f", "{}", media=(image,)), ToolResponse("", "g", "{}", media=(drawn,))]
     )
     blob = {"inlineData": {"mimeType": "image/png", "data": base64.b64encode(PIXEL).decode()}}
 

@@ -1,6 +1,7 @@
 """Encoding of prompts as Chat Completions requests, by data."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -357,6 +358,19 @@ def test_media_parts(media: Media, written: dict[str, Any]) -> None:
     content = on_wire(UserMessage("see", [media]))["content"]
 
     assert content == [{"type": "text", "text": "see"}, written]
+
+
+@pytest.mark.parametrize("mime_type", ["image/svg+xml", "audio/ogg"])
+def test_media_that_openai_does_not_take(mime_type: str) -> None:
+    """Other images and sounds are an error before sending, and a note in a tool's result."""
+    media = Media(mime_type, b"a")
+    result = ToolResponseMessage(ToolResponse("c1", "look", "seen", media=(media,)))
+    *_, shown = encode_message(result, OPENAI)
+
+    with pytest.raises(UsageError, match=f"openai takes no {re.escape(mime_type)}; convert it"):
+        encode_message(UserMessage([media]), OPENAI)
+    assert f"openai takes no {mime_type}" in shown["content"][-1]["text"]
+    assert on_wire(UserMessage([media]), COMPATIBLE)["content"][0]["type"] != "text"
 
 
 def test_media_parts_of_dialects() -> None:

@@ -1003,11 +1003,13 @@ def test_user_images() -> None:
     ]
 
 
-def test_audio_is_rejected() -> None:
-    """The error names an API that accepts audio."""
+def test_media_that_is_rejected() -> None:
+    """An error names the media, and for audio an API that accepts it."""
     for content in (b"\1", "data:audio/mpeg;base64,AQ=="):
         with pytest.raises(UsageError, match=r"not take audio/mpeg; .* OpenAIChatModel"):
             input_of(UserMessage([Media("audio/mpeg", content)]))
+    with pytest.raises(UsageError, match="OpenAI takes no image/svg"):
+        input_of(UserMessage([Media("image/svg+xml", b"<svg/>")]))
 
 
 @pytest.mark.parametrize("written", ['{"a": 2, "b":', "[2, 3]", "two and three"])

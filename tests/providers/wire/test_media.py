@@ -15,6 +15,7 @@ from chatclient import (
     ToolResponseMessage,
     UserMessage,
 )
+from tests.support import vendor_schemas
 from tests.support.ask import Ask
 from tests.support.loopback import LoopbackServer
 from tests.support.servers import Reply
@@ -49,10 +50,12 @@ def url(sent_request: list[Any], service: Service, ask: Ask) -> Iterator[str]:
 def test_unsupported_tool_media_is_described(
     ask: Ask, service: Service, url: str, sent_request: list[Any], *, is_error: bool
 ) -> None:
-    """The turn continues: no provider accepts a sound and an image by id."""
+    """The turn continues: no provider accepts all of a sound, a drawing and an image by id."""
     shown = (
         Media("audio/wav", b"RIFF", name="song.wav"),
+        Media("image/svg+xml", b"<svg/>"),
         Media("image/png", "", id="file-1"),
+        Media("text/csv", "", id="file-2"),
         Media("image/png", b"\x89PNG"),
     )
     seen = ToolResponse("c1", "play", "played", is_error, shown)
@@ -65,7 +68,10 @@ def test_unsupported_tool_media_is_described(
         result = ask(ChatClient.create(model).prompt().messages(*history))
 
     assert result.text == TEXT
-    sent = json.dumps(sent_request)
+    [body] = sent_request
+    problems: vendor_schemas.Problems = getattr(vendor_schemas, f"{service}_problems")()
+    sent = json.dumps(body)
     assert "iVBORw" in sent  # an image that every API accepts
     assert "played" in sent
     assert "cannot be shown: " in sent
+    assert problems({k: v for k, v in body.items() if k != "stream"}) == []

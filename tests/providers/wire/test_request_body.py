@@ -1,6 +1,5 @@
 """The option `extra` is merged into the request that the library makes."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from chatclient.providers import (
     OpenAIResponsesChatModel,
 )
 from chatclient.tools import tool_callbacks
+from tests.support.bodies import body_of
 
 MODELS: Mapping[str, ChatModel] = {
     "chat": OpenAIChatModel("gpt-4.1", api_key="k"),
@@ -32,25 +32,12 @@ def look(number: float) -> str:
     return ""
 
 
-def without_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON after a check that no key occurs twice."""
-    found = dict(pairs)
-    assert len(found) == len(pairs), f"doubled keys: {[key for key, _ in pairs]}"
-    return found
-
-
-def body_of(name: str, extra: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+def sent(name: str, extra: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     """Return the body for a system text, a question and a tool."""
     model = MODELS[name]
-    encode: Any = model
-    how = {} if name in ("gemini", "bedrock") else {"streaming": True}
     given = {"tool_callbacks": tool_callbacks(look), "extra": extra, **options}
     messages = (SystemMessage("Be kind."), UserMessage("Hi"))
-    prompt = Prompt.of(messages, model.options.mutate(**given).as_defaults())
-    body: dict[str, Any] = json.loads(
-        encode._body(prompt, **how), object_pairs_hook=without_doubled
-    )
-    return body
+    return body_of(model, Prompt.of(messages, model.options.mutate(**given).as_defaults()))
 
 
 THEIRS = {"theirs": True}
@@ -80,8 +67,8 @@ THEIRS = {"theirs": True}
 def test_extra_elements(name: str, path: str) -> None:
     """Messages, system texts and tools in `extra` follow those of the request."""
     outer, _, inner = path.partition(".")
-    body = body_of(name, {outer: {inner: [THEIRS], "more": 1} if inner else [THEIRS]})
-    plain = body_of(name, {})
+    body = sent(name, {outer: {inner: [THEIRS], "more": 1} if inner else [THEIRS]})
+    plain = sent(name, {})
 
     expected = plain[outer][inner] if inner else plain[outer]
     elements = body[outer][inner] if inner else body[outer]
@@ -97,21 +84,21 @@ def test_extra_elements(name: str, path: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_other_extra_fields(name: str) -> None:
     """Other values override those of the library, and new ones are added."""
-    body = body_of(name, {"new": {"a": [1]}, "model": "theirs"})
+    body = sent(name, {"new": {"a": [1]}, "model": "theirs"})
 
     assert (body["new"], body["model"]) == ({"a": [1]}, "theirs")
 
 
 def test_text_in_place_of_blocks() -> None:
     """A value of another kind replaces that of the library."""
-    assert body_of("anthropic", {"system": "Theirs."})["system"] == "Theirs."
-    assert body_of("bedrock", {"toolConfig": None})["toolConfig"] is None
+    assert sent("anthropic", {"system": "Theirs."})["system"] == "Theirs."
+    assert sent("bedrock", {"toolConfig": None})["toolConfig"] is None
 
 
 def test_choice_in_extra_tool_config() -> None:
     """An object in `extra` keeps the fields that it does not name."""
     choice: dict[str, Any] = {"toolChoice": {"any": {}}}
-    config = body_of("bedrock", {"toolConfig": choice}, tool_choice="auto")["toolConfig"]
+    config = sent("bedrock", {"toolConfig": choice}, tool_choice="auto")["toolConfig"]
 
     assert config["toolChoice"] == {"any": {}}
     assert [each["toolSpec"]["name"] for each in config["tools"]] == ["look"]
