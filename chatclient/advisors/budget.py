@@ -24,7 +24,13 @@ from chatclient.chain.chain import (
     Next,
     turn_of,
 )
-from chatclient.chain.model_call import UsageLedger, current_ledger, record_usage
+from chatclient.chain.model_call import (
+    NOTHING_KNOWN,
+    UsageEntry,
+    UsageLedger,
+    current_ledger,
+    record_usage,
+)
 from chatclient.chain.prices import prices_installed, unpriced_models
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
 from chatclient.chat.serialization import usage_from_dict, usage_to_dict
@@ -39,6 +45,7 @@ Period = Literal["hour", "day"] | float | timedelta
 _NAMED: Mapping[str, float] = {"hour": 3600.0, "day": 86_400.0}
 # Stores count integers; costs are counted in billionths.
 _BILLION = 1_000_000_000
+_TOKENS = ("total_tokens", "input_tokens", "output_tokens")
 
 
 class Quota:
@@ -75,23 +82,37 @@ class Quota:
         """Return the seconds until the current period ends."""
         return self.seconds - self._clock() % self.seconds
 
+    def period(self) -> int:
+        """Return the number of the current period."""
+        return int(self._clock() // self.seconds)
+
     async def spent(self, user: str, unit: str, runtime: Runtime) -> float:
         """Return what *user* has used of *unit* in the current period.
 
         Raises:
             UsageStoreError: The store failed.
         """
-        counted = await self._counters.get(self._counter(user, unit), runtime)
+        counted = await self._counters.get(self._counter(user, unit, self.period()), runtime)
         return counted / _BILLION if unit == "cost" else counted
 
-    async def add(self, user: str, unit: str, amount: float, runtime: Runtime) -> None:
-        """Count *amount* of *unit* for *user*; if the store fails, that is logged."""
+    async def count_call(self, user: str, period: int, runtime: Runtime) -> int:
+        """Count a call of *user* in *period*, and return the number of calls.
+
+        Raises:
+            UsageStoreError: The store failed.
+        """
+        counter = self._counter(user, "calls", period)
+        return await self._counters.add(counter, 1, self.seconds, runtime)
+
+    async def add(self, user: str, unit: str, amount: float, period: int, runtime: Runtime) -> None:
+        """Add *amount* of *unit* for *user* in *period*; if the store fails, that is logged."""
         counted = round(amount * _BILLION) if unit == "cost" else int(amount)
         if counted:
-            await self._counters.record(self._counter(user, unit), counted, self.seconds, runtime)
+            counter = self._counter(user, unit, period)
+            await self._counters.record(counter, counted, self.seconds, runtime)
 
-    def _counter(self, user: str, unit: str) -> str:
-        return f"quota:{unit}:{self.seconds:g}:{int(self._clock() // self.seconds)}:{user}"
+    def _counter(self, user: str, unit: str, period: int) -> str:
+        return f"quota:{unit}:{self.seconds:g}:{period}:{user}"
 
 
 SPENT = "spent"
@@ -125,8 +146,10 @@ class Budget:
     Every model call of the turn counts: those of its rounds, of agents that it calls as tools, and
     those that advisors and memories make with `ask_model`. Before each call, the budget checks
     whether a limit has been reached; if so, nothing is sent, and the turn ends with a
-    `BudgetExceededError`. A response that has arrived is never discarded, even if it was more
-    expensive than expected. A turn that waited for approval continues with its previous counts.
+    `BudgetExceededError`. A call counts from when it is sent, and its usage from when it ends: of
+    one that fails or is cancelled, what the provider has reported until then. A response that has
+    arrived is never discarded, even if it was more expensive than expected. A turn that waited for
+    approval continues with its previous counts.
 
     The calls of an agent that has a budget count in both budgets. `Budget()` only counts.
 
@@ -300,69 +323,119 @@ class _Ledger:
         """End the limits, and release the turn: a context variable may reference the ledger."""
         self.closed, self.turn = True, None
 
-    async def check(self, call: ModelCall, runtime: Runtime) -> None:
-        """Check the limits of this ledger and the outer ones.
+    async def enter(self, call: ModelCall, runtime: Runtime) -> UsageEntry:
+        """Count *call* here and in the ledgers further out.
 
         Raises:
             BudgetExceededError: A limit is reached.
             UnknownPriceError: There is a limit of cost, and no price of the model.
+            UsageStoreError: The store of the quota failed.
         """
-        if not self.closed:
+        limits = {} if self.closed else self.budget.limits
+        if "cost" in limits:
             self._check_price(call)
-            await self._check_limits(runtime)
-        if self.outer is not None:
-            await self.outer.check(call, runtime)
+        for unit, limit in limits.items():
+            self._check(unit, limit, await self._spent(unit, runtime))
+        entry = _Entry(self, None if self.outer is None else await self.outer.enter(call, runtime))
+        try:
+            calls = await entry.count(runtime)
+            if "calls" in limits:  # others may have been counted since the check
+                self._check("calls", limits["calls"], calls - 1)
+        except BaseException:
+            await runtime.shielded(entry.correct(None, runtime))
+            raise
+        return entry
 
     def _check_price(self, call: ModelCall) -> None:
-        budget = self.budget
-        if "cost" not in budget.limits or budget.price is not None:
-            return
-        if unknown := unpriced_models(call.model, call.prompt.options):
+        if self.budget.price is None and (
+            unknown := unpriced_models(call.model, call.prompt.options)
+        ):
             msg = (
                 f"the price of {', '.join(unknown)} is not known, which a limit of cost needs;"
                 " nothing was sent. Give the budget a function: Budget(cost=..., price=...)"
             )
             raise UnknownPriceError(msg, models=tuple(unknown))
 
-    async def _check_limits(self, runtime: Runtime) -> None:
-        quota = self.budget.quota
-        for unit, limit in self.budget.limits.items():
-            if quota is None:
-                counts = self.spent if unit in ("calls", "cost") else self.spent.usage
-                spent, whose = getattr(counts, unit), "the turn"
-            else:
-                spent, whose = await quota.spent(self.user, unit, runtime), "the quota's user"
-            if spent >= limit:
-                so_far = f"{spent:.12g} of {limit:.12g} ({unit})"
-                again = None if quota is None else quota.seconds_left()
-                end = "" if again is None else f", until the period ends in {again:.0f} s"
-                msg = f"{whose} has spent {so_far}; nothing more was sent{end}"
-                raise BudgetExceededError(
-                    msg, spent=spent, limit=limit, unit=unit, retry_after=again
-                )
-
-    async def add(self, response: ChatResponse, runtime: Runtime) -> None:
-        """Add the usage of *response*, also to the budgets around this one."""
-        usage, cost = self._count(response)
+    async def _spent(self, unit: str, runtime: Runtime) -> float:
         if (quota := self.budget.quota) is not None:
-            for unit in self.budget.limits:
-                amount = {"calls": 1, "cost": cost}.get(unit)
-                amount = getattr(usage, unit) if amount is None else amount
-                await quota.add(self.user, unit, amount, runtime)
-        if self.outer is not None:
-            await self.outer.add(response, runtime)
+            return await quota.spent(self.user, unit, runtime)
+        counts = self.spent if unit in ("calls", "cost") else self.spent.usage
+        spent: float = getattr(counts, unit)
+        return spent
+
+    def _check(self, unit: str, limit: float, spent: float) -> None:
+        if spent < limit:
+            return
+        quota = self.budget.quota
+        whose = "the turn" if quota is None else "the quota's user"
+        so_far = f"{spent:.12g} of {limit:.12g} ({unit})"
+        again = None if quota is None else quota.seconds_left()
+        end = "" if again is None else f", until the period ends in {again:.0f} s"
+        msg = f"{whose} has spent {so_far}; nothing more was sent{end}"
+        raise BudgetExceededError(msg, spent=spent, limit=limit, unit=unit, retry_after=again)
 
     def replay(self, response: ChatResponse) -> None:
-        """Add the usage of a *response* from a record, which the quota has counted already."""
-        self._count(response)
+        """Count a call and its *response* from a record, which the quota has counted already."""
+        self.add_calls(1)
+        self.add_usage(response)
         if self.outer is not None:
             self.outer.replay(response)
 
-    def _count(self, response: ChatResponse) -> tuple[Usage, float]:
+    def add_calls(self, calls: int) -> int:
+        """Add to the calls of the turn, and return their number."""
+        with self.lock:
+            self.spent = replace(self.spent, calls=self.spent.calls + calls)
+            return self.spent.calls
+
+    def add_usage(self, response: ChatResponse) -> tuple[Usage, float]:
         """Add the usage of *response* to that of the turn, and return it with its cost."""
-        cost = self.budget.cost_of(response) or 0.0
         usage = _without_negative_counts(response.usage)
+        cost = None if response is NOTHING_KNOWN else self.budget.cost_of(response)
         with self.lock:
             spent = self.spent
-            self.spent = Spent(spent.usage + usage, spent.calls + 1, spent.cost + cost)
-        return usage, cost
+            self.spent = Spent(spent.usage + usage, spent.calls, spent.cost + (cost or 0.0))
+        return usage, cost or 0.0
+
+
+class _Entry:
+    """A call that counts from when it is sent, and is corrected when it ends.
+
+    Args:
+        ledger: The ledger that counts it.
+        outer: The entry in the ledger further out, or None.
+    """
+
+    def __init__(self, ledger: _Ledger, outer: UsageEntry | None) -> None:
+        self._ledger = ledger
+        self._outer = outer
+        self._quota = quota = ledger.budget.quota
+        self._period = 0 if quota is None else quota.period()  # in which it is sent
+        self._counted = 0
+
+    async def count(self, runtime: Runtime) -> int:
+        """Count the call, and return the number of calls of the turn or of the quota.
+
+        Raises:
+            UsageStoreError: The store of the quota failed.
+        """
+        calls = self._ledger.add_calls(1)
+        if self._quota is not None and "calls" in self._ledger.budget.limits:
+            calls = await self._quota.count_call(self._ledger.user, self._period, runtime)
+        self._counted = 1
+        return calls
+
+    async def correct(self, response: ChatResponse | None, runtime: Runtime) -> None:
+        """Add the usage of *response*; None takes the call back."""
+        amounts: dict[str, float] = {}
+        if response is None:
+            self._ledger.add_calls(-1)
+            amounts["calls"] = -self._counted
+        else:
+            usage, amounts["cost"] = self._ledger.add_usage(response)
+            amounts |= {unit: getattr(usage, unit) for unit in _TOKENS}
+        if self._quota is not None:
+            for unit in self._ledger.budget.limits:
+                amount = amounts.get(unit, 0)
+                await self._quota.add(self._ledger.user, unit, amount, self._period, runtime)
+        if self._outer is not None:
+            await self._outer.correct(response, runtime)

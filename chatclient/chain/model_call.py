@@ -8,6 +8,7 @@ from typing import Protocol
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.exceptions import raise_single
+from chatclient._internal.logging import described, get_logger
 from chatclient.chain.prices import load_prices, models_in, with_cost
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.events import RoundEnded, TextDelta, events_of
@@ -28,6 +29,7 @@ from chatclient.errors import (
     RequestTimeoutError,
     StreamInterruptedError,
     ToolCallRefusedError,
+    UsageError,
 )
 from chatclient.observability.observers import all_observers
 from chatclient.observability.operations import ANSWERING_MODEL, TIME_TO_FIRST_CHUNK, ModelCall
@@ -37,22 +39,41 @@ from chatclient.runtime.observation import Step
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import Emitter
 
+log = get_logger(__name__)
 
-class UsageLedger(Protocol):
-    """Adds up the usage of model calls, and may refuse further calls; must be thread-safe."""
 
-    async def check(self, call: ModelCall, runtime: Runtime) -> None:
-        """Raise an error if *call* is not allowed."""
+class UsageEntry(Protocol):
+    """A model call in a `UsageLedger`."""
+
+    async def correct(self, response: ChatResponse | None, runtime: Runtime) -> None:
+        """Add what is known when the call ends, however it ends.
+
+        Args:
+            response: The response, or as much of it as has arrived, or `NOTHING_KNOWN`; None if
+                nothing was sent, so that the call does not count.
+            runtime: The runtime of the call.
+        """
         ...
 
-    async def add(self, response: ChatResponse, runtime: Runtime) -> None:
-        """Add the usage of *response*."""
+
+class UsageLedger(Protocol):
+    """Counts model calls and their usage, and may refuse calls; must be thread-safe."""
+
+    async def enter(self, call: ModelCall, runtime: Runtime) -> UsageEntry:
+        """Count *call*, which is about to be sent.
+
+        Raises:
+            Exception: The call is not allowed; it does not count.
+        """
         ...
 
     def replay(self, response: ChatResponse) -> None:
-        """Add the usage of a *response* from a record; it was added when it was recorded."""
+        """Count a call and the usage of its *response*, which were counted when it was recorded."""
         ...
 
+
+NOTHING_KNOWN = ChatResponse(())
+"""Stands for the response of a call that has ended before its usage was known."""
 
 _ledger: ContextVar[UsageLedger | None] = context_variable("chatclient_ledger", None)
 
@@ -73,7 +94,10 @@ def current_ledger() -> UsageLedger | None:
 
 
 def count_replayed(response: ChatResponse) -> None:
-    """Add the usage of a *response* from a record to the current ledger, if there is one."""
+    """Count a call and its *response* from a record in the current ledger, if there is one.
+
+    That of a call that failed is `NOTHING_KNOWN`.
+    """
     if (ledger := _ledger.get()) is not None:
         ledger.replay(response)
 
@@ -117,24 +141,40 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
         raise DeadlineExceededError(msg)
     await load_prices(runtime)
     ledger = _ledger.get()
-    if ledger is not None:
-        await ledger.check(call, runtime)
-    with runtime.observe(call) as observed:
-        try:
-            if runtime.streaming:
-                aggregator = MessageAggregator()
-                with _record_partial(aggregator, observed):
-                    response = await _stream(call, runtime, observed, aggregator)
-            else:
-                response = await _generate(call, runtime, observed)
-        except (RequestTimeoutError, StreamInterruptedError) as error:
-            if not is_expired(runtime):
-                raise
-            raise deadline_error(error) from error
-        observed.result = response
-    if ledger is not None:
-        await ledger.add(response, runtime)
+    entry = None if ledger is None else await ledger.enter(call, runtime)
+    observed = runtime.observe(call)
+    try:
+        with observed:
+            try:
+                if runtime.streaming:
+                    aggregator = MessageAggregator()
+                    with _record_partial(aggregator, call, observed):
+                        response = await _stream(call, runtime, observed, aggregator)
+                else:
+                    response = await _generate(call, runtime, observed)
+            except (RequestTimeoutError, StreamInterruptedError) as error:
+                if not is_expired(runtime):
+                    raise
+                raise deadline_error(error) from error
+            observed.result = response
+    except BaseException as error:
+        if entry is not None:
+            try:
+                await runtime.shielded(entry.correct(_known_of(observed, error), runtime))
+            except Exception as problem:  # noqa: BLE001 - the call's own error is raised
+                log.warning("usage not counted", error=described(problem))
+        raise
+    if entry is not None:
+        await runtime.shielded(entry.correct(response, runtime))
     return response
+
+
+def _known_of(observed: Step, error: BaseException) -> ChatResponse | None:
+    """Return what is known of a call that ended with *error*; None if nothing was sent."""
+    if isinstance(error, UsageError) and TIME_TO_FIRST_CHUNK not in observed.found:
+        return None  # a mistake of the application is found before anything is sent
+    partial: ChatResponse | None = observed.result
+    return partial if partial is not None and partial.usage else NOTHING_KNOWN
 
 
 async def _generate(call: ModelCall, runtime: Runtime, observed: Step) -> ChatResponse:
@@ -155,12 +195,14 @@ def _with_cost(response: ChatResponse, call: ModelCall, observed: Step) -> ChatR
 
 
 @contextmanager
-def _record_partial(aggregator: MessageAggregator, observed: Step) -> Generator[None, None, None]:
+def _record_partial(
+    aggregator: MessageAggregator, call: ModelCall, observed: Step
+) -> Generator[None, None, None]:
     """Record the partial response of a stream that fails or is left by its consumer."""
     try:
         yield
     except BaseException as error:
-        observed.result = partial = aggregator.response()
+        observed.result = partial = _with_cost(aggregator.response(), call, observed)
         if isinstance(error, (StreamInterruptedError, DeadlineExceededError)):
             error.partial = partial
         raise

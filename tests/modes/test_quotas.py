@@ -109,8 +109,8 @@ def test_quota_begins_anew_with_the_next_period() -> None:
     """Days begin at midnight, for all processes."""
     clock = Clock(86_400 * 20_000 - 10.0)
     quota = Quota("day", None, InMemoryUsageStore(clock=clock), clock)
-    drive(quota.add("ada", "calls", 3, BLOCKING))
-    drive(quota.add("bob", "output_tokens", 0, BLOCKING))  # nothing to count
+    drive(quota.add("ada", "calls", 3, quota.period(), BLOCKING))
+    drive(quota.add("bob", "output_tokens", 0, quota.period(), BLOCKING))  # nothing to count
 
     assert drive(quota.spent("ada", "calls", BLOCKING)) == 3
     assert quota.seconds_left() == 10
@@ -293,13 +293,14 @@ class BrokenStore:
 def test_store_that_fails(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is sent without a limit; an answer that has arrived is kept."""
     limits = (
-        Budget(calls=1, period="day", store=BrokenStore()),
+        Budget(total_tokens=1, period="day", store=BrokenStore()),
+        Budget(calls=1, period="day", store=BrokenStore(reads=True)),
         RateLimitAdvisor(requests=1, store=BrokenStore(reads=True)),
     )
     for limit in limits:
         with pytest.raises(UsageStoreError, match=r"failed \(ConnectionError\)"):
             ask_as(ask, client_of(limit), "ada")
-    broken = client_of(Budget(calls=1, period="day", store=BrokenStore(reads=True)))
+    broken = client_of(Budget(total_tokens=1, period="day", store=BrokenStore(reads=True)))
     with caplog.at_level(logging.WARNING):
         assert ask_as(ask, broken, "ada") == "ok"
 
