@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from chatclient.durable.extra import DBOS, Serializer, StepInfo, dbos_errors, dbos_serialization
+from chatclient.durable.faults import until_stored
 from chatclient.durable.recorded_errors import error_from_dict, error_to_dict
 from chatclient.durable.recording import ExecutionLostError
 from chatclient.errors import DurableTurnError
@@ -70,46 +71,64 @@ def refuse_pickles() -> None:
 
 
 class DbosSteps:
-    """Records the steps of the workflow that runs; a `StepRecorder`.
+    """Records the steps of one execution of a workflow; a `StepRecorder`.
+
+    Args:
+        id: The id of the workflow.
 
     Attributes:
+        id: The id of the workflow.
+        begun: Whether it has begun, and does not wait any more for its time in this process.
         recovered: Whether there are steps of an earlier execution.
         stopped: Why no step is recorded any more, or None.
-
-    Raises:
-        DurableTurnError: A step is stored in another format.
     """
 
-    def __init__(self, id: str, steps: list[StepInfo]) -> None:
-        self.recovered = bool(steps)
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.begun = self.recovered = False
         self.stopped: BaseException | None = None
-        self._recorded = {step["function_name"]: step["output"] for step in steps}
+        self._recorded: dict[str, Any] = {}
+
+    async def load(self) -> None:
+        """Load the steps that earlier executions have recorded.
+
+        Raises:
+            DurableTurnError: A step is stored in another format.
+        """
+        self.begun = True
+        # Within the workflow, the query itself would be a step.
+        query = partial(Context().run, lambda: DBOS.list_workflow_steps(self.id))
+        loop = asyncio.get_running_loop()
+        steps: list[StepInfo] = await until_stored(lambda: loop.run_in_executor(None, query))
+        self.recovered = bool(steps)
+        # DBOS may have recorded an error of its database as that of the step.
+        recorded = [step for step in steps if step["error"] is None]
+        self._recorded = {step["function_name"]: step["output"] for step in recorded}
         # What DBOS cannot read, it returns as the text that is stored.
         if unread := [name for name, value in self._recorded.items() if isinstance(value, str)]:
-            msg = f"steps of turn {id!r} are stored in a form that is not read here: {unread}"
-            raise DurableTurnError(msg, turn_id=id)
+            msg = f"steps of turn {self.id!r} are stored in a form that is not read here: {unread}"
+            raise DurableTurnError(msg, turn_id=self.id)
         for _ in range(max((step["function_id"] for step in steps), default=0)):
             DBOS.reserve_step()
-
-    @classmethod
-    async def open(cls) -> "DbosSteps":
-        """Return the recorder of the workflow that runs, with its recorded steps."""
-        # Within the workflow, the query itself would be a step.
-        id = DBOS.workflow_id or ""
-        query = partial(Context().run, lambda: DBOS.list_workflow_steps(id))
-        return cls(id, await asyncio.get_running_loop().run_in_executor(None, query))
 
     async def step(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
         """Return the value of the step; see `StepRecorder.step`."""
         self._check()
         if name in self._recorded:
             return self._recorded[name]
+        values: list[Any] = []
 
         async def run() -> Any:
-            return await function()
+            if not values:  # otherwise, its value could not be stored
+                values.append(await function())
+            return values[0]
+
+        async def record() -> Any:
+            self._check()
+            return await DBOS.run_step_async({"name": name, "preemptible": True}, run)
 
         try:
-            value = await DBOS.run_step_async({"name": name, "preemptible": True}, run)
+            value = await until_stored(record)
         except (
             dbos_errors.DBOSWorkflowConflictIDError,
             dbos_errors.DBOSWorkflowCancelledError,

@@ -65,6 +65,7 @@ class Engine:
         self._control: Any = control
         self._has_attributes = has_attributes
         self._default_queue = default_queue(application)
+        self._no_version = no_version(application)
         self.runs_turns = runs_turns
         self._close = close
         self._has_key_limits: dict[str, bool] = {}  # of the queues that turns were started in
@@ -168,6 +169,10 @@ class Engine:
         found = self.statuses(**by, sort_desc=True, limit=1, load_input=False, load_output=False)
         return found[0].workflow_id if found else None
 
+    def version_of(self, status: WorkflowStatus) -> str | None:
+        """Return the version of the application that runs a workflow, or None if it has none."""
+        return None if status.app_version == self._no_version else status.app_version
+
     def cancel(self, id: str) -> None:
         """Cancel the workflow *id*."""
         outside(self._control.cancel_workflow, id)
@@ -263,6 +268,15 @@ def outside(function: Callable[..., T], *args: Any) -> T:
 def default_queue(application: str) -> str:
     """Return the queue of turns that are started without one in a process that runs no turns."""
     return application if application == APPLICATION else f"{APPLICATION} {application}"
+
+
+def no_version(application: str) -> str:
+    """Return the version in the database of an application that names none.
+
+    It is that of all of its releases, and of all releases of chatclient. DBOS wants the versions of
+    two applications to differ.
+    """
+    return f"{application} without version"
 
 
 def reject_older_turns(live: set[str]) -> None:

@@ -43,7 +43,7 @@ class TurnStatus:
 
     Attributes:
         state: Where it is.
-        version: The version of the application that runs it, or None before it has run.
+        version: The version of the application that runs it, or None if it has none or has not run.
         queue: The queue that it waits in or was taken from, or None.
     """
 
@@ -98,7 +98,7 @@ class DurableTurn:
             UsageError: There is no such turn.
         """
         status = self._segment().status
-        return TurnStatus(_state(status), status.app_version, status.queue_name)
+        return TurnStatus(_state(status), self.engine.version_of(status), status.queue_name)
 
     async def astatus(self) -> TurnStatus:
         """Return where the turn is; see `status`."""

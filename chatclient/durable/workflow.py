@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -14,8 +12,10 @@ from chatclient.chat.tool import ToolProgress
 from chatclient.durable.dbos_steps import DbosSteps
 from chatclient.durable.events import event_to_dict
 from chatclient.durable.extra import DBOS
+from chatclient.durable.faults import until_stored
 from chatclient.durable.queues import Pace
 from chatclient.durable.recording import Publisher, StepRecorder
+from chatclient.durable.running import RunningTurns
 from chatclient.errors import TurnVersionError
 
 WORKFLOW = "chatclient_turn"
@@ -42,8 +42,8 @@ runners: WeakValueDictionary[str, TurnRunner] = WeakValueDictionary()
 paces: dict[str, Pace] = {}
 """The queues of this process that limit how often a worker starts turns."""
 
-_active: set[DbosSteps] = set()
-_is_ending = threading.Event()
+running = RunningTurns()
+"""The turns that this process runs."""
 
 
 class _StreamPublisher:
@@ -87,7 +87,7 @@ class _StreamPublisher:
             values = [each for each in map(event_to_dict, events) if each is not None]
             try:
                 if values:
-                    await DBOS.write_stream_async(EVENTS, values)
+                    await until_stored(lambda: DBOS.write_stream_async(EVENTS, values))
             except BaseException:
                 self._events = [*events, *self._events]
                 raise
@@ -114,38 +114,16 @@ async def run_turn(data: dict[str, Any]) -> dict[str, Any]:
             f" starts, with durable(client, name={data['client']!r})"
         )
         raise TurnVersionError(msg, turn_id=data["turn"])
-    if (pace := paces.get(data["queue"])) is not None:
-        await pace.wait()
-    steps = await DbosSteps.open()
-    _active.add(steps)
-    if _is_ending.is_set():  # the turn has waited in this process, or was just taken
-        steps.detach()
-    try:
-        return await runner.run(
-            data, steps, recovered=steps.recovered, publisher=_StreamPublisher()
-        )
-    except BaseException:
-        if steps.stopped is not None:  # whatever the turn made of it
-            raise steps.stopped from None
-        raise
-    finally:
-        _active.discard(steps)
-
-
-def attach() -> None:
-    """Record turns again, after `detach_all`."""
-    _is_ending.clear()
-
-
-def detach_all() -> None:
-    """Stop recording: what is cancelled from now on is continued by other processes."""
-    _is_ending.set()
-    for steps in tuple(_active):
-        steps.detach()
-
-
-def drain(seconds: float) -> None:
-    """Wait until no turn runs in this process, or *seconds* have passed."""
-    end = time.monotonic() + seconds
-    while _active and time.monotonic() < end:
-        time.sleep(0.05)
+    steps = DbosSteps(DBOS.workflow_id or "")
+    with running.execution(steps):
+        if (pace := paces.get(data["queue"])) is not None:
+            await pace.wait()
+        try:
+            await steps.load()
+            return await runner.run(
+                data, steps, recovered=steps.recovered, publisher=_StreamPublisher()
+            )
+        except BaseException:
+            if steps.stopped is not None:  # whatever the turn made of it
+                raise steps.stopped from None
+            raise
