@@ -16,6 +16,7 @@ from chatclient.durable.handle import DurableTurn, turn_id
 from chatclient.durable.map import TurnMap
 from chatclient.durable.requests import request_from_dict, request_to_dict, tool_names
 from chatclient.durable.results import TurnResult
+from chatclient.durable.turn import check_tools, needed_tools
 from chatclient.errors import UsageError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
@@ -228,9 +229,11 @@ class DurableClient:
         return prompt
 
     def _check_decisions(
-        self, stored: Mapping[str, Any], pending: PendingTurn, decisions: dict[str, Decision]
+        self, data: Mapping[str, Any], pending: PendingTurn, decisions: dict[str, Decision]
     ) -> None:
-        shared, settings = self._pipeline.shared, request_from_dict(self._pipeline, stored).settings
+        check_tools(self._pipeline, data, needed_tools(pending, decisions))
+        shared = self._pipeline.shared
+        settings = request_from_dict(self._pipeline, data["request"]).settings
         options = drive(complete_options(shared, settings, pending.messages, BLOCKING))
         drive(shared.manager.check_decisions(pending, decisions, options, BLOCKING))
 

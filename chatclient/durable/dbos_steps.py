@@ -79,15 +79,15 @@ class DbosSteps:
     Attributes:
         id: The id of the workflow.
         begun: Whether it has begun, and does not wait any more for its time in this process.
-        recovered: Whether there are steps of an earlier execution.
+        recorded: The recorded values of steps by name, also those of earlier executions.
         stopped: Why no step is recorded any more, or None.
     """
 
     def __init__(self, id: str) -> None:
         self.id = id
-        self.begun = self.recovered = False
+        self.begun = False
         self.stopped: BaseException | None = None
-        self._recorded: dict[str, Any] = {}
+        self.recorded: dict[str, Any] = {}
 
     async def load(self) -> None:
         """Load the steps that earlier executions have recorded.
@@ -100,12 +100,11 @@ class DbosSteps:
         query = partial(Context().run, lambda: DBOS.list_workflow_steps(self.id))
         loop = asyncio.get_running_loop()
         steps: list[StepInfo] = await until_stored(lambda: loop.run_in_executor(None, query))
-        self.recovered = bool(steps)
         # DBOS may have recorded an error of its database as that of the step.
-        recorded = [step for step in steps if step["error"] is None]
-        self._recorded = {step["function_name"]: step["output"] for step in recorded}
+        stored = [step for step in steps if step["error"] is None]
+        self.recorded = {step["function_name"]: step["output"] for step in stored}
         # What DBOS cannot read, it returns as the text that is stored.
-        if unread := [name for name, value in self._recorded.items() if isinstance(value, str)]:
+        if unread := [name for name, value in self.recorded.items() if isinstance(value, str)]:
             msg = f"steps of turn {self.id!r} are stored in a form that is not read here: {unread}"
             raise DurableTurnError(msg, turn_id=self.id)
         for _ in range(max((step["function_id"] for step in steps), default=0)):
@@ -114,8 +113,8 @@ class DbosSteps:
     async def step(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
         """Return the value of the step; see `StepRecorder.step`."""
         self._check()
-        if name in self._recorded:
-            return self._recorded[name]
+        if name in self.recorded:
+            return self.recorded[name]
         values: list[Any] = []
 
         async def run() -> Any:
@@ -136,7 +135,7 @@ class DbosSteps:
             self.stopped = error
             self._check()
             raise
-        self._recorded[name] = value
+        self.recorded[name] = value
         return value
 
     def detach(self) -> None:

@@ -15,7 +15,8 @@ from chatclient.durable.extra import (
     WorkflowStatus,
     dbos_errors,
 )
-from chatclient.durable.workflow import EVENTS, WORKFLOW, run_turn
+from chatclient.durable.tables import WORKFLOW
+from chatclient.durable.workflow import EVENTS, run_turn
 from chatclient.errors import DurableTurnError, UsageError
 
 T = TypeVar("T")

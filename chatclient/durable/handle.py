@@ -31,10 +31,13 @@ _STATES: dict[str, TurnState] = {
     "CANCELLED": "cancelled",
     "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "failed",
 }
+PROBLEM = "problem"
+"""The attribute of a workflow with `TurnStatus.problem`."""
+
 _SEGMENTS_AT_ONCE, _TURNS_AT_ONCE = 4, 500
 
 CheckDecisions = Callable[[Mapping[str, Any], PendingTurn, dict[str, Decision]], None]
-"""Raises a `UsageError` if decisions cannot be applied; the first argument is the request."""
+"""Raises an error if decisions cannot be applied; the first argument is what started the turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,14 @@ class TurnStatus:
         state: Where it is.
         version: The version of the application that runs it, or None if it has none or has not run.
         queue: The queue that it waits in or was taken from, or None.
+        problem: Why it does not continue at present, although it is queued: no worker that has seen
+            it has the tools that it has called, for example. Workers try again.
     """
 
     state: TurnState
     version: str | None
     queue: str | None
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,9 @@ class DurableTurn:
             UsageError: There is no such turn.
         """
         status = self._segment().status
-        return TurnStatus(_state(status), self.engine.version_of(status), status.queue_name)
+        problem = (status.attributes or {}).get(PROBLEM) if status.status == "DELAYED" else None
+        version = self.engine.version_of(status)
+        return TurnStatus(_state(status), version, status.queue_name, problem)
 
     async def astatus(self) -> TurnStatus:
         """Return where the turn is; see `status`."""
@@ -201,6 +209,8 @@ class DurableTurn:
         Raises:
             UsageError: The turn does not wait, has been continued by other decisions, or a
                 decision is missing or cannot be applied; nothing was changed.
+            TurnVersionError: This process does not have the tools that the turn needs to continue;
+                nothing was changed.
         """
         segment = self._segment()
         result = segment.result
@@ -209,7 +219,7 @@ class DurableTurn:
             msg = f"turn {self.id!r} does not wait for decisions: it is {self.status().state}"
             raise UsageError(msg)
         given = decisions_for(pending, decisions)
-        self._check_decisions(self._first_input()["request"], pending, given)
+        self._check_decisions(self._first_input(), pending, given)
         resume = {"turn": pending.to_json(), "decisions": decisions_to_dict(given)}
         if not self._continue(segment, {"resume": resume}):
             msg = f"turn {self.id!r} has been continued by other decisions"

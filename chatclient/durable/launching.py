@@ -77,7 +77,6 @@ def launch(
         **(config or {}),
     }
     several = [TurnQueue(default_queue(application)), *queues]
-    running.attach()
     paces.clear()
     paces.update({each.name: Pace(each.worker_rate) for each in several if each.worker_rate})
     DBOS.migrate(url)
@@ -89,6 +88,7 @@ def launch(
         silent_seconds=takeover_seconds,
         schema=settings.get("dbos_system_schema") or "dbos",
     )
+    running.attach(tables)
     alive = Liveness(tables, takeover_seconds, running.ids)
     if reject_older:
         alive.each_beat = lambda: reject_older_turns(tables.live_versions())

@@ -1,11 +1,20 @@
 """`RunningTurns`: the turns that this process runs."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import Context
 
+from chatclient._internal.logging import get_logger
 from chatclient.durable.dbos_steps import DbosSteps
+from chatclient.durable.extra import DBOS
+from chatclient.durable.faults import until_stored
+from chatclient.durable.handle import PROBLEM
+from chatclient.durable.tables import Tables
+
+log = get_logger(__name__)
 
 
 class RunningTurns:
@@ -16,6 +25,7 @@ class RunningTurns:
         self._ended: set[str] = set()  # since `ids` was last called
         self._is_ending = False
         self._lock = threading.Lock()
+        self._tables: Tables  # of the engine
 
     @contextmanager
     def execution(self, steps: DbosSteps) -> Iterator[None]:
@@ -40,9 +50,27 @@ class RunningTurns:
             ended, self._ended = self._ended, set()
             return ended | {each.id for each in self._executions}
 
-    def attach(self) -> None:
-        """Record turns again, after `detach`."""
-        self._is_ending = False
+    def attach(self, tables: Tables) -> None:
+        """Record turns, with the tables of this process."""
+        self._is_ending, self._tables = False, tables
+
+    async def postpone(self, steps: DbosSteps, seconds: float, problem: str) -> None:
+        """Let another process continue an execution after some time; it records nothing more.
+
+        Args:
+            steps: Those of the execution.
+            seconds: The time.
+            problem: Why this process cannot continue it, for the status of the turn.
+        """
+
+        def store() -> None:
+            DBOS.update_workflow_attributes(steps.id, {PROBLEM: problem}, merge=True)
+            self._tables.postpone(steps.id, seconds)
+
+        # Within the workflow, the first one would be a step.
+        await until_stored(lambda: asyncio.to_thread(Context().run, store))
+        steps.detach()
+        log.warning("turn not continued", turn=steps.id, problem=problem)
 
     def detach(self) -> None:
         """Stop recording: what is cancelled from now on is continued by other processes."""

@@ -8,7 +8,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from chatclient._internal.sqlite import write_ahead
-from chatclient.durable.workflow import WORKFLOW
+
+WORKFLOW = "chatclient_turn"
+"""The name of the workflow of turns in the database."""
 
 _PROCESSES = sa.Table(
     "chatclient_executors",
@@ -30,7 +32,9 @@ _TURNS = sa.Table(
     ),
     *(
         sa.Column(name, sa.BigInteger)
-        for name in ("recovery_attempts", "started_at_epoch_ms", "updated_at")  # milliseconds
+        for name in (
+            *("recovery_attempts", "started_at_epoch_ms", "updated_at", "delay_until_epoch_ms"),
+        )
     ),
     schema="dbos",
 )
@@ -105,9 +109,17 @@ class Tables:
     def end(self) -> None:
         """Store that this process has ended: others may continue its turns immediately."""
         with self._begin() as connection:
-            mine = (_TURNS.c.executor_id == self._executor, _TURNS.c.status == "PENDING")
-            connection.execute(sa.update(_TURNS).where(*mine).values(self._queued(crashed=False)))
+            update = sa.update(_TURNS).where(*self._is_mine)
+            connection.execute(update.values(self._queued(crashed=False)))
             connection.execute(sa.delete(_PROCESSES).where(_PROCESSES.c.id == self._executor))
+
+    def postpone(self, id: str, seconds: float) -> None:
+        """Let a turn that this process has taken continue after some time, in any process."""
+        begin_at = sa.cast((self._now + seconds) * 1000.0, sa.BigInteger)
+        delayed = {"status": "DELAYED", "delay_until_epoch_ms": begin_at}
+        update = sa.update(_TURNS).where(_TURNS.c.workflow_uuid == id, *self._is_mine)
+        with self._begin() as connection:
+            connection.execute(update.values({**self._queued(crashed=False), **delayed}))
 
     def live_versions(self) -> set[str]:
         """Return the versions of all processes that are alive."""
@@ -171,6 +183,10 @@ class Tables:
             "queue_name": sa.func.coalesce(queue, _QUEUE_OF_DIRECT_TURNS),
             "recovery_attempts": attempts if crashed else attempts - 1,
         }
+
+    @property
+    def _is_mine(self) -> tuple[sa.ColumnElement[bool], ...]:
+        return _TURNS.c.executor_id == self._executor, _TURNS.c.status == "PENDING"
 
     @property
     def _is_alive(self) -> sa.ColumnElement[bool]:

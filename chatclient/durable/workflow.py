@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -16,9 +17,9 @@ from chatclient.durable.faults import until_stored
 from chatclient.durable.queues import Pace
 from chatclient.durable.recording import Publisher, StepRecorder
 from chatclient.durable.running import RunningTurns
+from chatclient.durable.tables import WORKFLOW
 from chatclient.errors import TurnVersionError
 
-WORKFLOW = "chatclient_turn"
 EVENTS = "events"
 """The stream of the workflow with its events."""
 
@@ -28,6 +29,10 @@ PUBLISH_SECONDS = 0.1
 
 class TurnRunner(Protocol):
     """Runs the turns of one client."""
+
+    def check(self, data: Mapping[str, Any], recorded: Mapping[str, Any]) -> None:
+        """Raise a `TurnVersionError` if this version cannot continue a segment of a turn."""
+        ...
 
     async def run(
         self, data: Mapping[str, Any], steps: StepRecorder, *, recovered: bool, publisher: Publisher
@@ -107,23 +112,37 @@ def _joined(last: object, event: object) -> object | None:
 @DBOS.workflow(name=WORKFLOW)
 async def run_turn(data: dict[str, Any]) -> dict[str, Any]:
     """Run a segment; *data* is what `DurableClient.start` stores."""
-    runner = runners.get(data["client"])
-    if runner is None:
-        msg = (
-            f"this process has no durable client {data['client']!r}: create it before the worker"
-            f" starts, with durable(client, name={data['client']!r})"
-        )
-        raise TurnVersionError(msg, turn_id=data["turn"])
     steps = DbosSteps(DBOS.workflow_id or "")
     with running.execution(steps):
         if (pace := paces.get(data["queue"])) is not None:
             await pace.wait()
         try:
             await steps.load()
+            try:
+                runner = _runner_of(data["client"], data["turn"])
+                runner.check(data, steps.recorded)
+            except TurnVersionError as error:
+                if not steps.recorded and data["resume"] is None:
+                    raise
+                # A release without a tool must not end a turn that another release can continue.
+                pause = min(max((time.time() - data["started"]) / 4, 5.0), 300.0)
+                await running.postpone(steps, pause, str(error))
+                raise
             return await runner.run(
-                data, steps, recovered=steps.recovered, publisher=_StreamPublisher()
+                data, steps, recovered=bool(steps.recorded), publisher=_StreamPublisher()
             )
         except BaseException:
             if steps.stopped is not None:  # whatever the turn made of it
                 raise steps.stopped from None
             raise
+
+
+def _runner_of(client: str, turn: str) -> TurnRunner:
+    runner = runners.get(client)
+    if runner is None:
+        msg = (
+            f"this process has no durable client {client!r}: create it before the worker starts,"
+            f" with durable(client, name={client!r})"
+        )
+        raise TurnVersionError(msg, turn_id=turn)
+    return runner

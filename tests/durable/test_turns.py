@@ -17,14 +17,12 @@ from chatclient import (
 )
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.durable import DurableTurn, TurnDecided, TurnRetries, durable, launch
-from chatclient.durable.workflow import runners
 from chatclient.errors import (
     AuthenticationError,
     ConversationBusyError,
     DeadlineExceededError,
     OverloadedError,
     TurnCancelledError,
-    TurnVersionError,
     UsageError,
 )
 from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository
@@ -393,29 +391,6 @@ def test_agent_waits_for_approval(make: Make) -> None:
     assert result.content() == "Done."
     assert [each.response.data for each in result.tool_executions] == ["It was refunded."]
     assert shop.runs == ["refund 7"]
-
-
-def test_names_missing_tools(make: Make, request: pytest.FixtureRequest) -> None:
-    """A turn that waited is refused by a version without its tools, which the error names."""
-    shop, name = Shop(), request.node.name
-    asking = make(ScriptedModel(REFUND), shop, interceptors=[ToolApproval()])
-    turn = asking.start("Refund", key="a")
-    pending = turn.result().pending_turn
-    del runners[name]  # in another process, there is only the newer one
-    newer = durable(make_plain(), name=name)
-
-    with pytest.raises(UsageError, match="refund"):
-        newer.turn(key="a").decide("approve")
-    turn.decide("approve")  # by a process of the older version
-
-    with pytest.raises(TurnVersionError, match="refund") as caught:
-        newer.turn(key="a").result()
-    assert pending is not None
-    assert caught.value.missing_tools == ("refund", "wait")
-
-
-def make_plain() -> ChatClient:
-    return ChatClient.builder(ScriptedModel("Hi")).default_tools(other).build()
 
 
 async def test_deletes_turn(make: Make) -> None:

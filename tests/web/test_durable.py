@@ -32,6 +32,7 @@ from chatclient.durable import (
     durable,
     launch,
 )
+from chatclient.durable.workflow import runners
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
@@ -374,6 +375,23 @@ async def test_concurrent_requests() -> None:
     await last.adelete()
     with pytest.raises(RefusedError, match="do not wait"):
         await turns.resume("c1", request, waiting, decisions)
+
+
+async def test_decision_without_the_tool() -> None:
+    """A server whose release has not the tool that waits says so, and the turn still waits."""
+    name = next(names)
+    served = durable(travel_client(ScriptedModel([BOOKING], "Booked.")), name=name)
+    turn = await served.conversation("c1").astart("Book it.")
+    pending = (await turn.aresult()).pending_turn
+    assert pending is not None
+    del runners[name]  # in the other server there is only this one
+    turns = DurableTurns(durable(ChatClient.create(ScriptedModel()), name=name))
+
+    with pytest.raises(RefusedError, match="at the moment") as refused:
+        await turns.resume("c1", turns.prompt(), pending, {"call_9": Decision(approved=True)})
+
+    assert refused.value.status == 503
+    assert (await turn.astatus()).state == "waiting"
 
 
 async def test_decision_while_another_request_looks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,9 @@ from chatclient.chat.messages import AssistantMessage, ToolResponse, ToolRespons
 from chatclient.chat.turn import Turn
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.conversation import UNFINISHED
-from chatclient.errors import ConversationBusyError, UsageError
+from chatclient.errors import ConversationBusyError, TurnVersionError, UsageError
 from chatclient.services.web.incoming import RefusedError
-from chatclient.services.web.turns import GONE, RUNS, WAITS, RunningTurn
+from chatclient.services.web.turns import GONE, LATER, RUNS, WAITS, RunningTurn
 from chatclient.tools.execution.approval import Decision
 from chatclient.tools.pending_turn import PendingTurn
 
@@ -77,7 +77,7 @@ class DurableTurns:
         """Continue *turn*, which waits.
 
         Raises:
-            RefusedError: It does not wait any more.
+            RefusedError: It does not wait any more, or not every tool that it needs is here.
             UsageError: A decision cannot be applied.
         """
         last = await self.durable.conversation(conversation_id).alast()
@@ -85,6 +85,8 @@ class DurableTurns:
             raise RefusedError(409, GONE)
         try:
             await last.adecide(dict(decisions))
+        except TurnVersionError as error:
+            raise RefusedError(503, LATER) from error
         except UsageError as error:
             if (await last.astatus()).state == "waiting":
                 raise

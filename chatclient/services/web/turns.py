@@ -18,6 +18,7 @@ from chatclient.tools.pending_turn import PendingTurn
 
 WAITS = "Decide about the tool calls that wait, then go on."
 RUNS = "Wait for the answer first."
+LATER = "This answer cannot be continued at the moment. Try again later."
 GONE = "These tool calls do not wait for a decision any more."
 
 
