@@ -138,6 +138,7 @@ if TYPE_CHECKING:
     )
     from chatclient.chat.turn import (
         TURN_KEY as TURN_KEY,
+        Outcome as Outcome,
         Turn as Turn,
     )
     from chatclient.client.batch import (

@@ -107,7 +107,13 @@ class Chat:
             return 1
         if self._trace:
             self._write_trace(stream.trail())
-        return 0
+        pending = stream.pending_turn()
+        if pending is None:
+            return 0
+        calls = ", ".join(f"{call.name}({call.arguments})" for call in pending.to_decide().values())
+        what = f"a decision is needed about {printable_line(calls)}"
+        self._write(f"(no answer yet: {what}; `chatclient web` asks for it)\n")
+        return 1
 
     def _show(self, stream: StreamResponse) -> None:
         at_line_start = after_tool = True

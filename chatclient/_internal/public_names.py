@@ -49,7 +49,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "PlaceholderRenderer PromptTemplate TemplateRenderer no_rendering"
         ),
         "chatclient.chat.tool": "CONVERSATION_ID USER_ID ToolContext ToolProgress",
-        "chatclient.chat.turn": "TURN_KEY Turn",
+        "chatclient.chat.turn": "TURN_KEY Outcome Turn",
         "chatclient.client.batch": "Batch BatchProgress BatchResult BatchSettings",
         "chatclient.client.call_response": "AsyncCallResponse CallResponse",
         "chatclient.client.builder": "ChatClientBuilder",

@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from chatclient.chat.messages import (
     AssistantMessage,
@@ -18,6 +18,10 @@ from chatclient.runtime.runtime import Runtime
 
 TURN = "turn"
 """The key of the `Turn` in a request's context, while the request runs."""
+
+Outcome: TypeAlias = Literal["answered", "waiting", "failed", "cancelled"]
+"""How a turn ended: with an answer, waiting for decisions about its tool calls, with an error, or
+cancelled. Only one that is answered has an answer."""
 
 TURN_KEY = "chat_memory_turn_key"
 """The key in a request's context of an idempotency key for the turn, set by the application. A turn

@@ -1,7 +1,9 @@
 """Reads text, entity, documents, tool executions and pending turn from a response."""
 
+from asyncio import CancelledError
 from typing import TYPE_CHECKING, TypeVar
 
+from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
 from chatclient.chat.message_merging import (
     append_messages,
@@ -12,8 +14,8 @@ from chatclient.chat.message_merging import (
 )
 from chatclient.chat.messages import Message
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.turn import Turn
-from chatclient.errors import EntityError, ToolUsageError
+from chatclient.chat.turn import Outcome, Turn
+from chatclient.errors import EntityError, ToolUsageError, TurnCancelledError
 from chatclient.observability.operations import ClientCall, ModelCall
 from chatclient.observability.trail import Trail
 from chatclient.runtime.observation import Step
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from chatclient.retrieval.vector_store.store import Document  # only loaded with retrieval
 
 T = TypeVar("T")
+
+log = get_logger(__name__)
 
 
 def executions_in(response: ChatClientResponse) -> tuple[ToolExecution, ...]:
@@ -98,6 +102,19 @@ def pending_in(response: ChatClientResponse) -> PendingTurn | None:
     return pending
 
 
+def outcome_of(error: BaseException | None) -> Outcome:
+    """Return how a turn ended that raised *error*, or None."""
+    match error:
+        case None:
+            return "answered"
+        case EntityError() if error.pending_turn is not None:
+            return "waiting"
+        case TurnCancelledError() | CancelledError():
+            return "cancelled"
+        case _:
+            return "failed"
+
+
 def entity_of(response: ChatClientResponse, converter: StructuredOutputConverter[T]) -> T:
     """Return the entity in *response*.
 
@@ -124,13 +141,23 @@ def require_answer(response: ChatClientResponse) -> None:
     require_not_nested(response)
     pending = pending_in(response)
     if pending is not None:
-        names = ", ".join(dict.fromkeys(call.name for call in pending.to_decide().values()))
-        hint = "see its pending_turn, and go on with client.resume(turn, decisions)"
-        msg = f"there is no answer yet, the turn waits for approval of {names}; {hint}"
-        chat = response.chat_response
-        error = EntityError(msg, text=chat.text, response=chat, pending_turn=pending)
+        error = waiting_error(response.chat_response, pending)
         error.trail = response.trail
         raise error
+
+
+def waiting_error(response: ChatResponse, pending: PendingTurn) -> EntityError:
+    """Return the error that there is no answer, because the turn waits for approval."""
+    names = ", ".join(dict.fromkeys(call.name for call in pending.to_decide().values()))
+    hint = "see its pending_turn, and go on with client.resume(turn, decisions)"
+    msg = f"there is no answer yet, the turn waits for approval of {names}; {hint}"
+    return EntityError(msg, text=response.text, response=response, pending_turn=pending)
+
+
+def warn_waiting(pending: PendingTurn) -> None:
+    """Log that the text of a turn that waits for approval was taken for its answer."""
+    calls = [call.name for call in pending.to_decide().values()]
+    log.warning("the turn waits for approval, see pending_turn(); its text is no answer", of=calls)
 
 
 def require_not_nested(response: ChatClientResponse) -> None:

@@ -16,8 +16,6 @@ from chatclient.client.accessors import (
     executions_in,
     messages_in,
     new_messages_in,
-    pending_in,
-    require_not_nested,
     round_responses_in,
 )
 from chatclient.client.call_response import EntityType, LazyResponse, Run
@@ -117,7 +115,7 @@ class _Stream(LazyResponse):
 
     def pending_turn(self) -> PendingTurn | None:
         """Return the turn if it waits for approval, once the stream has ended."""
-        return pending_in(self.response)
+        return self._pending_in(self.response)
 
     def _consume(
         self, convert: Convert[T], output: StructuredOutput[Any] | None = None
@@ -163,7 +161,7 @@ class _Stream(LazyResponse):
         if type(event) is TextDelta:
             return event.text
         if type(event) is Done:
-            require_not_nested(self.response)
+            self._text_of_answer(self.response)
         return NOTHING  # type: ignore[no-any-return]
 
     def _client_chunk_of(self, event: Any) -> ChatClientResponse:

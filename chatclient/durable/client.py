@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from chatclient._internal.checks import checked_id, seconds
 from chatclient.chat.model import PromptLike
+from chatclient.client.batch import keyed
 from chatclient.client.options import complete_options
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.conversation import DurableConversation
@@ -158,25 +159,27 @@ class DurableClient:
 
         Returns:
             The turns: iterate over them for the results.
+
+        Raises:
+            UsageError: A prompt is invalid, or two keys are the same text; no turn was started.
         """
         from chatclient.durable.engine import current_engine  # noqa: PLC0415 - an extra
 
-        keyed: Mapping[Any, DurableRequest] = (
-            prompts if isinstance(prompts, Mapping) else _by_position(prompts)
-        )
+        given = keyed("a map", prompts)
         engine = current_engine()
-        keys = {str(each): f"{key}/{each}" for each in keyed}
+        ids = {each: turn_id(self.name, f"{key}/{each}") for each in given}
         # Looked up together: a batch that continues has most of its turns.
-        present = engine.existing([turn_id(self.name, each) for each in keys.values()])
-        turns = {}
-        for each, prompt in keyed.items():
-            id = turn_id(self.name, keys[str(each)])
-            turns[str(each)] = (
-                self._handle(engine, id)
-                if id in present
-                else self.start(prompt, key=keys[str(each)], **how)
-            )
-        return TurnMap(turns)
+        present = engine.existing([*ids.values()])
+        # Made before the first turn starts, because a prompt may be invalid.
+        missing = {each: self.request_of(given[each]) for each in ids if ids[each] not in present}
+        return TurnMap(
+            {
+                each: self.start(missing[each], key=f"{key}/{each}", **how)
+                if each in missing
+                else self._handle(engine, id)
+                for each, id in ids.items()
+            }
+        )
 
     async def amap(
         self,
@@ -236,7 +239,3 @@ class DurableClient:
         settings = request_from_dict(self._pipeline, data["request"]).settings
         options = drive(complete_options(shared, settings, pending.messages, BLOCKING))
         drive(shared.manager.check_decisions(pending, decisions, options, BLOCKING))
-
-
-def _by_position(prompts: Iterable[DurableRequest]) -> dict[str, DurableRequest]:
-    return {str(position): prompt for position, prompt in enumerate(prompts)}

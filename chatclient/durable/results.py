@@ -8,7 +8,7 @@ from typing import Any
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.serialization import response_from_dict, response_to_dict
-from chatclient.client.accessors import executions_in, pending_in, require_answer
+from chatclient.client.accessors import executions_in, pending_in, require_answer, warn_waiting
 from chatclient.durable.events import (
     call_from_dict,
     call_to_dict,
@@ -42,7 +42,12 @@ class TurnResult:
     tool_executions: tuple[ToolExecution, ...] = ()
 
     def content(self) -> str:
-        """Return the text of the answer; if the turn waits, the text before the tool calls."""
+        """Return the text of the answer.
+
+        If the turn waits, this is the text before the tool calls, and a warning is logged.
+        """
+        if self.pending_turn is not None:
+            warn_waiting(self.pending_turn)
         return self.chat_response.text
 
     def entity(self, kind: Any) -> Any:

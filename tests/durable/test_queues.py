@@ -14,8 +14,9 @@ from chatclient import (
     Runtime,
 )
 from chatclient.durable import TurnQueue
-from chatclient.errors import AuthenticationError, UsageError
-from chatclient.testing import ScriptedModel
+from chatclient.errors import AuthenticationError, EntityError, UsageError, WrongTypeError
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import ToolApproval, tool
 from tests.durable.conftest import Make
 
 
@@ -136,6 +137,45 @@ def test_map(make: Make) -> None:
             results["b"].unwrap()
     assert len(model.prompts) == 3
     assert client.map(prompts, key="m").progress() == {"done": 2, "failed": 1}
+
+
+@tool
+def refund(order: int) -> str:
+    """Refund an order."""
+    return f"refunded {order}"
+
+
+def test_map_with_turn_that_waits(make: Make) -> None:
+    """A turn that waits for a decision has no answer, unlike one that was decided."""
+    model = ScriptedModel(call("refund", {"order": 7}, id="c1"), "Done.")
+    client = make(model, refund, interceptors=[ToolApproval()])
+    turns = client.map(["Refund"], key="m")
+    [waiting] = turns
+    assert waiting.outcome == "waiting"
+    assert waiting.result is not None
+    assert waiting.result.pending_turn is not None
+    with pytest.raises(EntityError, match="waits for approval of refund"):
+        waiting.unwrap()
+
+    waiting.turn.decide("approve")
+
+    [answered] = turns
+    assert (answered.outcome, answered.unwrap().content()) == ("answered", "Done.")
+
+
+def test_map_that_cannot_start(make: Make) -> None:
+    """Nothing starts if one of the prompts is invalid, or two have the same key."""
+    client = make(ScriptedModel())
+
+    with pytest.raises(UsageError, match="two requests of a map have the key '1'"):
+        client.map({1: "a", "1": "b"}, key="m")  # type: ignore[dict-item]
+    with pytest.raises(WrongTypeError, match="into a list"):
+        client.map("hello", key="m")
+    with pytest.raises(UsageError, match="blank"):
+        client.map(["a", " "], key="m")
+    for key in "01":
+        with pytest.raises(UsageError, match="no durable turn"):
+            client.turn(key=f"m/{key}").status()
 
 
 async def broken(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:

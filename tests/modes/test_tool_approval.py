@@ -37,6 +37,7 @@ from chatclient.chat.events import (
 from chatclient.chat.messages import ToolCall, ToolResponse
 from chatclient.chat.response import Usage
 from chatclient.chat.tool import CONVERSATION_ID
+from chatclient.client.request import ChatClientRequestSpec
 from chatclient.client.system_function import SystemRequest
 from chatclient.errors import (
     ToolDeniedError,
@@ -117,6 +118,34 @@ def pending(asked: Asked) -> PendingTurn:
 def suspended(ask: Ask, *answers: Answer, **settings: Any) -> PendingTurn:
     """Return the turn of a request that has come to wait."""
     return pending(ask(client_of(ScriptedModel(*answers), **settings).prompt("Pay!")))
+
+
+async def content_of(request: ChatClientRequestSpec, mode: str, *, looks: bool) -> str:
+    """Return the content of a request; before or after a look at its pending turn."""
+    if mode in ("stream", "astream"):
+        stream: Any = getattr(request, mode)()
+        items = stream.content()
+        return "".join([piece async for piece in items] if mode == "astream" else items)
+    answer = request.call() if mode == "call" else await request.acall()
+    if looks:
+        assert answer.pending_turn() is not None
+    return answer.content() + answer.content()
+
+
+@pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.parametrize("mode", ["call", "acall", "stream", "astream"])
+async def test_content_of_a_turn_that_waits(
+    mode: str, looks: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An empty text is no answer: one warning names `pending_turn`, unless that was asked."""
+    request = client_of(ScriptedModel(pay_call(5))).prompt("Pay!")
+
+    assert await content_of(request, mode, looks=looks) == ""
+
+    warnings = [record.getMessage() for record in caplog.records]
+    silent = looks and "call" in mode
+    assert len(warnings) == (0 if silent else 1)
+    assert all("see pending_turn()" in each and "of=['pay']" in each for each in warnings)
 
 
 # --- at once ---

@@ -27,16 +27,15 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("regenerated", "vector memory"): "a vector store has no order in which to go back",
     ("regenerated", "summarizing memory"): "a message that was summarized cannot be replaced",
 }
-_BATCHES = ("batch", "batch with journal")
 _DURABLE = ("durable", "durable, streamed")
 # Faults that are not repaired yet, by the feature: the ways. A repair removes its entry.
 FAULTS: dict[str, tuple[str, ...]] = {
-    "approval": (*_BATCHES, "called by an advisor", "recorded, run again"),
+    "approval": ("called by an advisor", "recorded, run again"),
     "external tool": (
-        *(*_BATCHES, "called by an advisor", "recorded, run again", "after a handoff"),
+        *("called by an advisor", "recorded, run again", "after a handoff"),
         *("agent", "agent of a durable turn"),
     ),
-    "agent with approval": (*_BATCHES, "called by an advisor", "recorded, run again"),
+    "agent with approval": ("called by an advisor", "recorded, run again"),
     "handoff": ("recorded, run again",),
     "question answering": ("batch with journal", *_DURABLE),
     "retrieval": ("batch with journal", *_DURABLE, "recorded, run again"),
