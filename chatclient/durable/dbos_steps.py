@@ -8,16 +8,18 @@ loaded when an execution begins and are found by name, and new steps get positio
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from chatclient.durable.extra import DBOS, Serializer, StepInfo, dbos_errors, dbos_serialization
 from chatclient.durable.faults import until_stored
 from chatclient.durable.recorded_errors import error_from_dict, error_to_dict
-from chatclient.durable.recording import ExecutionLostError
+from chatclient.durable.recording import UNDO, ExecutionLostError
 from chatclient.errors import DurableTurnError
+
+T = TypeVar("T")
 
 
 class JsonSerializer(Serializer):
@@ -81,6 +83,9 @@ class DbosSteps:
         begun: Whether it has begun, and does not wait any more for its time in this process.
         recorded: The recorded values of steps by name, also those of earlier executions.
         stopped: Why no step is recorded any more, or None.
+        is_cancelled: Whether it is being cancelled.
+        interrupted: The tools that write and were interrupted by a crash, if the turn is cancelled:
+            it is unknown whether they took effect.
     """
 
     def __init__(self, id: str) -> None:
@@ -88,6 +93,10 @@ class DbosSteps:
         self.begun = False
         self.stopped: BaseException | None = None
         self.recorded: dict[str, Any] = {}
+        self.interrupted: list[str] = []
+        self.is_cancelled = False
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[Any] | None = None
 
     async def load(self) -> None:
         """Load the steps that earlier executions have recorded.
@@ -115,6 +124,8 @@ class DbosSteps:
         self._check()
         if name in self.recorded:
             return self.recorded[name]
+        if self.is_cancelled and not name.startswith(UNDO):
+            self._refuse(name)
         values: list[Any] = []
 
         async def run() -> Any:
@@ -124,10 +135,14 @@ class DbosSteps:
 
         async def record() -> Any:
             self._check()
-            return await DBOS.run_step_async({"name": name, "preemptible": True}, run)
+            return await DBOS.run_step_async({"name": name}, run)
 
         try:
             value = await until_stored(record)
+        except asyncio.CancelledError:
+            if self.is_cancelled and values:  # it could not be stored yet, and is needed to undo
+                await until_stored(record)
+            raise
         except (
             dbos_errors.DBOSWorkflowConflictIDError,
             dbos_errors.DBOSWorkflowCancelledError,
@@ -137,6 +152,42 @@ class DbosSteps:
             raise
         self.recorded[name] = value
         return value
+
+    async def execute(self, turn: Coroutine[Any, Any, T], *, cancelled: bool) -> T:
+        """Return the result of *turn*, whose steps these are.
+
+        Args:
+            turn: The turn.
+            cancelled: Whether it is to be cancelled: it repeats what is recorded, and undoes it.
+
+        Raises:
+            CancelledError: It was cancelled, and its calls were undone.
+        """
+        self.is_cancelled = self.is_cancelled or cancelled
+        task = asyncio.create_task(turn)
+        self._task = task
+        return await task
+
+    def cancel(self) -> None:
+        """Cancel the turn, from any thread: nothing new begins, and its calls are undone."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        self.is_cancelled = True
+        if self._task is not None and not self._task.cancelling():  # or it would cancel the undoing
+            self._task.cancel()
+
+    def _refuse(self, name: str) -> NoReturn:
+        """End a cancelled turn where its record ends.
+
+        Raises:
+            CancelledError: Always.
+        """
+        kind, _, call = name.partition(" ")
+        if kind == "tool" and f"begin {call}" in self.recorded:
+            self.interrupted.append(call.partition(" ")[0])
+        self._cancel()  # so that the request ends if an advisor catches the error
+        raise asyncio.CancelledError
 
     def detach(self) -> None:
         """Record nothing more: this process ends, and another one will continue the turn."""

@@ -82,14 +82,14 @@ def launch(
     DBOS.migrate(url)
     tables = Tables(
         url,
+        application,
         executor=executor,
         version=settings["application_version"] or "",
-        application=application,
         silent_seconds=takeover_seconds,
         schema=settings.get("dbos_system_schema") or "dbos",
     )
     running.attach(tables)
-    alive = Liveness(tables, takeover_seconds, running.ids)
+    alive = Liveness(tables, takeover_seconds, running)
     if reject_older:
         alive.each_beat = lambda: reject_older_turns(tables.live_versions())
 
@@ -112,8 +112,14 @@ def launch(
         raise
 
     close = partial(_stop, alive)
+    has_attributes = _has_attributes(url)
     engine = Engine(
-        DBOS, application, runs_turns=True, has_attributes=_has_attributes(url), close=close
+        DBOS,
+        application,
+        tables=tables,
+        runs_turns=True,
+        has_attributes=has_attributes,
+        close=close,
     )
     return set_engine(engine)
 
@@ -155,12 +161,19 @@ def connect(database: str, *, application: str = APPLICATION) -> Engine:
         serializer=JsonSerializer(),
         application_name=application,
     )
+    tables = Tables(url, application)
+
+    def close(_: float) -> None:
+        client.destroy()
+        tables.close()
+
     engine = Engine(
         client,
         application,
+        tables=tables,
         runs_turns=False,
         has_attributes=_has_attributes(url),
-        close=lambda _: client.destroy(),
+        close=close,
     )
     return set_engine(engine)
 

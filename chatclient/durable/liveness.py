@@ -2,14 +2,16 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from chatclient._internal.logging import get_logger
+from chatclient.durable.running import RunningTurns
 from chatclient.durable.tables import Tables
 
 log = get_logger(__name__)
 
 _BEATS = 4  # beats that may be missed
+_LOOK = 0.5  # seconds between looks for turns that are to be cancelled
 
 
 class Liveness:
@@ -23,7 +25,7 @@ class Liveness:
     Args:
         tables: The tables of this process.
         silent_seconds: How long a process must have been silent.
-        running: Returns the ids of the turns that this process runs.
+        running: The turns that this process runs.
 
     Attributes:
         each_beat: Called after each beat.
@@ -31,11 +33,9 @@ class Liveness:
 
     each_beat: Callable[[], None]
 
-    def __init__(
-        self, tables: Tables, silent_seconds: float, running: Callable[[], Collection[str]]
-    ) -> None:
+    def __init__(self, tables: Tables, silent_seconds: float, running: RunningTurns) -> None:
         self._tables = tables
-        self._silent = silent_seconds
+        self._silent, self._interval = silent_seconds, silent_seconds / _BEATS
         self._running = running
         self.each_beat = lambda: None
         self._trusted_from = 0.0
@@ -59,17 +59,28 @@ class Liveness:
         self._tables.close()
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._silent / _BEATS):
+        pause, next_beat = min(_LOOK, self._interval), time.monotonic() + self._interval
+        while not self._stopping.wait(pause):
+            pause = min(_LOOK, self._interval)
             try:
-                self._beat()
+                self._cancel()
+                if time.monotonic() >= next_beat:
+                    next_beat = time.monotonic() + self._interval
+                    self._beat()
             except Exception as error:  # noqa: BLE001 - of the database or its driver; the next one
                 # Others could not give signs of life either: they may be alive.
                 self._trusted_from = time.monotonic() + self._silent
+                pause = self._interval
                 log.warning("liveness not updated", error=repr(error))
+
+    def _cancel(self) -> None:
+        executed = self._running.executed()
+        for id in self._tables.cancelled(executed) if executed else ():
+            self._running.cancel(id)
 
     def _beat(self) -> None:
         self._tables.beat()
-        own = self._tables.continue_own(self._running())
+        own = self._tables.continue_own(self._running.ids())
         others = self._tables.continue_others() if time.monotonic() > self._trusted_from else []
         if own or others:
             log.info("turns taken over", turns=[*own, *others])

@@ -85,7 +85,7 @@ class TurnMap:
     def _ended(self, turns: Mapping[str, DurableTurn]) -> list[str]:
         states = states_of([*turns.values()])
         # One that was deleted has no state; its result is an error.
-        running = ("queued", "running")
+        running = ("queued", "running", "cancelling")
         return [key for key, turn in turns.items() if states.get(turn.id) not in running]
 
     @staticmethod

@@ -22,6 +22,9 @@ OnInterrupted = Literal["ask", "repeat", "tell_model"]
 waits for a decision, the tool is run again, or the model is told that the outcome is unknown."""
 
 
+UNDO = "undo "
+"""How the names of steps begin that undo a call; a cancelled turn has them, too."""
+
 _STORE_ATTEMPTS = 8
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds
 
@@ -157,7 +160,7 @@ class Recording:
             return None
 
         try:
-            failure, _ = await self.step(f"undo {key}", run)
+            failure, _ = await self.step(f"{UNDO}{key}", run)
         except asyncio.CancelledError:
             if begun:
                 raise

@@ -41,6 +41,23 @@ class RunningTurns:
                 self._executions.discard(steps)
                 self._ended.add(steps.id)
 
+    def executed(self) -> set[str]:
+        """Return the ids of the turns that run."""
+        with self._lock:
+            return {each.id for each in self._executions}
+
+    def cancel(self, id: str) -> None:
+        """Cancel the turn *id* if it runs: nothing new begins, and its calls are undone."""
+        with self._lock:
+            for steps in self._executions:
+                if steps.id == id:
+                    steps.cancel()
+
+    async def is_cancelled(self, steps: DbosSteps) -> bool:
+        """Return whether a turn that begins or continues is to be cancelled."""
+        found = await until_stored(lambda: asyncio.to_thread(self._tables.cancelled, [steps.id]))
+        return steps.id in found
+
     def ids(self) -> set[str]:
         """Return the ids of the turns that run, or have ended since the last call.
 

@@ -1,16 +1,20 @@
 """`Tables`: the processes that run turns, and the turns that none of them runs."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import SQLAlchemyError
 
 from chatclient._internal.sqlite import write_ahead
 
 WORKFLOW = "chatclient_turn"
 """The name of the workflow of turns in the database."""
+
+CANCEL = "cancel"
+"""The attribute of a workflow that is to be cancelled."""
 
 _PROCESSES = sa.Table(
     "chatclient_executors",
@@ -33,10 +37,15 @@ _TURNS = sa.Table(
     *(
         sa.Column(name, sa.BigInteger)
         for name in (
-            *("recovery_attempts", "started_at_epoch_ms", "updated_at", "delay_until_epoch_ms"),
+            *("recovery_attempts", "started_at_epoch_ms", "delay_until_epoch_ms"),
+            *("updated_at", "completed_at"),
         )
     ),
+    sa.Column("attributes", sa.JSON().with_variant(JSONB(), "postgresql")),
     schema="dbos",
+)
+_STEPS = sa.Table(
+    "operation_outputs", sa.MetaData(), sa.Column("workflow_uuid", sa.Text), schema="dbos"
 )
 _QUEUE_OF_DIRECT_TURNS = "_dbos_internal_queue"  # of those that were started without a queue
 _NOW = {
@@ -53,9 +62,9 @@ class Tables:
 
     Args:
         url: The database.
-        executor: The id of this process.
-        version: The version of the application.
         application: The name of the application.
+        executor: The id of this process, if it runs turns.
+        version: The version of the application.
         silent_seconds: After how many seconds without a sign of life a process has ended.
         schema: The schema of DBOS's tables on PostgreSQL.
     """
@@ -63,11 +72,11 @@ class Tables:
     def __init__(
         self,
         url: str,
-        *,
-        executor: str,
-        version: str,
         application: str,
-        silent_seconds: float,
+        *,
+        executor: str = "",
+        version: str = "",
+        silent_seconds: float = 30.0,
         schema: str = "dbos",
     ) -> None:
         is_sqlite = url.startswith("sqlite")
@@ -121,6 +130,29 @@ class Tables:
         with self._begin() as connection:
             connection.execute(update.values({**self._queued(crashed=False), **delayed}))
 
+    def cancel_unstarted(self, id: str) -> None:
+        """Cancel a turn that nobody runs and that has recorded nothing."""
+        is_queued = _TURNS.c.status.in_(("ENQUEUED", "DELAYED"))
+        has_steps = sa.exists().where(_STEPS.c.workflow_uuid == id)
+        now = sa.cast(self._now * 1000.0, sa.BigInteger)
+        values = {"status": "CANCELLED", "queue_name": None, "updated_at": now, "completed_at": now}
+        update = sa.update(_TURNS).where(_TURNS.c.workflow_uuid == id, is_queued, ~has_steps)
+        with self._begin() as connection:
+            connection.execute(update.values(values))
+
+    def cancelled(self, ids: Iterable[str]) -> set[str]:
+        """Return those of *ids* that are to be cancelled, or were cancelled in DBOS itself."""
+        several, found = [*ids], set[str]()
+        is_marked = _TURNS.c.attributes[CANCEL].as_string().is_not(None)
+        query = sa.select(_TURNS.c.workflow_uuid).where(
+            sa.or_(is_marked, _TURNS.c.status == "CANCELLED")
+        )
+        for at in range(0, len(several), _IDS_AT_ONCE):
+            these = _TURNS.c.workflow_uuid.in_(several[at : at + _IDS_AT_ONCE])
+            with self._begin() as connection:
+                found.update(connection.execute(query.where(these)).scalars())
+        return found
+
     def live_versions(self) -> set[str]:
         """Return the versions of all processes that are alive."""
         query = sa.select(_PROCESSES.c.version).where(self._is_alive)
@@ -140,7 +172,8 @@ class Tables:
     def continue_others(self) -> list[str]:
         """Let turns of processes that have ended be continued, and return their ids."""
         of_live = sa.exists().where(_PROCESSES.c.id == _TURNS.c.executor_id, self._is_alive)
-        return self._continue(~of_live, (), crashed=True)
+        others = _TURNS.c.executor_id != self._executor
+        return self._continue(others & ~of_live, (), crashed=True)
 
     def _continue(
         self, condition: sa.ColumnElement[bool], running: Collection[str], *, crashed: bool

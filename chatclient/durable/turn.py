@@ -12,7 +12,7 @@ from chatclient.durable.recorded_model import TurnRetries
 from chatclient.durable.recording import OnInterrupted, Publisher, Recording, StepRecorder
 from chatclient.durable.requests import recorded, request_from_dict, tool_names
 from chatclient.durable.results import decisions_from_dict, result_to_dict
-from chatclient.errors import ChatMemoryUnavailableError, TurnCancelledError, TurnVersionError
+from chatclient.errors import ChatMemoryUnavailableError, TurnVersionError
 from chatclient.runtime.cancellation import Cancellation, run_request
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.tools.execution.approval import Decision
@@ -47,9 +47,6 @@ class SegmentRunner:
             recovered: Whether an earlier execution has recorded steps.
             publisher: Receives the events.
         """
-        if data.get("cancelled"):
-            msg = f"turn {data['turn']!r} was cancelled while it waited for decisions"
-            raise TurnCancelledError(msg, turn_id=data["turn"])
         pause = _FIRST_PAUSE
         while True:
             recording = Recording(

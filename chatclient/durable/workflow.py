@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -18,7 +18,7 @@ from chatclient.durable.queues import Pace
 from chatclient.durable.recording import Publisher, StepRecorder
 from chatclient.durable.running import RunningTurns
 from chatclient.durable.tables import WORKFLOW
-from chatclient.errors import TurnVersionError
+from chatclient.errors import TurnCancelledError, TurnVersionError
 
 EVENTS = "events"
 """The stream of the workflow with its events."""
@@ -118,22 +118,27 @@ async def run_turn(data: dict[str, Any]) -> dict[str, Any]:
             await pace.wait()
         try:
             await steps.load()
+            has_begun = bool(steps.recorded) or data["resume"] is not None
+            # Otherwise it is soon found out, and the query saved.
+            cancelled = has_begun and await running.is_cancelled(steps)
             try:
                 runner = _runner_of(data["client"], data["turn"])
                 runner.check(data, steps.recorded)
             except TurnVersionError as error:
-                if not steps.recorded and data["resume"] is None:
+                if not has_begun:
                     raise
                 # A release without a tool must not end a turn that another release can continue.
                 pause = min(max((time.time() - data["started"]) / 4, 5.0), 300.0)
                 await running.postpone(steps, pause, str(error))
                 raise
-            return await runner.run(
-                data, steps, recovered=bool(steps.recorded), publisher=_StreamPublisher()
-            )
-        except BaseException:
+            publisher, recovered = _StreamPublisher(), bool(steps.recorded)
+            turn = runner.run(data, steps, recovered=recovered, publisher=publisher)
+            return await steps.execute(turn, cancelled=cancelled)
+        except BaseException as error:
             if steps.stopped is not None:  # whatever the turn made of it
                 raise steps.stopped from None
+            if steps.is_cancelled and isinstance(error, asyncio.CancelledError):
+                raise _cancelled(data["turn"], steps.interrupted) from None
             raise
 
 
@@ -146,3 +151,10 @@ def _runner_of(client: str, turn: str) -> TurnRunner:
         )
         raise TurnVersionError(msg, turn_id=turn)
     return runner
+
+
+def _cancelled(turn: str, interrupted: Sequence[str]) -> TurnCancelledError:
+    msg = f"turn {turn!r} was cancelled"
+    if interrupted:
+        msg += f"; it is unknown whether it has run {', '.join(interrupted)}, which was interrupted"
+    return TurnCancelledError(msg, turn_id=turn, interrupted=interrupted)

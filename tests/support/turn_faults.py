@@ -17,15 +17,17 @@ FAULTS = ["read-only", "locked", "disk-full"]
 class ReadOnly:
     """A PostgreSQL database to which nobody can write, as after a failover to a replica."""
 
+    setting = "default_transaction_read_only = on"
+
     def __init__(self, url: str) -> None:
         self.url = url
         self._name = sa.make_url(url).database
 
     def begin(self) -> None:
-        self._set("set default_transaction_read_only = on")
+        self._set(f"set {self.setting}")
 
     def end(self) -> None:
-        self._set("reset default_transaction_read_only")
+        self._set(f"reset {self.setting.partition(' ')[0]}")
 
     def _set(self, change: str) -> None:
         server = SERVERS["postgresql"]
@@ -35,20 +37,20 @@ class ReadOnly:
         run_sql(server, stop, name=self._name)
 
 
-class Locked:
+class Locked(ReadOnly):
     """A PostgreSQL table that somebody locks for longer than statements may take."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        name = sa.make_url(url).database
-        run_sql(SERVERS["postgresql"], f"alter database {name} set statement_timeout = 300")
-        self._holder = sa.create_engine(url, poolclass=sa.NullPool).connect()
+    setting = "statement_timeout = 300"
 
     def begin(self) -> None:
+        super().begin()
+        self._holder = sa.create_engine(self.url, poolclass=sa.NullPool).connect()
+        self._holder.execute(sa.text("set statement_timeout = 0"))
         self._holder.execute(sa.text("lock table dbos.workflow_status in exclusive mode"))
 
     def end(self) -> None:
         self._holder.close()
+        super().end()
 
 
 class DiskFull:
@@ -70,7 +72,7 @@ class DiskFull:
         self._other.unlink()
 
 
-Fault = ReadOnly | Locked | DiskFull
+Fault = ReadOnly | DiskFull
 
 
 @contextmanager

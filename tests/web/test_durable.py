@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
@@ -375,6 +376,39 @@ async def test_concurrent_requests() -> None:
     await last.adelete()
     with pytest.raises(RefusedError, match="do not wait"):
         await turns.resume("c1", request, waiting, decisions)
+
+
+async def test_message_after_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message after Stop waits until the stopped turn has ended, unless that takes long."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    @tool
+    def work() -> str:
+        """Work."""
+        begun.set()
+        assert go_on.wait(30)
+        return "worked"
+
+    model = ScriptedModel(call("work"), "Hello.")
+    served = durable(ChatClient.builder(model).default_tools(work).build(), name=next(names))
+    turns = DurableTurns(served)
+    await turns.begin("c1", served.prompt("Work."))
+    assert await asyncio.to_thread(begun.wait, 30)
+    await turns.cancel("c1")
+    assert await turns.follow("c1", None) is None
+
+    with monkeypatch.context() as patch:
+        patch.setattr("chatclient.services.web.durable_turns._STOP_SECONDS", 0.0)
+        with pytest.raises(RefusedError, match="Wait for the answer"):
+            await turns.pending("c1")
+    waits = asyncio.create_task(turns.pending("c1"))
+    go_on.set()
+
+    assert await waits is None
+    await turns.begin("c1", served.prompt("Hello?"))
+    last = await served.conversation("c1").alast()
+    assert last is not None
+    assert (await last.aresult(60)).content() == "Hello."
 
 
 async def test_decision_without_the_tool() -> None:

@@ -12,6 +12,7 @@ from chatclient.chat.messages import AssistantMessage, ToolResponse, ToolRespons
 from chatclient.chat.turn import Turn
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.conversation import UNFINISHED
+from chatclient.durable.polls import RESULT_SECONDS, Polls
 from chatclient.errors import ConversationBusyError, TurnVersionError, UsageError
 from chatclient.services.web.incoming import RefusedError
 from chatclient.services.web.turns import GONE, LATER, RUNS, WAITS, RunningTurn
@@ -21,6 +22,8 @@ from chatclient.tools.pending_turn import PendingTurn
 if TYPE_CHECKING:  # the client is given
     from chatclient.durable.client import DurableClient
     from chatclient.durable.handle import DurableTurn
+
+_STOP_SECONDS = 30.0  # that a message waits for the end of a turn that is being cancelled
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,21 @@ class DurableTurns:
     async def pending(self, conversation_id: str) -> PendingTurn | None:
         """Return the turn of the conversation that waits for decisions, or None.
 
+        One that the user has just stopped is waited for: its tools end, and its calls are undone.
+
         Raises:
             RefusedError: A turn is running.
         """
         turn = await self.durable.conversation(conversation_id).alast()
-        if turn is None or (await turn.astatus()).state not in UNFINISHED:
+        if turn is None:
+            return None
+        polls = Polls(RESULT_SECONDS, _STOP_SECONDS)
+        while (state := (await turn.astatus()).state) == "cancelling":
+            try:
+                await asyncio.sleep(polls.next_pause())
+            except TimeoutError as error:
+                raise RefusedError(409, RUNS) from error
+        if state not in UNFINISHED:
             return None
         # Not `aresult`, which waits if another request has just decided.
         result = await asyncio.to_thread(turn.result_so_far)
@@ -98,7 +111,7 @@ class DurableTurns:
         turn = await self.durable.conversation(conversation_id).alast()
         if turn is None:
             return None
-        if (await turn.astatus()).state not in UNFINISHED:
+        if (await turn.astatus()).state not in ("queued", "running", "waiting"):
             record = await asyncio.to_thread(turn.record)
             if unanswered is None or record.request_messages[-1].id != unanswered:
                 return None
