@@ -260,9 +260,10 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.retrieval.ingestion.conversion_cache": "ConversionCache",
         "chatclient.retrieval.ingestion.formats": "FormatSplitter",
         "chatclient.retrieval.ingestion.index": "DocumentIndex Splitter",
+        "chatclient.retrieval.ingestion.limits": "ReadLimits",
         "chatclient.retrieval.ingestion.markdown": "MarkdownSplitter",
         "chatclient.retrieval.ingestion.reading": (
-            "DocumentReadError OnReadError ReadLimits aread_documents read_documents"
+            "DocumentReadError OnReadError aread_documents read_documents"
         ),
         "chatclient.retrieval.ingestion.record": (
             "InMemoryIndexRecord IndexConflictError IndexEntry IndexRecord IndexRecordError "
