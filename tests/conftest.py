@@ -25,6 +25,19 @@ settings.load_profile("same")
 gc.disable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start a process as exhaustive, except the first of each kind."""
+    kinds: set[str] = set()
+    for item in items:
+        mark = item.get_closest_marker("process")
+        if mark is not None and item.get_closest_marker("exhaustive") is None:
+            [kind] = mark.args
+            if kind in kinds:
+                item.add_marker("exhaustive")
+            kinds.add(kind)
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()

@@ -22,6 +22,8 @@ from tests.support.browser import chromium, click, console_errors, shown, until,
 from tests.support.databases import SERVERS, need
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.process("chat service")
+
 BOOKED = "Well: Booked a seat on IC 1."
 
 

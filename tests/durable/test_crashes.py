@@ -27,6 +27,8 @@ from chatclient.memory import SqlChatMemoryRepository
 from chatclient.tools import Decision
 from tests.support.databases import SERVERS, need
 
+pytestmark = pytest.mark.process("durable worker")
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -27,6 +27,7 @@ def test_needs_engine_and_database() -> None:
             opening("mysql://localhost/x")
 
 
+@pytest.mark.process("Python")
 def test_names_extra() -> None:
     """Without DBOS, recording works, and durable clients name the extra that they need."""
     code = (

@@ -215,6 +215,7 @@ McpToolServer(hang, pid, name="slow", version="1").serve_stdio()
 """
 
 
+@pytest.mark.process("MCP server of the SDK")
 def test_slow_server_of_the_newest_protocol() -> None:
     """It has no ping, but answers another request while a tool waits, so it is kept."""
     server = McpServer.stdio("slow", sys.executable, "-c", SLOW, timeout=4)

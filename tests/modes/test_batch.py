@@ -307,6 +307,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.process("killed batch")
 def test_killed_batch_continues(tmp_path: Path) -> None:
     """Killed with `kill -9` several times, it sends each finished request once."""
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "journal"), str(tmp_path / "sent")]

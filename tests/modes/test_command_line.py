@@ -192,6 +192,7 @@ def test_tools_of_mcp_servers_are_confirmed(
     assert "echo was not run" in capsys.readouterr().err
 
 
+@pytest.mark.process("MCP server of the SDK")
 @pytest.mark.parametrize("flags", [[], ["--log", "info"]])
 def test_standard_error_of_mcp_servers_goes_to_the_log(serve: Serve, flags: list[str]) -> None:
     """It does not interrupt the chat; `--log` shows it."""
@@ -263,6 +264,7 @@ def test_a_conversation_can_be_kept(
     ]
 
 
+@pytest.mark.process("MCP server of the SDK")
 def test_mcp_servers_offer_their_tools(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     """A command is started, and ended with the chat."""
     pytest.importorskip("mcp_server_time")

@@ -970,6 +970,7 @@ def test_an_interceptor_of_ones_own_may_suspend_a_turn(
     assert (result.text, paid) == ("done", ran)
 
 
+@pytest.mark.process("pending turn")
 @pytest.mark.feature("manager-resuming-elsewhere", "wish-human-approval-suspend-resume")
 def test_a_turn_goes_on_in_another_process(tmp_path: Path) -> None:
     """All that another process needs is the JSON and the tools."""

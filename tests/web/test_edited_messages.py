@@ -135,6 +135,7 @@ def test_memory_that_cannot_remove_messages() -> None:
         memory.rewind("c1", "1")
 
 
+@pytest.mark.process("browser with useChat")
 def test_use_chat(browser: Chrome, tmp_path: Path) -> None:
     """`regenerate` and edited messages of `useChat`, with durable turns."""
     memory = MessageWindowChatMemory()

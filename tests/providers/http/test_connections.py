@@ -101,6 +101,7 @@ print(sorted(loaded))
 """
 
 
+@pytest.mark.process("Python")
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])
 def test_no_import_runs_on_the_loop_thread(
     chat_server: Callable[..., ChatServer], library: str
