@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from chatclient import ChatModel
 from tests.support.ask import Ask
+from tests.support.clock import Clock
 from tests.support.servers import ChatServer
 
 # Failures of this project's own tests show the frames of the library.
@@ -61,6 +62,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(params=["call", "acall", "stream", "astream"])
 def ask(request: pytest.FixtureRequest) -> Ask:
     return Ask(request.param)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -89,6 +88,7 @@ from chatclient.tools.tool_execution import TOOL_EXECUTIONS
 from tests.modes.test_retrieval import WordEmbedding
 from tests.modes.test_tool_calling import assert_paired, results
 from tests.support.ask import Ask, Mode
+from tests.support.waiting import LONG, asettled
 
 
 class Trip:
@@ -921,10 +921,13 @@ def test_what_has_just_been_done_is_undone(blocking_concurrency: int) -> None:
 def test_an_agent_that_undoes_is_let_finish(ask: Ask) -> None:
     """Although the turn that asked it has failed meanwhile, and cancels its tools."""
     log: list[str] = []
+    begun, failed = threading.Event(), threading.Event()
 
     async def cancel_flight(city: str) -> None:
+        begun.set()
         log.append("begun")
-        await asyncio.sleep(0.3)
+        await asettled(failed.is_set)
+        await asyncio.sleep(0.05)  # until the turn has cancelled its tools
         log.append("undone")
 
     @tool(compensation=cancel_flight)
@@ -940,7 +943,8 @@ def test_an_agent_that_undoes_is_let_finish(ask: Ask) -> None:
     @tool
     def fails() -> None:
         """Fail."""
-        time.sleep(0.15)
+        begun.wait(LONG)
+        failed.set()
         raise LookupError
 
     booking = ScriptedModel(call("book_flight", '{"city": "Rome"}'), call("pay"), "sorry")
