@@ -16,6 +16,7 @@ from chatclient.errors import EntityError, UsageError, WrongTypeError
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, tool
 from tests.support.paths import ROOT
+from tests.support.waiting import settled
 
 
 async def results_of(batch: Batch[Any], *, blocking: bool) -> dict[str, BatchResult[Any]]:
@@ -61,7 +62,7 @@ async def test_at_most_so_many_requests_run_at_once(blocking: bool) -> None:
         with lock:
             running.append(1)
             most = max(most, len(running))
-        time.sleep(0.02)
+        settled(lambda: most >= 3)
         with lock:
             running.pop()
 
@@ -183,7 +184,8 @@ print(*(result.unwrap()[:5] for result in batch))
 def test_full_disk(tmp_path: Path) -> None:
     """An answer that cannot be recorded is not lost, and the journal stays readable."""
     journal = tmp_path / "journal"
-    command = [sys.executable, "-c", FULL_DISK, str(journal)]
+    # Without compiled files (-B), which Python would write in part, and others would read.
+    command = [sys.executable, "-B", "-c", FULL_DISK, str(journal)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout == "one twotw three\n"
     assert ran.stderr.count("not recorded in the journal") == 1

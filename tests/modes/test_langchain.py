@@ -1,7 +1,7 @@
 """Tools and models of LangChain as ours, and our tools in LangChain, with the real packages."""
 
 import asyncio
-import time
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
@@ -59,6 +59,7 @@ from chatclient.tools import (
 from tests.modes.test_tool_calling import client_of, results
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer, Reply, completion
+from tests.support.waiting import asettled, settled
 
 PNG = b"\x89PNG"
 IMAGE = {"type": "image", "base64": "iVBORw==", "mime_type": "image/png"}
@@ -564,10 +565,11 @@ def test_leaving_a_stream_ends_the_model() -> None:
 
 def test_cancelling_a_call_ends_the_model() -> None:
     """The coroutine of LangChain is cancelled."""
-    ended: list[str] = []
+    begun, ended = threading.Event(), list[str]()
 
     class Slow(FakeListChatModel):
         async def _agenerate(self, messages: Any, *args: Any, **kwargs: Any) -> ChatResult:
+            begun.set()
             try:
                 await asyncio.sleep(60)
             finally:
@@ -577,14 +579,14 @@ def test_cancelling_a_call_ends_the_model() -> None:
     client = ChatClient.create(LangChainChatModel(Slow(responses=["x"])))
 
     async def main() -> None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(client.prompt("?").acall().content(), 0.2)
+        task = asyncio.create_task(client.prompt("?").acall().content())
+        assert await asettled(begun.is_set)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
     asyncio.run(main())
-    until = time.monotonic() + 5
-    while not ended and time.monotonic() < until:  # it ends on its own loop
-        time.sleep(0.01)
-    assert ended == ["ended"]
+    assert settled(lambda: ended == ["ended"])  # on its own loop
 
 
 def test_what_is_no_model_is_refused() -> None:

@@ -1,7 +1,6 @@
 """Memory advisors: what the model is shown, and what every ending of a turn leaves behind."""
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -66,6 +65,7 @@ from chatclient.tools import (
     tool_callbacks,
 )
 from tests.support.ask import Ask, Mode
+from tests.support.clock import Clock
 
 INSIDE = TOOL_CALLING_ORDER + 100
 
@@ -899,7 +899,7 @@ def test_a_turn_that_could_not_be_stored_fails(ask: Ask, order: int) -> None:
     assert caught == []
 
 
-def test_a_memory_is_not_asked_for_nothing(ask: Ask, order: int) -> None:
+def test_a_memory_is_not_asked_for_nothing(ask: Ask, order: int, clock: Clock) -> None:
     """Neither when the time is up, nor to store a turn that came to nothing."""
     asked: list[str] = []
 
@@ -913,14 +913,14 @@ def test_a_memory_is_not_asked_for_nothing(ask: Ask, order: int) -> None:
             await super().append(*given, **named)
 
     async def wait(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        time.sleep(0.02)  # noqa: ASYNC251 - one that sees to the deadline ends here
+        clock.advance(60)
         return await call_next(request)
 
     wait.order = HIGHEST_PRECEDENCE  # type: ignore[attr-defined]
     memory = MessageChatMemoryAdvisor(Noting(), order=order)
     request = ChatClient.create(ScriptedModel("")).prompt("one").conversation("c").advisors(memory)
     with pytest.raises(DeadlineExceededError):
-        ask(request.advisors(wait).deadline(0.01))
+        ask(request.advisors(wait).deadline(50))
     assert asked == []
     ask(request)
     assert asked == ["load"]
@@ -1345,14 +1345,14 @@ def test_a_turns_key_may_be_a_number_or_a_uuid(ask: Ask, order: int, key: Any) -
 
 
 @pytest.mark.parametrize("mode", ["call", "stream"])
-def test_a_late_turn_is_stored_by_all_or_none(mode: Mode) -> None:
+def test_a_late_turn_is_stored_by_all_or_none(mode: Mode, clock: Clock) -> None:
     """Once one memory has stored the turn, the deadline does not keep the others from it."""
 
     class Late(InMemoryChatMemoryRepository):
         async def append(self, *given: Any, **more: Any) -> bool:
             new = await super().append(*given, **more)
             runtime = given[2]
-            await runtime.finish(time.sleep, runtime.remaining() + 0.01)
+            clock.advance(runtime.remaining() + 1)
             return new
 
     inner, outer = MessageWindowChatMemory(Late()), MessageWindowChatMemory()
@@ -1362,7 +1362,7 @@ def test_a_late_turn_is_stored_by_all_or_none(mode: Mode) -> None:
     ]
     client = ChatClient.builder(ScriptedModel("hello")).default_advisors(*advisors).build()
     with suppress(DeadlineExceededError):
-        Ask(mode)(client.prompt("hi").conversation("c").deadline(0.5))
+        Ask(mode)(client.prompt("hi").conversation("c").deadline(50))
 
     assert short(inner.get("c")) == short(outer.get("c")) == ["u:hi", "a:hello"]
 
@@ -1375,15 +1375,15 @@ def test_memory_stands_where_it_is_put(kind: Any) -> None:
     assert (kind(memory).order, kind(memory, order=7).order) == (MEMORY_ORDER, 7)
 
 
-def test_nothing_is_begun_with_memory_after_the_deadline() -> None:
+def test_nothing_is_begun_with_memory_after_the_deadline(clock: Clock) -> None:
     """Neither is read what nobody has time for, nor written what nobody gets."""
 
     def late(prompt: Prompt) -> Answer:
-        time.sleep(0.02)
+        clock.advance(60)
         return "too late"
 
     talk = Talk(late, order=MEMORY_ORDER)
-    for seconds in (1e-9, 0.01):
+    for seconds in (1e-9, 50):
         with pytest.raises(DeadlineExceededError):
             talk.say("hi").deadline(seconds).call().content()
 

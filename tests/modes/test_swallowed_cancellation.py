@@ -28,8 +28,9 @@ from chatclient.tools import (
     ToolResult,
     tool,
 )
+from tests.support.clock import Clock
 
-SOON = 0.05  # seconds until the request is cancelled
+Work = Callable[[], Awaitable[None]]
 
 
 class Turn:
@@ -95,7 +96,7 @@ class Turn:
         """Return *result* after a while, or when cancelled."""
         self.waiting.set()
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(5)
+            await asyncio.sleep(600)
         return result
 
     async def ask(self, *, streamed: bool) -> None:
@@ -107,7 +108,7 @@ class Turn:
             await request.acall().content()
 
 
-async def by_task(work: Callable[[], Awaitable[None]], waiting: asyncio.Event) -> None:
+async def by_task(work: Work, waiting: asyncio.Event, _clock: Clock) -> None:
     task = asyncio.ensure_future(work())
     await waiting.wait()
     task.cancel()
@@ -115,24 +116,40 @@ async def by_task(work: Callable[[], Awaitable[None]], waiting: asyncio.Event) -
         await task
 
 
-async def by_timeout(work: Callable[[], Awaitable[None]], _waiting: asyncio.Event) -> None:
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(SOON):
+@contextlib.asynccontextmanager
+async def passing_time(waiting: asyncio.Event, clock: Clock) -> AsyncGenerator[None]:
+    """Let a minute pass as soon as the turn waits."""
+
+    async def pass_time() -> None:
+        await waiting.wait()
+        clock.advance(60)
+
+    task = asyncio.create_task(pass_time())
+    yield
+    await task
+
+
+async def by_timeout(work: Work, waiting: asyncio.Event, clock: Clock) -> None:
+    async with passing_time(waiting, clock):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(50):
+                await work()
+
+
+async def by_wait_for(work: Work, waiting: asyncio.Event, clock: Clock) -> None:
+    async with passing_time(waiting, clock):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(work(), 50)
+
+
+async def by_scope(work: Work, waiting: asyncio.Event, clock: Clock) -> None:
+    async with passing_time(waiting, clock):
+        with anyio.move_on_after(50) as scope:
             await work()
+        assert scope.cancelled_caught
 
 
-async def by_wait_for(work: Callable[[], Awaitable[None]], _waiting: asyncio.Event) -> None:
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(work(), SOON)
-
-
-async def by_scope(work: Callable[[], Awaitable[None]], _waiting: asyncio.Event) -> None:
-    with anyio.move_on_after(SOON) as scope:
-        await work()
-    assert scope.cancelled_caught
-
-
-async def by_group(work: Callable[[], Awaitable[None]], waiting: asyncio.Event) -> None:
+async def by_group(work: Work, waiting: asyncio.Event, _clock: Clock) -> None:
     async def fail() -> None:
         await waiting.wait()
         raise LookupError
@@ -147,12 +164,12 @@ async def by_group(work: Callable[[], Awaitable[None]], waiting: asyncio.Event) 
 @pytest.mark.parametrize("cancel", [by_task, by_timeout, by_wait_for, by_scope, by_group])
 @pytest.mark.parametrize("catcher", ["tool", "interceptor", "advisor", "model", "agent"])
 async def test_nothing_starts_after_a_caught_cancellation(
-    catcher: str, cancel: Callable[..., Awaitable[None]], *, streamed: bool
+    catcher: str, cancel: Callable[..., Awaitable[None]], clock: Clock, *, streamed: bool
 ) -> None:
     """No model call, no tool and no memory follows, and the caller sees the cancellation."""
     turn = Turn(catcher)
 
-    await cancel(lambda: turn.ask(streamed=streamed), turn.waiting)
+    await cancel(lambda: turn.ask(streamed=streamed), turn.waiting, clock)
 
     assert (len(turn.model.prompts), turn.writes, turn.memory.get("c")) == (1, 0, [])
 
