@@ -226,15 +226,13 @@ def test_invoke_timeout(mode: str, kind: str) -> None:
         gate.wait(LONG)
         ended.append("returned")
 
-    for seconds in longer_and_longer():
+    async def job(runtime: Runtime) -> None:
         function: Any = waits if kind == "async" else blocks
+        await runtime.invoke(function, timeout=seconds)
+
+    for seconds in longer_and_longer():
         with pytest.raises(TimeoutError):
-            run(
-                mode,
-                lambda runtime, function=function, timeout=seconds: runtime.invoke(
-                    function, timeout=timeout
-                ),
-            )
+            run(mode, job)
         if begun.is_set():
             break
 
