@@ -226,13 +226,13 @@ def test_invoke_timeout(mode: str, kind: str) -> None:
         gate.wait(LONG)
         ended.append("returned")
 
-    async def job(runtime: Runtime) -> None:
+    async def job(timeout: float, runtime: Runtime) -> None:  # noqa: ASYNC109
         function: Any = waits if kind == "async" else blocks
-        await runtime.invoke(function, timeout=seconds)
+        await runtime.invoke(function, timeout=timeout)
 
     for seconds in longer_and_longer():
         with pytest.raises(TimeoutError):
-            run(mode, job)
+            run(mode, partial(job, seconds))
         if begun.is_set():
             break
 
