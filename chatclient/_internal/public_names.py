@@ -9,7 +9,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     "chatclient": {
         "chatclient.chain.chain": (
             "DOCUMENTS HIGHEST_PRECEDENCE LOWEST_PRECEDENCE MEMORY_ORDER TOOL_CALLING_ORDER "
-            "Advisor AdvisorAttributes ChatClientRequest ChatClientResponse Next turn_of"
+            "Advisor AdvisorAttributes ChatClientRequest ChatClientResponse Next"
         ),
         "chatclient.chain.model_call": "ask_model",
         "chatclient.chat.aggregator": "MessageAggregator",
@@ -45,6 +45,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "message_from_dict message_to_dict response_from_dict response_to_dict "
             "usage_from_dict usage_to_dict"
         ),
+        "chatclient.chat.stored_values": "register_stored_type",
         "chatclient.chat.template": (
             "PlaceholderRenderer PromptTemplate TemplateRenderer no_rendering"
         ),
@@ -130,7 +131,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.augmentation": (
             "AugmentedArguments AugmentedToolCallback AugmentedToolProvider Consumer augment"
         ),
-        "chatclient.tools.execution.approval": "Decision Decisions ToolApproval",
+        "chatclient.chat.resumption": "Decision Decisions",
+        "chatclient.tools.execution.approval": "ToolApproval",
         "chatclient.tools.execution.failure": (
             "ExceptionText FailureKind Reaction ToolExecutionExceptionProcessor ToolFailure "
             "ToolFailurePolicy"
@@ -160,7 +162,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "McpUserAnswer ToolContextToMeta tool_context_meta"
         ),
         "chatclient.tools.mcp.tool_server": "McpToolServer ToolContextFromMeta",
-        "chatclient.tools.pending_turn": "ApprovalRequired PendingTurn",
+        "chatclient.chat.pending_turn": "ApprovalRequired PendingTurn",
         "chatclient.tools.resolvers": (
             "DelegatingToolCallbackResolver StaticToolCallbackResolver ToolRegistry"
         ),
@@ -179,7 +181,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.search.vector": "VectorToolIndex",
         "chatclient.tools.skills": "ACTIVATE_SKILL READ_SKILL_RESOURCE Skill Skills",
         "chatclient.tools.sources": "tool_callbacks",
-        "chatclient.tools.tool_execution": "ToolExecution",
+        "chatclient.chat.tool_execution": "ToolExecution",
     },
     "chatclient.providers": {
         "chatclient.chat.batch_api": "BatchAnswers BatchApi BatchItem SendItem",
@@ -318,10 +320,10 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.durable.map": "MapResult TurnMap",
         "chatclient.durable.prefect_turn": "PrefectTurn",
         "chatclient.durable.queues": "Rate TurnQueue",
-        "chatclient.durable.recorded_errors": "error_from_dict error_to_dict",
-        "chatclient.durable.recorded_model": "TurnRetries",
+        "chatclient.chat.serialization": "error_from_dict error_to_dict",
         "chatclient.durable.recording": (
-            "ExecutionLostError OnInterrupted Publisher Recording StepRecorder"
+            "ExecutionLostError KnowsSteps OnInterrupted Publisher Recording StepRecorder "
+            "TurnRetries"
         ),
         "chatclient.durable.registry": "durable",
         "chatclient.durable.requests": "recorded request_from_dict request_to_dict",

@@ -22,7 +22,6 @@ from chatclient.chain.chain import (
     ChatClientRequest,
     ChatClientResponse,
     Next,
-    turn_of,
 )
 from chatclient.chain.model_call import (
     NOTHING_KNOWN,
@@ -230,11 +229,11 @@ class Budget:
         Raises:
             BudgetExceededError: A limit was reached before the last model call.
         """
-        turn = turn_of(request)
+        turn = request.turn
         user = "" if self.quota is None else key_of(self.quota.key, request)
         ledger = _Ledger(self, current_ledger(), turn, user)
         key = ledger.note_key
-        if (note := load_note(key, request)) is not None:
+        if (note := load_note(key, turn)) is not None:
             ledger.spent = _spent_in(note)
         try:
             with record_usage(ledger):
@@ -252,7 +251,7 @@ class Budget:
             return {SPENT: ledger.spent}
 
         turn.finish_at_end(self, finish)  # memories may call models when they store the turn
-        response = save_note(key, spent_so_far, request, response) or response
+        save_note(key, spent_so_far, turn)
         return response.mutate(context={SPENT: spent})
 
 

@@ -1,23 +1,29 @@
-"""`Turn`, the record of one turn of a conversation, and the context keys that identify it."""
+"""`Turn`: one turn of a conversation, with everything that belongs to it."""
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from chatclient.chat.messages import (
     AssistantMessage,
     Message,
     ToolResponseMessage,
     last_user_message,
+    without_system,
 )
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.recorder import Recorder, Work
+from chatclient.chat.response import ChatResponse
+from chatclient.chat.resumption import Resumption
 from chatclient.chat.tool import ToolCallback
+from chatclient.chat.tool_execution import ToolExecution
 from chatclient.errors import DeadlineExceededError
+from chatclient.runtime.context_vars import context_variable
 from chatclient.runtime.runtime import Runtime
-
-TURN = "turn"
-"""The key of the `Turn` in a request's context, while the request runs."""
 
 Outcome: TypeAlias = Literal["answered", "waiting", "failed", "cancelled"]
 """How a turn ended: with an answer, waiting for decisions about its tool calls, with an error, or
@@ -28,26 +34,16 @@ TURN_KEY = "chat_memory_turn_key"
 that is repeated with the same key, such as a job that a queue delivers twice, is stored once, and
 its tools find the same `idempotency_key` each time."""
 
-TURN_ID = "turn_id"
-"""The key in a request's context of the id that the turn is to have; an agent that is called as a
-tool is given one. Default: derived from the `TURN_KEY`, or else random."""
-
 EARLIER_MESSAGES = "earlier_messages"
 """The key in a request's context of the messages of the turn that precede those of the prompt, a
 tuple without system messages, inside a tool loop that sends no history. A memory inside the loop
 sends them."""
 
-TURN_CLOCK = "turn_clock"
-"""The key in a request's context of the clock that measures how long the turn takes: a function
-that returns seconds. Default: `time.monotonic`. A recorded turn has one that survives restarts."""
+RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCallback]]]
+"""Returns the tools of a request for the messages so far."""
 
-AROUND_STORE = "turn_around_store"
-"""The key in a request's context of an `AroundStore`."""
-
-Work = Callable[[Runtime], Awaitable[object]]
-
-AroundStore = Callable[[Work, Runtime], Awaitable[object]]
-"""Calls the function with which a memory stores a turn, perhaps several times."""
+TurnLog = Callable[[AssistantMessage | None, Runtime], Awaitable[None]]
+"""Called before each model call of a turn with None, and after it with the answer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,18 +60,43 @@ class PendingStore:
     prepare: Work | None = None
 
 
+@dataclass(slots=True, eq=False)
+class ClientPart:
+    """What one client brings into a turn; a client that the turn is handed to has its own.
+
+    Attributes:
+        default_messages: The default messages of the client, which begin every conversation. They
+            are part of the prompt, but not of the turn.
+        refresh_tools: Lists the tools again, if the request has providers that are asked in every
+            round; else None.
+        user_input: Returns the user messages that arrived since its last call, or None. The tool
+            loop calls it after each round.
+        output: The `StructuredOutput` that the request asks for, or None.
+        resumption: What the client continues, until its tool loop has done so; or None.
+    """
+
+    default_messages: tuple[Message, ...] = ()
+    refresh_tools: RefreshTools | None = None
+    user_input: Callable[[], tuple[Message, ...]] | None = None
+    output: Any = None
+    resumption: Resumption | None = None
+
+
 class Turn:
-    """The record of one turn: the messages of a request, its tool rounds, and who stores them.
+    """One turn: the messages of a request, its tool rounds, its answer, and who stores them.
 
     The outermost participant creates it: a client, or an advisor chain that is used without one.
-    The tool loop appends each completed round. An advisor that calls `call_next` again stays in the
-    same turn: rounds are kept, and the answer that it rejected was never part of the record.
-    Memories leave a `PendingStore` here, which the last attempt replaces, and all of them store
-    the turn when the outermost participant has its response.
+    All others find it as `turn` of their request. The tool loop appends each completed round. An
+    advisor that calls `call_next` again stays in the same turn: rounds are kept, and the answer
+    that it rejected was never part of the record. Memories leave a `PendingStore` here, which the
+    last attempt replaces, and all of them store the turn when the outermost participant has its
+    response.
+
+    The code inside `with turn:` is part of the turn, with all requests that it makes.
 
     Args:
         id: Identifies the turn; idempotency keys and the ids of its messages are derived from it.
-        key: The application's idempotency key, under which memories store the turn; or None.
+        key: The idempotency key under which memories store the turn; or None.
         request_messages: What the request carries, without system messages and the client's
             default messages.
         rounds: Messages of completed rounds, if the turn continues after it was suspended.
@@ -84,9 +105,28 @@ class Turn:
         resumed: Whether the turn continues after it was suspended.
         history_sent: Whether the suspended turn contains the history that memory had sent.
         offered_tools: The tools that the last model call offered; None before the first call.
+        executions: The tool calls so far, those of all attempts and clients.
+        responses: What the model answered in each round, also of rejected answers.
+        handoffs: The names of the clients that the turn was handed to; the last one continues it.
+        pending: The turn as a value, if it waits for decisions about its tool calls; else None.
+        validated: The converter, text and value of an answer that an advisor has converted.
+        part: What belongs to the client that continues the turn.
+        recorder: Executes the steps of the turn; None executes them directly.
+        outer_recorder: The recorder of the turn that this one is part of, while it runs; or None.
+        is_running: Whether somebody runs the turn and will store it.
+        is_nested: Whether a tool or an advisor of another turn made the request.
+        logs: Called around each model call, by participant.
         state: What participants keep for the turn, by participant.
-        around_store: Calls the functions with which memories store the turn, or None.
     """
+
+    resumed = history_sent = is_running = is_nested = False
+    offered_tools: Sequence[ToolCallback] | None = None
+    handoffs: tuple[str, ...] = ()
+    pending: PendingTurn | None = None
+    validated: tuple[Any, str, Any] | None = None
+    recorder: Recorder | None = None
+    outer_recorder: Recorder | None = None
+    _outer: "Turn | None" = None
 
     def __init__(
         self,
@@ -99,20 +139,59 @@ class Turn:
         self.key = key
         self.request_messages = request_messages
         self.rounds = rounds
-        self.resumed = self.history_sent = False
-        self.offered_tools: Sequence[ToolCallback] | None = None
+        self.executions: list[ToolExecution] = []
+        self.responses: list[ChatResponse] = []
+        self.part = ClientPart()
+        self.logs: dict[object, TurnLog] = {}
         self.state: dict[object, Any] = {}
-        self.around_store: AroundStore | None = None
         self._beginner: object = None
         self._stores: dict[object, PendingStore] = {}
         self._finishers: dict[object, Callable[[], Mapping[str, Any]]] = {}
 
     @classmethod
-    def of(cls, context: Mapping[str, Any]) -> "Turn":
-        """Return a new turn for a request with *context*."""
+    def of(cls, context: Mapping[str, Any], id: str | None = None) -> Self:
+        """Return a new turn for a request with *context*, perhaps with a given *id*."""
         key = context.get(TURN_KEY)
-        key = None if key is None else str(key)  # ids of jobs are numbers or UUIDs, too
-        return cls(context.get(TURN_ID, None if key is None else f"key {key}"), key)
+        if key is None:
+            return cls(id, id)
+        key = str(key)  # ids of jobs are numbers or UUIDs, too
+        return cls(f"key {key}" if id is None else id, key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: what the turn has led to, without the objects that took part."""
+        kept = ("id", "key", "request_messages", "rounds", "executions", "responses")
+        more = ("handoffs", "pending", "resumed", "history_sent")
+        return {**vars(type(self)()), **{name: getattr(self, name) for name in (*kept, *more)}}
+
+    def __enter__(self) -> Self:
+        self.is_running = True
+        self._outer = present_turn()
+        self.outer_recorder = present_recorder()
+        self.is_nested = self._outer is not None
+        self._presence = _Presence(self)
+        self._token: Token[_Presence | None] = _present.set(self._presence)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.is_running = False
+        self._outer = self.outer_recorder = None
+        self._presence.turn = None  # a context may live longer
+        _present.reset(self._token)
+        del self._token  # references the caller's context
+
+    def record_inside(self, recorder: Recorder) -> None:
+        """Let *recorder* execute the steps of the turn, which is part of another one.
+
+        Unless the application has given it a key, it is the same turn in each execution of the
+        other one.
+        """
+        self.recorder = recorder
+        if self.key is None and self._outer is not None:
+            self.id = self.key = f"{self._outer.id}/{recorder.name}"
+
+    def clock(self) -> float:
+        """Return the time in seconds, which measures how long the turn takes."""
+        return time.monotonic() if self.recorder is None else self.recorder.clock()
 
     def begin(self, participant: object, messages: tuple[Message, ...]) -> None:
         """Record what the request carries where the first memory sees it.
@@ -208,10 +287,10 @@ class Turn:
         cancelled: asyncio.CancelledError | None = None
         for each in stores:
             try:
-                if self.around_store is None:
+                if self.recorder is None:
                     await each.store(runtime)
                 else:
-                    await self.around_store(each.store, runtime)
+                    await self.recorder.store(each.store, runtime)
             except asyncio.CancelledError as error:
                 if error.__cause__ is not None:  # the store failed after it was cancelled
                     raise
@@ -226,7 +305,93 @@ class Turn:
         self._finishers.clear()
         self._stores.clear()
         self.state.clear()
+        self.logs.clear()
+        self.part = ClientPart()
+        self.recorder = None
         return added
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TurnSettings:
+    """How a request gets its turn; by default it begins a new one.
+
+    Attributes:
+        id: The id of the turn, which agents are given by their callers; default: derived from the
+            `TURN_KEY`, or else random.
+        recorder: Executes the steps of the turn.
+        resumption: The turn that waited, and the decisions with which it continues.
+        continued: The turn of another client that hands it over.
+        began: Called with the turn when it begins, for those who follow it; or None.
+    """
+
+    id: str | None = None
+    recorder: Recorder | None = None
+    resumption: Resumption | None = None
+    continued: Turn | None = None
+    began: Callable[[Turn], None] | None = None
+
+
+NEW_TURN = TurnSettings()
+
+
+class _Presence:
+    """The turn that code is part of, and whether it is part of a step as well."""
+
+    __slots__ = ("in_step", "turn")
+
+    def __init__(self, turn: Turn | None, *, in_step: bool = False) -> None:
+        self.turn = turn
+        self.in_step = in_step
+
+
+_present: ContextVar[_Presence | None] = context_variable("chatclient_turn", None)
+
+
+def present_turn() -> Turn | None:
+    """Return the turn that the present code is part of, or None."""
+    presence = _present.get()
+    return None if presence is None else presence.turn
+
+
+def present_recorder() -> Recorder | None:
+    """Return the recorder of the present turn, or None.
+
+    What a step does while it is executed is part of that step, and not recorded.
+    """
+    presence = _present.get()
+    if presence is None or presence.turn is None or presence.in_step:
+        return None
+    return presence.turn.recorder
+
+
+class WithinStep:
+    """A context in which a step of the present turn is executed."""
+
+    __slots__ = ("_token",)
+
+    _token: Token[_Presence | None]
+
+    def __enter__(self) -> None:
+        """Let requests in this context be part of the step."""
+        self._token = _present.set(_Presence(present_turn(), in_step=True))
+
+    def __exit__(self, *_error: object) -> None:
+        """End the step."""
+        _present.reset(self._token)
+        del self._token  # references the caller's context
+
+
+def count_default_messages(messages: Sequence[Message], turn: Turn) -> int:
+    """Return how many of the first *messages*, system messages left out, are default ones.
+
+    Args:
+        messages: The messages of a request, without system messages.
+        turn: Its turn.
+    """
+    if not turn.part.default_messages:
+        return 0
+    defaults = without_system(turn.part.default_messages)
+    return len(defaults) if tuple(messages[: len(defaults)]) == defaults else 0
 
 
 def check_deadline(runtime: Runtime) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
 from chatclient._internal.checks import check_number
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.model import PromptLike
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
 from chatclient.chat.turn import Outcome
@@ -30,7 +31,6 @@ from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import EntityError, UsageError, WrongTypeError
 from chatclient.structured.converters import StructuredOutputConverter, converter_of
 from chatclient.structured.output import entity_in
-from chatclient.tools.pending_turn import RESUMED_TURN, PendingTurn
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -230,7 +230,7 @@ class Batch(Generic[T]):
         self, pipeline: Pipeline, key: str, request: ChatClientRequestSpec
     ) -> BatchResult[T]:
         recorded = self._journal.results.get(key)
-        resumes = RESUMED_TURN in request.settings.advisor_params
+        resumes = request.settings.turn.resumption is not None
         try:
             if recorded is not None and (recorded[1] is None or not resumes):
                 return self._result_of(key, *recorded)

@@ -9,10 +9,11 @@ from typing import Any, TypeAlias
 
 from chatclient._internal.json import dumps, loads
 from chatclient._internal.logging import get_logger
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.serialization import response_from_dict, response_to_dict
+from chatclient.chat.stored_values import from_stored, to_stored
 from chatclient.errors import UsageError
-from chatclient.tools.pending_turn import PendingTurn
 
 _log = get_logger(__name__)
 
@@ -75,7 +76,7 @@ class BatchJournal:
         """
         if self._path is None:
             return
-        line = dumps({"v": _VERSION, **entry}) + b"\n"
+        line = dumps({"v": _VERSION, **to_stored(entry)}) + b"\n"
         problem = "the disk is full"
         try:
             with self._lock, self._path.open("ab", buffering=0) as file:
@@ -131,7 +132,8 @@ class BatchJournal:
         if "result" in entry:
             pending = entry.get("pending")
             turn = None if pending is None else PendingTurn.from_json(pending)
-            self.results[entry["result"]] = response_from_dict(entry["response"]), turn
+            response = response_from_dict(from_stored(entry["response"]))
+            self.results[entry["result"]] = response, turn
         elif "batch" in entry:
             self.batches[entry["batch"]] = entry["keys"]
         else:

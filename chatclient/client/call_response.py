@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, Type
 from chatclient._internal.checks import missing_attribute
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.messages import Message
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.tool_execution import ToolExecution
 from chatclient.client.accessors import (
     documents_in,
     entity_of,
@@ -29,8 +31,6 @@ from chatclient.runtime.cancellation import Cancellation, run_request
 from chatclient.runtime.runtime import Runtime
 from chatclient.structured.converters import StructuredOutputConverter, converter_of
 from chatclient.structured.output import Native, ResponseEntity, StructuredOutput
-from chatclient.tools.pending_turn import PendingTurn
-from chatclient.tools.tool_execution import ToolExecution
 
 if TYPE_CHECKING:
     # `type[T]` does not accept unions, literals and annotated types.

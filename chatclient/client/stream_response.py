@@ -10,7 +10,9 @@ from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.events import Done, StreamEvent, TextDelta
 from chatclient.chat.messages import Message
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.tool_execution import ToolExecution
 from chatclient.client.accessors import (
     documents_in,
     executions_in,
@@ -36,8 +38,6 @@ from chatclient.runtime.event_stream import AsyncEvents, drive_stream
 from chatclient.runtime.runtime import Runtime
 from chatclient.structured.answer_cleaning import NOTHING
 from chatclient.structured.output import Native, StructuredOutput
-from chatclient.tools.pending_turn import PendingTurn
-from chatclient.tools.tool_execution import ToolExecution
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm

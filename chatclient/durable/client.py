@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from chatclient._internal.checks import checked_id, seconds
+from chatclient._internal.frozen import EMPTY
 from chatclient.chat.model import PromptLike
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.resumption import Decision, Resumption
 from chatclient.client.batch import keyed
-from chatclient.client.options import complete_options
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.conversation import DurableConversation
 from chatclient.durable.handle import DurableTurn, turn_id
@@ -21,8 +23,6 @@ from chatclient.durable.turn import check_tools, needed_tools
 from chatclient.errors import UsageError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
-from chatclient.tools.execution.approval import Decision
-from chatclient.tools.pending_turn import PendingTurn
 
 if TYPE_CHECKING:  # it imports most of the package; and the engine needs the extra
     from chatclient.client.client import ChatClient
@@ -235,7 +235,6 @@ class DurableClient:
         self, data: Mapping[str, Any], pending: PendingTurn, decisions: dict[str, Decision]
     ) -> None:
         check_tools(self._pipeline, data, needed_tools(pending, decisions))
-        shared = self._pipeline.shared
         settings = request_from_dict(self._pipeline, data["request"]).settings
-        options = drive(complete_options(shared, settings, pending.messages, BLOCKING))
-        drive(shared.manager.check_decisions(pending, decisions, options, BLOCKING))
+        resumption = Resumption(pending, decisions)
+        drive(self._pipeline.check_decisions(resumption, EMPTY, BLOCKING, settings))

@@ -13,9 +13,9 @@ from contextvars import Context
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
+from chatclient.chat.serialization import error_from_dict, error_to_dict
 from chatclient.durable.extra import DBOS, Serializer, StepInfo, dbos_errors, dbos_serialization
 from chatclient.durable.faults import until_stored
-from chatclient.durable.recorded_errors import error_from_dict, error_to_dict
 from chatclient.durable.recording import UNDO, ExecutionLostError
 from chatclient.errors import DurableTurnError
 
@@ -119,12 +119,16 @@ class DbosSteps:
         for _ in range(max((step["function_id"] for step in steps), default=0)):
             DBOS.reserve_step()
 
+    async def has(self, name: str) -> bool:
+        """Return whether the step *name* is recorded."""
+        return name in self.recorded
+
     async def step(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
         """Return the value of the step; see `StepRecorder.step`."""
         self._check()
         if name in self.recorded:
             return self.recorded[name]
-        if self.is_cancelled and not name.startswith(UNDO):
+        if self.is_cancelled and not name.rpartition("/")[2].startswith(UNDO):
             self._refuse(name)
         values: list[Any] = []
 
@@ -183,8 +187,10 @@ class DbosSteps:
         Raises:
             CancelledError: Always.
         """
-        kind, _, call = name.partition(" ")
-        if kind == "tool" and f"begin {call}" in self.recorded:
+        # The steps of agents have names of their own, after those of the agents.
+        path, slash, own = name.rpartition("/")
+        kind, _, call = own.partition(" ")
+        if kind == "tool" and f"{path}{slash}begin {call}" in self.recorded:
             self.interrupted.append(call.partition(" ")[0])
         self._cancel()  # so that the request ends if an advisor catches the error
         raise asyncio.CancelledError

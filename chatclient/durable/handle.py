@@ -6,15 +6,16 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.resumption import Decision, Decisions, decisions_for
 from chatclient.chat.serialization import message_from_dict
+from chatclient.chat.stored_values import from_stored
 from chatclient.chat.turn import TURN_KEY, Turn
 from chatclient.durable.event_cursor import EventCursor
 from chatclient.durable.events import DurableEvent
 from chatclient.durable.polls import EVENT_SECONDS, RESULT_SECONDS, Polls
 from chatclient.durable.results import TurnResult, decisions_to_dict, result_from_dict
 from chatclient.errors import DurableTurnError, TurnCancelledError, TurnVersionError, UsageError
-from chatclient.tools.execution.approval import Decision, Decisions, decisions_for
-from chatclient.tools.pending_turn import PendingTurn
 
 if TYPE_CHECKING:  # only loaded with the extra
     from chatclient.durable.engine import Engine
@@ -210,7 +211,7 @@ class DurableTurn:
         Raises:
             UsageError: There is no such turn.
         """
-        request = self._first_input()["request"]
+        request = from_stored(self._first_input()["request"])
         turn = Turn.of({TURN_KEY: self.id, **request["params"]})
         turn.request_messages = tuple(message_from_dict(each) for each in request["messages"])
         return turn

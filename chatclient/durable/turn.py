@@ -6,17 +6,22 @@ from collections.abc import Mapping, Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.resumption import Decision
 from chatclient.chat.serialization import response_from_dict
 from chatclient.client.pipeline import Pipeline
-from chatclient.durable.recorded_model import TurnRetries
-from chatclient.durable.recording import OnInterrupted, Publisher, Recording, StepRecorder
+from chatclient.durable.recording import (
+    OnInterrupted,
+    Publisher,
+    Recording,
+    StepRecorder,
+    TurnRetries,
+)
 from chatclient.durable.requests import recorded, request_from_dict, tool_names
 from chatclient.durable.results import decisions_from_dict, result_to_dict
 from chatclient.errors import ChatMemoryUnavailableError, TurnVersionError
 from chatclient.runtime.cancellation import Cancellation, run_request
 from chatclient.runtime.runtime import ON_LOOP
-from chatclient.tools.execution.approval import Decision
-from chatclient.tools.pending_turn import PendingTurn
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds
 _REPLAY_SECONDS = 10.0  # for a turn that is repeated after its deadline, until its next new step
@@ -117,10 +122,8 @@ def needed_tools(pending: PendingTurn, decisions: Mapping[str, Decision]) -> set
 
 def _recorded_calls(recorded: Mapping[str, Any]) -> set[str]:
     """Return the names of the tools that recorded responses of the model call."""
-    values = [record["value"] for record in recorded.values()]
-    responses = [
-        each["response"] for each in values if isinstance(each, dict) and "response" in each
-    ]
+    values = [each["value"] for name, each in recorded.items() if name.startswith("model ")]
+    responses = [each["response"] for each in values if "response" in each]
     return {
         call.name
         for response in map(response_from_dict, responses)

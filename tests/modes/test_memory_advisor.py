@@ -1153,7 +1153,7 @@ def test_a_turn_that_waits_is_remembered_when_it_ends(ask: Ask, order: int, deci
     )
     ask(talk.say("hi"))
     response = ask(talk.say("one")).response
-    waiting: PendingTurn = response.context["pending_turn"]
+    waiting: Any = response.turn.pending
     assert short(talk.stored) == ["u:hi", "a:hello"]
     ask(talk.say("between"))
     between = ["u:hi", "a:hello", "u:between", "a:meanwhile"]
@@ -1179,8 +1179,8 @@ def test_a_turn_that_waits_is_remembered_when_it_ends(ask: Ask, order: int, deci
 def test_a_turn_that_waits_twice_is_remembered_once(ask: Ask, order: int) -> None:
     """Resumed, suspended again, resumed again, and that twice by mistake: one turn."""
     talk = approving([call("pay", id="p1")], [call("pay", id="p2")], "paid", "paid", order=order)
-    first: PendingTurn = ask(talk.say("one")).response.context["pending_turn"]
-    second = ask(talk.client.resume(first, "approve")).response.context["pending_turn"]
+    first: PendingTurn = ask(talk.say("one")).waiting
+    second = ask(talk.client.resume(first, "approve")).waiting
     assert talk.stored == []
     for _ in range(2):
         ask(talk.client.resume(second.to_json(), "approve"))
@@ -1193,7 +1193,7 @@ def test_a_turn_that_waits_keeps_its_key(ask: Ask, order: int) -> None:
     """A job that a queue delivers twice waits twice, and is remembered once."""
     talk = approving([call("pay", id="p1")], [call("pay", id="p2")], "paid", "paid", order=order)
     delivered = [talk.say("one").advisor_params({TURN_KEY: "job 1"}) for _ in range(2)]
-    waiting = [ask(each).response.context["pending_turn"] for each in delivered]
+    waiting = [ask(each).waiting for each in delivered]
     for turn in waiting:
         ask(talk.client.resume(turn.to_json(), "approve"))
 
@@ -1226,7 +1226,7 @@ def test_refused_answers_before_a_wait(ask: Ask, order: int, looked: bool, store
 
     client = talk.client.mutate().default_advisors(OutputGuardrailAdvisor(polite)).build()
     ask(client.prompt("hi").conversation("c"))
-    waiting = ask(client.prompt("one").conversation("c")).response.context["pending_turn"]
+    waiting = ask(client.prompt("one").conversation("c")).waiting
     done = ask(client.resume(waiting.to_json() if stored else waiting, "approve"))
 
     executed = [each.tool_call.name for each in done.executions]
@@ -1244,7 +1244,7 @@ def test_a_turn_may_go_on_where_memory_stands_elsewhere(ask: Ask, there: int) ->
     here = MEMORY_ORDER if there == INSIDE else INSIDE
     talk = approving("hello", [call("pay")], [call("look")], "paid", order=here)
     ask(talk.say("hi"))
-    waiting = ask(talk.say("one")).response.context["pending_turn"]
+    waiting = ask(talk.say("one")).waiting
     advisor = MessageChatMemoryAdvisor(talk.memory, order=there)
     client = (
         ChatClient.builder(talk.model).default_tools(look, pay).default_advisors(advisor).build()

@@ -69,7 +69,6 @@ from chatclient.tools import (
     tool_callbacks,
 )
 from chatclient.tools.execution.approval import DECISIONS
-from chatclient.tools.pending_turn import PENDING_TURN
 from tests.modes.test_tool_calling import assert_paired, results
 from tests.support.ask import Ask, Asked
 
@@ -110,7 +109,7 @@ def client_of(model: ScriptedModel, *, approval: Any = None, **manager: Any) -> 
 
 
 def pending(asked: Asked) -> PendingTurn:
-    turn = asked.response.context["pending_turn"]
+    turn = asked.waiting
     assert isinstance(turn, PendingTurn)
     return turn
 
@@ -310,7 +309,7 @@ def test_a_turn_goes_on_in_another_client(ask: Ask, way: str, decision: Any) -> 
     assert (paid, looked) == ([5] if decision == "approve" else [], ["balance"])
     assert model.prompts[0].messages[:2] == (*turn.messages, turn.message)
     assert_paired(model.prompts[0].messages)
-    assert "pending_turn" not in result.response.context
+    assert result.response.turn.pending is None
 
 
 @pytest.mark.feature("manager-approval-other-arguments-denial")
@@ -867,8 +866,8 @@ def test_a_pending_turn_is_json_both_ways() -> None:
         PendingTurn.from_json(json.dumps({**json.loads(text), "version": 2}))
 
 
-def test_metadata_of_pending_turns_is_json() -> None:
-    """A tool may store a time for its application, for example."""
+def test_metadata_of_pending_turns(caplog: pytest.LogCaptureFixture) -> None:
+    """It is read as it was; a value without a JSON form is left out, named there, and logged."""
 
     @tool(effect="read")
     def clock() -> ToolResult:
@@ -878,7 +877,7 @@ def test_metadata_of_pending_turns_is_json() -> None:
     turn = pending(Ask("call")(client.prompt("x").tools(clock, pay)))
 
     [response] = PendingTurn.from_json(turn.to_json()).responses
-    assert response.metadata == {"at": "2026-11-25"}
+    assert response.metadata == {"at": date(2026, 11, 25)}
 
     @tool(effect="read")
     def connect() -> ToolResult:
@@ -886,8 +885,11 @@ def test_metadata_of_pending_turns_is_json() -> None:
 
     client = client_of(ScriptedModel([call("connect"), pay_call(5)]))
     turn = pending(Ask("call")(client.prompt("x").tools(connect, pay)))
-    with pytest.raises(TypeError, match="JSON"):
-        turn.to_json()
+    text = turn.to_json()
+    [response] = PendingTurn.from_json(text).responses
+    assert response.metadata == {}
+    assert json.loads(text)["left_out"] == {"responses[0].metadata.connection": "builtins.object"}
+    assert "responses[0].metadata.connection" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -1238,7 +1240,7 @@ def test_usage_and_executions_are_those_of_the_whole_turn(ask: Ask, stored: bool
 
     async def twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         first = await call_next(request)
-        if PENDING_TURN in first.context:
+        if first.turn.pending is not None:
             return first
         again = await call_next(request)
         usage = first.chat_response.usage + again.chat_response.usage

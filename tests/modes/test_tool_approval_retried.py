@@ -83,7 +83,7 @@ class Twice:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)
-        return response if "pending_turn" in response.context else await call_next(request)
+        return response if response.turn.pending else await call_next(request)
 
 
 class Impatience:
@@ -114,9 +114,7 @@ def polite(answer: ChatResponse) -> GuardrailResult | None:
 
 
 def waiting(ask: Ask, client: ChatClient) -> PendingTurn:
-    response = ask(client.prompt("Buy it!").conversation("c")).response
-    pending: PendingTurn = response.context["pending_turn"]
-    return pending
+    return ask(client.prompt("Buy it!").conversation("c")).waiting
 
 
 def client_of(
@@ -155,7 +153,7 @@ def test_corrections_are_no_part_of_a_resumed_turn(ask: Ask) -> None:
 
     async def insist(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)
-        if "pending_turn" in response.context:
+        if response.turn.pending is not None:
             return response
         prompt = request.prompt.append(UserMessage("Are you sure?"))
         return await call_next(request.mutate(prompt=prompt))
@@ -327,9 +325,10 @@ def test_a_later_request_undoes_only_its_own_calls(ask: Ask) -> None:
 
 
 def test_the_response_of_a_resumed_turn_can_be_pickled(ask: Ask) -> None:
-    """What the context says of the turn is what was decided, not how far it came."""
+    """With what the turn has led to."""
     model = ScriptedModel(call("pay", '{"amount": 90}'), "Paid.")
     response = resumed(ask, client_of(model)).response
 
     copy = pickle.loads(pickle.dumps(response))
-    assert copy.context["resumed_turn"].pending == response.context["resumed_turn"].pending
+    assert copy.turn.messages() == response.turn.messages()
+    assert copy.turn.executions == response.turn.executions != []

@@ -34,7 +34,7 @@ from chatclient.tools import (
     tool,
     tool_callbacks,
 )
-from chatclient.tools.execution.turn import ToolTurn
+from chatclient.tools.execution.state import ToolState
 from tests.modes.test_tool_calling import assert_paired, client_of, results
 from tests.support.ask import Ask
 from tests.support.clock import Clock
@@ -457,11 +457,11 @@ def test_a_loop_of_ones_own_counts_from_the_history() -> None:
     """What the turn has done so far is read from the messages since the user's last one."""
     before = in_a_turn(*[call("step")] * 5)
     now = in_a_turn(call("step"), call("look"), call("step"))
-    turn = ToolTurn.of(Prompt((*before, *now), ChatOptions(tool_context={"tenant": "acme"})))
+    turn = ToolState.of(Prompt((*before, *now), ChatOptions(tool_context={"tenant": "acme"})))
 
     assert (turn.rounds, turn.calls) == (3, {"step": 2, "look": 1})
     assert turn.context["tenant"] == "acme"
-    assert ToolTurn.of(Prompt(in_a_turn(call("step"), user=False))).rounds == 1
+    assert ToolState.of(Prompt(in_a_turn(call("step"), user=False))).rounds == 1
 
 
 @pytest.mark.feature("manager-counted-history-since-user")
@@ -484,7 +484,7 @@ def test_a_loop_of_ones_own_comes_to_its_limits() -> None:
 
 def test_a_loop_of_ones_own_may_keep_its_turn() -> None:
     """A turn kept between rounds notices repetition as well."""
-    manager, turn = ToolCallingManager(), ToolTurn()
+    manager, turn = ToolCallingManager(), ToolState()
     prompt = Prompt("x", ChatOptions(tool_callbacks=tuple(tool_callbacks(step))))
     asks = ChatResponse((Generation(AssistantMessage(tool_calls=[call("step")])),))
     told = ""

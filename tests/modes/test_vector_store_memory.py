@@ -321,7 +321,7 @@ def test_a_turns_key_may_be_a_number_or_a_uuid(ask: Ask) -> None:
     assert [text for _, text in kept(store)] == ["zoo", "One."]
 
     job = client.prompt("time").conversation("a").advisor_params({TURN_KEY: UUID(int=7)})
-    pending: PendingTurn = ask(job).response.context["pending_turn"]
+    pending: PendingTurn = ask(job).waiting
     ask(client.resume(pending.to_json(), "approve"))
     assert [text for _, text in kept(store)] == ["zoo", "One.", "time", "Noon."]
 

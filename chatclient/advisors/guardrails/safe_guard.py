@@ -24,7 +24,6 @@ from chatclient.chain.chain import (
 from chatclient.chat.message_merging import CORRECTION, ends_turn
 from chatclient.chat.messages import AssistantMessage, Message, ToolResponseMessage, UserMessage
 from chatclient.chat.response import ChatResponse, Generation
-from chatclient.tools.pending_turn import RESUMED_TURN
 
 SAFE_GUARD_ORDER = MEMORY_ORDER + 50
 """The default order: inside memory, which does not store refused requests; outside of retrieval,
@@ -105,7 +104,7 @@ class SafeGuardAdvisor:
         """Return the response of the rest of the chain, or a refusal."""
         runtime = request.runtime
         # The messages of a resumed turn were checked before advisors rewrote them.
-        user_text = "" if RESUMED_TURN in request.context else _new_user_text(request)
+        user_text = "" if request.turn.part.resumption is not None else _new_user_text(request)
         if self._check_input and user_text and await self._matcher.matches(user_text, runtime):
             return _refusal(
                 ChatClientResponse(ChatResponse(), request.context), self._failure_response, "input"
@@ -133,7 +132,7 @@ class SafeGuardAdvisor:
 
     def _without_cache(self, response: ChatClientResponse) -> ChatClientResponse:
         context = without(response.context, self._context_key)
-        return ChatClientResponse(response.chat_response, context)
+        return ChatClientResponse(response.chat_response, context, response.trail, response.turn)
 
 
 def _flatten(forbidden: Iterable[Forbidden | Iterable[Forbidden]]) -> Iterable[Forbidden]:
@@ -165,6 +164,9 @@ def _user_text_after(request: ChatClientRequest, kind: type[Message]) -> str:
     Corrections, which are user messages added by advisors, are excluded.
     """
     messages: Iterable[Message] = reversed(request.prompt.messages)
+    if request.turn.handoffs:  # the rounds of other clients follow a question that is new here
+        rounds = {m.id for m in request.turn.rounds if not isinstance(m, UserMessage)}
+        messages = (m for m in messages if m.id not in rounds)
     # An assistant message at the end is the prefix of the answer (prefill).
     messages = dropwhile(lambda m: isinstance(m, AssistantMessage), messages)
     recent = list(takewhile(lambda m: not isinstance(m, kind), messages))

@@ -86,7 +86,7 @@ class PromptChatMemoryAdvisor(TurnMemoryAdvisor):
         """Return the response to *request*, sent with the history in its system text."""
         response = await super().__call__(request, call_next)
         context = without(response.context, IN_SYSTEM_TEXT)
-        return ChatClientResponse(response.chat_response, context)
+        return ChatClientResponse(response.chat_response, context, response.trail, response.turn)
 
     def _with_history(
         self, request: ChatClientRequest, history: tuple[Message, ...]

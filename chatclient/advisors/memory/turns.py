@@ -12,14 +12,18 @@ from chatclient.chain.chain import (
     ChatClientResponse,
     Next,
     name_of,
-    turn_of,
 )
 from chatclient.chain.model_call import current_ledger, record_usage
 from chatclient.chat.message_merging import with_answered_calls
 from chatclient.chat.messages import Message, UserMessage, system_messages, without_system
-from chatclient.chat.prompt import Prompt, count_default_messages
+from chatclient.chat.prompt import Prompt
 from chatclient.chat.tool import CONVERSATION_ID
-from chatclient.chat.turn import EARLIER_MESSAGES, PendingStore, check_deadline
+from chatclient.chat.turn import (
+    EARLIER_MESSAGES,
+    PendingStore,
+    check_deadline,
+    count_default_messages,
+)
 from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.summary import SUMMARY
@@ -28,8 +32,8 @@ from chatclient.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryTurn:
-    """A turn as one memory sees it.
+class LoadedMemory:
+    """What one memory knows of the conversation before a turn.
 
     Attributes:
         memory: The memory.
@@ -98,7 +102,7 @@ class TurnMemoryAdvisor:
         response = await call_next(request)
         self._end(present, request, response)
         context = without(response.context, EARLIER_MESSAGES)
-        return ChatClientResponse(response.chat_response, context)
+        return ChatClientResponse(response.chat_response, context, response.trail, response.turn)
 
     def _memory_for(self, _request: ChatClientRequest) -> ChatMemory:
         return self.memory
@@ -108,30 +112,30 @@ class TurnMemoryAdvisor:
     ) -> ChatClientRequest:
         return with_history(request, history)
 
-    async def _begin(self, part: object, request: ChatClientRequest) -> MemoryTurn:
+    async def _begin(self, part: object, request: ChatClientRequest) -> LoadedMemory:
         """Return the turn of *request*, and withdraw what an earlier attempt would have stored.
 
         *part* is this advisor, or its part around the loop.
         """
-        turn = turn_of(request)
+        turn = request.turn
         turn.store_at_end(id(self.storage), None)  # another client may share it
         conversation_id = conversation_id_of(request)
         spoken = conversation_messages(request)
-        turn.begin(part, spoken[count_default_messages(spoken, request.context) :])
-        present: MemoryTurn | None = turn.state.get(self)
+        turn.begin(part, spoken[count_default_messages(spoken, turn) :])
+        present: LoadedMemory | None = turn.state.get(self)
         if present is None:
             memory = self._memory_for(request)
             history: tuple[Message, ...] = ()
             if not turn.history_sent:
                 history = await _load(memory, conversation_id, request.runtime)
-            present = turn.state[self] = MemoryTurn(memory, conversation_id, history)
+            present = turn.state[self] = LoadedMemory(memory, conversation_id, history)
         return present
 
     def _end(
-        self, present: MemoryTurn, request: ChatClientRequest, response: ChatClientResponse
+        self, present: LoadedMemory, request: ChatClientRequest, response: ChatClientResponse
     ) -> None:
         """Store the turn when it ends, if *response* completes it."""
-        turn, ledger = turn_of(request), current_ledger()
+        turn, ledger = request.turn, current_ledger()
         _, stored = split_resent_history(present.history, turn.request_messages)
         messages = messages_to_store(
             turn, stored, response.chat_response, tool_messages=self._tool_messages
@@ -222,7 +226,7 @@ def with_history(request: ChatClientRequest, history: tuple[Message, ...]) -> Ch
     present = request.prompt.messages
     if not history and len(spoken) <= len(present):
         return _without_earlier(request, request.prompt)
-    at = count_default_messages(spoken, request.context)
+    at = count_default_messages(spoken, request.turn)
     systems = system_messages((*present, *history))
     messages = (*systems, *spoken[:at], *without_system(history), *spoken[at:])
     return _without_earlier(request, Prompt.of(messages, request.prompt.options))
@@ -233,7 +237,7 @@ def _without_earlier(request: ChatClientRequest, prompt: Prompt) -> ChatClientRe
     if EARLIER_MESSAGES not in request.context:
         return request.mutate(prompt=prompt)
     context = without(request.context, EARLIER_MESSAGES)
-    return ChatClientRequest(prompt, context, request.runtime)
+    return ChatClientRequest(prompt, context, request.runtime, request.turn)
 
 
 async def _load(memory: ChatMemory, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:

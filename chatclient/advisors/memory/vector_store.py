@@ -18,7 +18,6 @@ from chatclient.chain.chain import (
     ChatClientRequest,
     ChatClientResponse,
     Next,
-    turn_of,
 )
 from chatclient.chain.model_call import current_ledger, record_usage
 from chatclient.chat.messages import Message, UserMessage
@@ -98,7 +97,7 @@ class VectorStoreChatMemoryAdvisor:
             ChatMemoryError: The store failed; the model may have answered.
             DeadlineExceededError: The deadline passed before the store answered.
         """
-        turn = turn_of(request)
+        turn = request.turn
         turn.store_at_end(self, None)
         recalled = await self._begin(turn, request)
         if recalled is None:
@@ -110,14 +109,15 @@ class VectorStoreChatMemoryAdvisor:
             conversation_id = conversation_id_of(request)
             exchange = _Exchange(self._store, turn.id, conversation_id, (question, answer))
             turn.store_at_end(self, PendingStore(exchange.store, exchange.embed))
-        return save_note(_NOTE, lambda: question.text, request, response) or response
+        save_note(_NOTE, lambda: question.text, turn)
+        return response
 
     async def _begin(
         self, turn: Turn, request: ChatClientRequest
     ) -> tuple[UserMessage, tuple[Document, ...]] | None:
         """Return the question of the turn and the entries for it; None without a question."""
         recalled: tuple[UserMessage, tuple[Document, ...]] | None = turn.state.get(self)
-        note: str | None = load_note(_NOTE, request)
+        note: str | None = load_note(_NOTE, turn)
         if note is not None:  # the suspended turn contains the entries, and advisors changed it
             recalled = UserMessage(note), ()
         else:

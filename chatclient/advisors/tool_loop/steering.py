@@ -7,10 +7,6 @@ from chatclient.chain.chain import TOOL_CALLING_ORDER, ChatClientRequest, ChatCl
 from chatclient.chat.messages import Message, UserMessage
 from chatclient.errors import UsageError
 
-USER_INPUT = "user_input"
-"""The key in a request's context of a function that returns, and removes from its queue, the user
-messages that arrived since its last call. The tool loop calls it after each round."""
-
 
 class Steering:
     """Adds user messages to a turn while its tools run; create one for each turn.
@@ -47,7 +43,8 @@ class Steering:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to *request*, whose tool loop reads the queue."""
-        return await call_next(request.mutate(context={USER_INPUT: self._pop_all}))
+        request.turn.part.user_input = self._pop_all
+        return await call_next(request)
 
     def _pop_all(self) -> tuple[Message, ...]:
         return tuple(self._queue.popleft() for _ in range(len(self._queue)))

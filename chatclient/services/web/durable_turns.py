@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from chatclient.advisors.tool_loop.pending_notes import load_turn
 from chatclient.chat.events import RoundEnded, ToolCallFinished
 from chatclient.chat.messages import AssistantMessage, ToolResponse, ToolResponseMessage
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.resumption import Decision
 from chatclient.chat.turn import Turn
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.conversation import UNFINISHED
@@ -16,8 +18,6 @@ from chatclient.durable.polls import RESULT_SECONDS, Polls
 from chatclient.errors import ConversationBusyError, TurnVersionError, UsageError
 from chatclient.services.web.incoming import RefusedError
 from chatclient.services.web.turns import GONE, LATER, RUNS, WAITS, RunningTurn
-from chatclient.tools.execution.approval import Decision
-from chatclient.tools.pending_turn import PendingTurn
 
 if TYPE_CHECKING:  # the client is given
     from chatclient.durable.client import DurableClient

@@ -5,6 +5,8 @@ from itertools import takewhile
 
 from chatclient.chain.chain import is_memory
 from chatclient.chat.messages import Message, UserMessage
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.resumption import Decision
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID
 from chatclient.chat.ui_events import UI_STATE
 from chatclient.client.request import ChatClientRequestSpec
@@ -12,8 +14,6 @@ from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import repair_conversation
 from chatclient.memory.sessions.chat_memory import SessionChatMemory
 from chatclient.services.web.incoming import Incoming, InvalidInputError
-from chatclient.tools.execution.approval import Decision
-from chatclient.tools.pending_turn import PendingTurn
 
 
 def begin_turn(request: ChatClientRequestSpec, incoming: Incoming) -> ChatClientRequestSpec:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from chatclient._internal.frozen import EMPTY, freeze_fields
 from chatclient.chat.messages import AssistantMessage, Message, Part, ToolCall, ToolResponse
 from chatclient.chat.parts import call_key, has_key, with_new_key
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import Generation
-from chatclient.tools.pending_turn import PendingTurn
-from chatclient.tools.tool_execution import ToolExecution, without_remark
+from chatclient.chat.tool_execution import ToolExecution, without_remark
 
 
 @dataclass(frozen=True, slots=True)
