@@ -286,7 +286,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "CompressionQueryTransformer MultiQueryExpander RewriteQueryTransformer "
             "TranslationQueryTransformer"
         ),
-        "chatclient.retrieval.vector_store.filters": "Filter predicate",
+        "chatclient.retrieval.vector_store.filters": "Filter equal_to predicate",
         "chatclient.retrieval.vector_store.hybrid": "HybridVectorStore",
         "chatclient.retrieval.vector_store.in_memory": "InMemoryVectorStore",
         "chatclient.retrieval.vector_store.langchain": "LangChainVectorStore",

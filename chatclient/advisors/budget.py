@@ -30,6 +30,7 @@ from chatclient.chain.model_call import (
     current_ledger,
     record_usage,
 )
+from chatclient.chain.params import ANY
 from chatclient.chain.prices import prices_installed, unpriced_models
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
 from chatclient.chat.serialization import usage_from_dict, usage_to_dict
@@ -209,6 +210,7 @@ class Budget:
             msg = f"the limits of a budget must be positive, but these are {self.limits}"
             raise UsageError(msg)
         self.price = price
+        self.params = () if key is None else (ANY,)
         self.quota: Quota | None = None
         if period is not None:
             self.quota = Quota(period, checked_key(key), _store_or_new(store))

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -21,6 +21,7 @@ from chatclient.chain.chain import (
     ChatClientResponse,
     Next,
 )
+from chatclient.chain.params import CACHE_RESPONSES
 from chatclient.chat.events import RoundEnded, events_of
 from chatclient.chat.message_merging import has_content
 from chatclient.chat.model import ChatModel
@@ -35,12 +36,6 @@ from chatclient.runtime.runtime import Runtime
 
 CACHING_ORDER = LOWEST_PRECEDENCE - 600
 """The default order of response caches: next to the model, outside of rate limits."""
-
-CACHE_RESPONSES = "cache_responses"
-"""The advisor param that disables response caches for a request if it is False.
-
-An advisor that requests another answer sets it to `REFRESH` in the request's context.
-"""
 
 REFRESH = "refresh"
 """The value of `CACHE_RESPONSES` that calls the model in any case, and replaces the cached
@@ -141,6 +136,7 @@ class ResponseCacheAdvisor:
     """
 
     name = "ResponseCacheAdvisor"
+    params: Collection[str] = (CACHE_RESPONSES,)
 
     def __init__(self, store: ResponseStore | None = None, *, order: int = CACHING_ORDER) -> None:
         if store is not None:

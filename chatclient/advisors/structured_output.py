@@ -1,6 +1,6 @@
 """Advisors that request structured output, and retry if an answer is invalid."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +59,7 @@ class StructuredOutputValidationAdvisor:
     """
 
     name = "StructuredOutputValidationAdvisor"
+    params: Collection[str] = ()
 
     def __init__(
         self,
@@ -150,6 +151,7 @@ class StructuredOutputAdvisor:
     """
 
     name = "StructuredOutputAdvisor"
+    params: Collection[str] = ()
     order = _FORMAT_ORDER
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:

@@ -1,7 +1,7 @@
 """The advisor contract, and the chain of advisors around a model."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import CO_VARARGS
@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 from chatclient._internal.exceptions import raise_single
 from chatclient._internal.frozen import EMPTY, freeze_fields, frozen, merged
 from chatclient.chain.model_call import call_model, round_step
+from chatclient.chain.params import ANY, check_params, params_of
 from chatclient.chat.model import ChatModel
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
@@ -166,6 +167,8 @@ class AdvisorAttributes:
             does.
         storage: The object in which a memory stores its turns; a client refuses a second memory
             with the same one.
+        params: The names of the advisor params that it reads; `"*"`, the default, stands for any
+            but those of the library's advisors. A param that nobody reads is an error.
     """
 
     order: int = 0
@@ -174,6 +177,7 @@ class AdvisorAttributes:
     is_memory: bool = False
     needs_conversation: bool = False
     storage: object = None
+    params: Collection[str] = (ANY,)
 
     def before_model(self, model: ChatModel) -> Advisor | None:  # noqa: ARG002 - as below
         """Return the advisor that replaces this one in a chain around *model*, or None."""
@@ -272,15 +276,24 @@ def part_around_loop(advisor: Advisor, order: int) -> Advisor | None:
 class AdvisorChain:
     """Advisors around a model, outermost first; built once and never changed."""
 
-    __slots__ = ("_entry", "advisors", "model", "names")
+    __slots__ = ("_entry", "_params", "advisors", "model", "names")
 
     def __init__(self, advisors: Iterable[Advisor], model: ChatModel) -> None:
         self.advisors: tuple[Advisor, ...] = tuple(sorted(advisors, key=order_of))
         self.names = tuple(name_of(advisor) for advisor in self.advisors)
         self.model = model
+        self._params = params_of(*self.advisors)
         self._entry = _model_call(model)
         for advisor in reversed(self.advisors):
             self._entry = _step(advisor, self._entry, model)
+
+    def check_params(self, params: Mapping[str, Any]) -> None:
+        """Check that somebody reads each of the advisor *params* of a request.
+
+        Raises:
+            UsageError: Nobody reads one of them.
+        """
+        check_params(params, self._params)
 
     def __call__(self, request: ChatClientRequest) -> Awaitable[ChatClientResponse]:
         """Return the response to *request*.

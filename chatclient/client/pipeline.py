@@ -229,6 +229,8 @@ class Pipeline:
         The messages are set in *call* first, so that observers see them if a later step fails.
         """
         turn, continued = call.turn, settings.turn.continued is not None
+        chain = self._chain_of(settings, output)
+        chain.check_params(settings.advisor_params)
         turn.part.default_messages = self._default_messages
         resumption = turn.part.resumption
         if resumption is not None and not continued:
@@ -261,7 +263,6 @@ class Pipeline:
             prompt = self._with_output(output, prompt, settings, turn)
         if turn.is_nested and turn.recorder is None:
             self._record_in_outer_turn(turn, prompt)
-        chain = self._chain_of(settings, output)
         call.prompt, call.advisors = prompt, chain.names
         return chain, ChatClientRequest(prompt, settings.advisor_params, runtime, turn)
 
@@ -281,6 +282,14 @@ class Pipeline:
         if outer is not None:
             name = self.shared.name or self.shared.model.name
             turn.record_inside(outer.inside(f"client {name} {prompt_digest(prompt)}"))
+
+    def check_params(self, settings: RequestSettings) -> None:
+        """Check that somebody reads each advisor param of a request.
+
+        Raises:
+            UsageError: Nobody reads one of them.
+        """
+        self._chain_of(settings, None).check_params(settings.advisor_params)
 
     def _chain_of(
         self, settings: RequestSettings, output: StructuredOutput[Any] | None

@@ -112,6 +112,7 @@ class DurableClient:
 
         engine = current_engine()
         engine.check_queue(how)
+        self._pipeline.check_params(request.settings)
         limit = request.settings.deadline
         id = turn_id(self.name, key)
         now = time.time()

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     )
     from chatclient.retrieval.vector_store.filters import (
         Filter as Filter,
+        equal_to as equal_to,
         predicate as predicate,
     )
     from chatclient.retrieval.vector_store.hybrid import (

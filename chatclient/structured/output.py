@@ -6,6 +6,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from chatclient._internal.checks import check_choice
 from chatclient._internal.json import loads
 from chatclient.chain.chain import ChatClientResponse
+from chatclient.chain.params import NATIVE_STRUCTURED_OUTPUT
 from chatclient.chat.events import RoundEnded, TextDelta
 from chatclient.chat.messages import Message, UserMessage, last_user_message
 from chatclient.chat.model import ChatModel, OutputMode
@@ -26,9 +27,6 @@ _ENDED_EARLY = {
 
 Native: TypeAlias = bool | Literal["schema", "tool"]
 """Whether the provider enforces the schema (True: in the mode that suits the model best)."""
-
-NATIVE_STRUCTURED_OUTPUT = "native_structured_output"
-"""Advisor param: the default of the parameter `native` of `entity`, a `Native`."""
 
 _GROWTH = 0.01  # relative growth of an answer after which its partial value is computed again
 

@@ -29,6 +29,7 @@ from chatclient.chain.chain import (
     Next,
     name_of,
 )
+from chatclient.chain.params import ANY
 from chatclient.chat.events import TextDelta
 from chatclient.chat.message_merging import CORRECTION, current_turn_start, with_correction
 from chatclient.chat.messages import Message, UserMessage, last_user_message, system_messages
@@ -208,6 +209,7 @@ class OutputGuardrailAdvisor:
         check_number("max_retries", max_retries)
         self.guardrails = guardrails
         self._want_request = tuple(map(wants_both, guardrails))
+        self.params = (ANY,) if any(self._want_request) else ()
         self.max_retries = max_retries
         self.order = order
 

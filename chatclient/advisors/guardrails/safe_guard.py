@@ -1,7 +1,7 @@
 """`SafeGuardAdvisor`: refuses requests and responses that contain forbidden text."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import dropwhile, takewhile
 
@@ -70,6 +70,7 @@ class SafeGuardAdvisor:
     """
 
     name = "SafeGuardAdvisor"
+    params: Collection[str] = ()
 
     def __init__(
         self,
@@ -196,6 +197,7 @@ class _RoundGuard:
     """
 
     name = "SafeGuardAdvisor, each round"
+    params: Collection[str] = ()
 
     def __init__(
         self,

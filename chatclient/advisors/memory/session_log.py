@@ -1,5 +1,6 @@
 """`SessionLogAdvisor`: writes the messages of a running turn to the log of its session."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -98,6 +99,8 @@ class SessionLogAdvisor:
     Raises:
         WrongTypeError: *memory* is neither of these.
     """
+
+    params: Collection[str] = ()
 
     def __init__(
         self, memory: SessionChatMemory | SessionService, *, order: int = TOOL_CALLING_ORDER + 50

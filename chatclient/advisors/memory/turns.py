@@ -1,7 +1,8 @@
 """`TurnMemoryAdvisor`: loads the history of a turn, and stores the turn when it ends."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from chatclient._internal.checks import check_type, checked_id
 from chatclient._internal.frozen import without
@@ -63,6 +64,7 @@ class TurnMemoryAdvisor:
     """
 
     is_memory = True
+    params: Collection[str] = ()
 
     def __init__(self, memory: ChatMemory, order: int, *, tool_messages: bool) -> None:
         hint = "put a repository into one: MessageWindowChatMemory(repository)"
@@ -164,6 +166,7 @@ class AroundLoopAdvisor:
 
     run: Callable[[object, ChatClientRequest, Next], Awaitable[ChatClientResponse]]
     order: int
+    params: ClassVar[Collection[str]] = ()
     name: str
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:

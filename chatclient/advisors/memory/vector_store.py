@@ -1,7 +1,7 @@
 """`VectorStoreChatMemoryAdvisor`: recalls messages whose meaning is similar to the request."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import Any
@@ -20,6 +20,7 @@ from chatclient.chain.chain import (
     Next,
 )
 from chatclient.chain.model_call import current_ledger, record_usage
+from chatclient.chain.params import TOP_K
 from chatclient.chat.messages import Message, UserMessage
 from chatclient.chat.template import PromptTemplate, require_placeholders
 from chatclient.chat.turn import PendingStore, Turn, check_deadline
@@ -30,9 +31,6 @@ from chatclient.runtime.runtime import Runtime
 
 LONG_TERM_MEMORY_ORDER = MEMORY_ORDER + 10
 """The default order: inside the other memories, so that what they send is not recalled again."""
-
-TOP_K = "chat_memory_vector_store_top_k"
-"""The key in a request's context of the maximum number of entries, instead of the advisor's."""
 
 _NOTE = "long_term_memory"  # the question, in a suspended turn
 
@@ -70,6 +68,8 @@ class VectorStoreChatMemoryAdvisor:
     """
 
     needs_conversation = True
+
+    params: Collection[str] = (TOP_K,)
 
     def __init__(
         self,

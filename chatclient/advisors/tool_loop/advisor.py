@@ -1,7 +1,7 @@
 """The advisor that runs the tool loop, and how subclasses change the loop."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Self, cast
 
 from chatclient._internal.checks import check_callable, check_type, wants_both
@@ -83,6 +83,7 @@ class ToolCallingAdvisor:
     """
 
     handles_tool_calls = True
+    params: Collection[str] = ()
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """`Steering`: sends user input to a turn while it runs."""
 
 from collections import deque
+from collections.abc import Collection
 
 from chatclient._internal.checks import check_type
 from chatclient.chain.chain import TOOL_CALLING_ORDER, ChatClientRequest, ChatClientResponse, Next
@@ -18,6 +19,7 @@ class Steering:
     """
 
     order = TOOL_CALLING_ORDER - 10
+    params: Collection[str] = ()
 
     def __init__(self) -> None:
         self._queue: deque[Message] = deque()

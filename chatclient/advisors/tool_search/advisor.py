@@ -27,6 +27,7 @@ from chatclient.advisors.tool_search.request_tools import Describe, RequestTools
 from chatclient.advisors.tool_search.session import FOUND_TOOLS, SearchSession, SessionRegistry
 from chatclient.advisors.tool_search.tool import MAX_RESULTS, SEARCH_TOOL, ToolSearchTool
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
+from chatclient.chain.params import TOOL_SEARCH_ROLES
 from chatclient.chat.messages import Message
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
@@ -46,9 +47,6 @@ from chatclient.tools.search.index import (
 )
 from chatclient.tools.search.keyword import KeywordToolIndex
 from chatclient.tools.search.provider import ProviderToolIndex
-
-TOOL_SEARCH_ROLES = "tool_search_roles"
-"""The key in a request's context of the user's role or roles."""
 
 SYSTEM_MESSAGE_SUFFIX = (
     "Only some of your tools are listed. Whenever a request needs anything that the listed tools "
@@ -142,6 +140,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         self.system_message_suffix = system_message_suffix.strip()
         self.accumulates = reference_tool_name_accumulation
         self.session_id_key_name = session_id_key_name
+        self.params = (TOOL_SEARCH_ROLES, session_id_key_name)
         self.eviction_strategy = eviction_strategy or LruEvictionStrategy()
         self.threshold = threshold
         self.run_undiscovered = run_undiscovered
