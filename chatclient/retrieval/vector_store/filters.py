@@ -125,8 +125,8 @@ def filters_in(key: str, value: Any) -> Sequence[Filter]:
     if not isinstance(value, list | tuple) or not all(isinstance(v, Mapping) for v in value):
         msg = f"{key!r} in a filter takes {'a filter' if key == '$not' else 'a list of filters'}"
         raise UsageError(msg)
-    if not value or not all(value):
-        msg = f"{key!r} in a filter takes filters with conditions; an empty one accepts everything"
+    if not all(value):
+        msg = f"{key!r} in a filter has an empty filter; leave it out"
         raise UsageError(msg)
     return value
 
