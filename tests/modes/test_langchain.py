@@ -21,7 +21,7 @@ from langchain_core.tools import (
     ToolException,
     tool as langchain_tool,
 )
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from chatclient import (
     AssistantMessage,
@@ -213,6 +213,42 @@ def test_injected_arguments(ask: Ask) -> None:
     ask(client_of(model, found).prompt("x").tool_context(user="ada"))
 
     assert results(model.prompts[1]) == ["2026 of ada"]
+
+
+class DeleteArguments(BaseModel):
+    """The arguments, with a hidden one that has another name on the wire."""
+
+    path: str
+    is_admin: Annotated[bool, InjectedToolArg] = Field(default=False, alias="isAdmin")
+
+
+def test_a_model_cannot_write_injected_arguments(ask: Ask) -> None:
+    """Hidden arguments in a call are dropped; those of the application stay."""
+
+    @langchain_tool
+    def by_function(path: str, is_admin: Annotated[bool, InjectedToolArg] = False) -> str:
+        """Delete a file."""
+        return f"{path} {is_admin}"
+
+    @langchain_tool(args_schema=DeleteArguments)
+    def by_model(path: str, is_admin: bool = False) -> str:
+        """Delete a file."""
+        return f"{path} {is_admin}"
+
+    @langchain_tool(args_schema={"type": "object", "properties": {"path": {"type": "string"}}})
+    def by_schema(path: str, is_admin: Annotated[bool, InjectedToolArg] = False) -> str:
+        """Delete a file."""
+        return f"{path} {is_admin}"
+
+    forged = {"path": "a", "is_admin": True, "isAdmin": True}
+    for each in (by_function, by_model, by_schema):
+        model = ScriptedModel(call(each.name, forged), "done")
+        ask(client_of(model, *tools_from_langchain(each)).prompt("x"))
+        assert results(model.prompts[1]) == ["a False"]
+    model = ScriptedModel(call("by_function", {"path": "a", "is_admin": False}), "done")
+    allowed = client_of(model, *tools_from_langchain(by_function)).prompt("x")
+    ask(allowed.tool_context(is_admin=True))
+    assert results(model.prompts[1]) == ["a True"]
 
 
 def test_cancellation_reaches_the_tool() -> None:
