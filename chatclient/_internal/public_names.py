@@ -74,6 +74,9 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.function.parameters": "ToolParam",
     },
     "chatclient.advisors": {
+        "chatclient.chain.params": (
+            "CACHE_RESPONSES EVENT_FILTER FILTER_EXPRESSION TOOL_SEARCH_ROLES"
+        ),
         "chatclient.advisors.budget": "Budget Period Price SPENT Spent",
         "chatclient.advisors.usage_store": (
             "InMemoryUsageStore SharedUsageStore UsageKey UsageStore"
@@ -101,16 +104,15 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "MEMORY_TEMPLATE MessageChatMemoryAdvisor PromptChatMemoryAdvisor"
         ),
         "chatclient.advisors.memory.recall_tools": "RecallTools",
-        "chatclient.advisors.memory.session": "EVENT_FILTER SessionMemoryAdvisor",
+        "chatclient.advisors.memory.session": "SessionMemoryAdvisor",
         "chatclient.advisors.memory.session_log": "TURN_MESSAGE SessionLogAdvisor",
         "chatclient.advisors.memory.vector_store": "VectorStoreChatMemoryAdvisor",
         "chatclient.advisors.rate_limit": "RATE_LIMIT_ORDER RateLimitAdvisor",
         "chatclient.advisors.response_cache": (
-            "CACHE_RESPONSES CACHING_ORDER REFRESH InMemoryResponseStore ResponseCacheAdvisor "
-            "ResponseStore"
+            "CACHING_ORDER REFRESH InMemoryResponseStore ResponseCacheAdvisor ResponseStore"
         ),
         "chatclient.advisors.retrieval.advisor": "RetrievalAugmentationAdvisor",
-        "chatclient.advisors.retrieval.question_answer": "FILTER_EXPRESSION QuestionAnswerAdvisor",
+        "chatclient.advisors.retrieval.question_answer": "QuestionAnswerAdvisor",
         "chatclient.advisors.retrieval.re_reading": (
             "RE_READING_ORDER RE_READING_TEMPLATE ReReadingAdvisor"
         ),
@@ -120,7 +122,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
         "chatclient.advisors.tool_loop.advisor": "ToolCallingAdvisor",
         "chatclient.advisors.tool_loop.steering": "Steering",
-        "chatclient.advisors.tool_search.advisor": "TOOL_SEARCH_ROLES ToolSearchToolCallingAdvisor",
+        "chatclient.advisors.tool_search.advisor": "ToolSearchToolCallingAdvisor",
     },
     "chatclient.tools": {
         "chatclient.chat.tool": (
@@ -299,15 +301,14 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "chatclient.structured": {
+        "chatclient.chain.params": "NATIVE_STRUCTURED_OUTPUT",
         "chatclient.chat.thinking_tags": "without_thoughts",
         "chatclient.structured.answer_cleaning": "NOTHING Cleaner cleaned without_fence",
         "chatclient.structured.converters": (
             "JsonSchemaOutputConverter ListOutputConverter MapOutputConverter "
             "StructuredOutputConverter TextOutputConverter"
         ),
-        "chatclient.structured.output": (
-            "NATIVE_STRUCTURED_OUTPUT Native ResponseEntity StructuredOutput"
-        ),
+        "chatclient.structured.output": ("Native ResponseEntity StructuredOutput"),
         "chatclient.structured.type_converter": "TypeOutputConverter",
     },
     "chatclient.durable": {

@@ -28,6 +28,7 @@ from chatclient.chain.chain import (
     storage_of,
 )
 from chatclient.chain.model_call import prompt_digest
+from chatclient.chain.params import NATIVE_STRUCTURED_OUTPUT
 from chatclient.chat.message_merging import with_answered_calls
 from chatclient.chat.messages import Message, without_system
 from chatclient.chat.model import ChatModel
@@ -53,7 +54,7 @@ from chatclient.runtime.cancellation import UndoLog
 from chatclient.runtime.deadlines import CallerDeadline, within_callers_deadline
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_of_library
-from chatclient.structured.output import NATIVE_STRUCTURED_OUTPUT, StructuredOutput
+from chatclient.structured.output import StructuredOutput
 from chatclient.tools.handoff import handoff_before
 
 _PASSED_ON = (TURN_KEY, CONVERSATION_ID, USER_ID, NATIVE_STRUCTURED_OUTPUT)

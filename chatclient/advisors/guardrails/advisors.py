@@ -20,7 +20,7 @@ from chatclient.advisors.guardrails.result import (
     OutputGuardrail,
 )
 from chatclient.advisors.parameter_names import hints_parameter_names
-from chatclient.advisors.response_cache import CACHE_RESPONSES, REFRESH
+from chatclient.advisors.response_cache import REFRESH
 from chatclient.advisors.retrieval.question import RETRIEVED
 from chatclient.chain.chain import (
     MEMORY_ORDER,
@@ -29,7 +29,7 @@ from chatclient.chain.chain import (
     Next,
     name_of,
 )
-from chatclient.chain.params import ANY
+from chatclient.chain.params import ANY, CACHE_RESPONSES
 from chatclient.chat.events import TextDelta
 from chatclient.chat.message_merging import CORRECTION, current_turn_start, with_correction
 from chatclient.chat.messages import Message, UserMessage, last_user_message, system_messages
