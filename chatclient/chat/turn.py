@@ -236,8 +236,10 @@ class Turn:
 
     def contains_round(self, messages: Sequence[Message]) -> bool:
         """Return whether *messages* contain some of the turn's rounds."""
+        if not self.rounds:
+            return False
         ids = {message.id for message in self.rounds}
-        return bool(ids) and any(message.id in ids for message in messages)
+        return any(message.id in ids for message in messages)
 
     def updated(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return *messages* with the tool results of this turn as they are now.

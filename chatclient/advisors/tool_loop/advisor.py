@@ -46,9 +46,11 @@ def has_tool_calls(response: ChatResponse) -> bool:
 
 def _by_options_and_response(
     checker: EligibilityChecker,
-) -> Callable[[ChatOptions, ChatResponse], Eligible]:
-    # Requests with their own advisors create a loop each, usually with the default checker.
-    if checker is not has_tool_calls and wants_both(checker):
+) -> Callable[[ChatOptions, ChatResponse], Eligible] | None:
+    """Return *checker* as a function of both arguments; None for the default one."""
+    if checker is has_tool_calls:
+        return None
+    if wants_both(checker):
         return cast("Callable[[ChatOptions, ChatResponse], Eligible]", checker)
     by_response = cast("Callable[[ChatResponse], Eligible]", checker)
     return lambda _, response: by_response(response)
@@ -115,6 +117,8 @@ class ToolCallingAdvisor:
 
         The result may be awaitable.
         """
+        if self._is_eligible is None:
+            return response.has_tool_calls()
         return self._is_eligible(options, response)
 
     def in_chain(self, manager: ToolCallingManager, *, memory_inside: bool) -> Self:

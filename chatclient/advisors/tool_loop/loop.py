@@ -79,7 +79,8 @@ class ToolLoop:
         undo_log = request.runtime.undo_log
         if undo_log is not None:
             loops = [each for each in undo_log.effects if isinstance(each, ToolLoop)]
-            self.state.compensation.continue_from([loop.state.compensation for loop in loops])
+            if loops:
+                self.state.compensation.continue_from([loop.state.compensation for loop in loops])
         self.messages = LoopMessages(request.prompt.messages)
         self.options = request.prompt.options
         self.context = request.context
@@ -192,7 +193,9 @@ class ToolLoop:
         sent = await advisor.before_call(request)
         self._adopt_options(sent.prompt.options)
         self.turn.offered_tools = None  # an advisor may answer without the model
-        if advisor.stream_tool_call_responses or not runtime.streaming:
+        if not runtime.streaming:
+            response = await self.call_next(sent)
+        elif advisor.stream_tool_call_responses:
             response = await self.call_next(await self._with_early_tools(sent))
         else:
             response = await self._call_with_held_text(sent)
@@ -263,6 +266,8 @@ class ToolLoop:
     async def _is_eligible(self, sent: ChatClientRequest, answer: ChatResponse) -> bool:
         """Return whether the tool calls of *answer* should be run."""
         eligible = self.advisor.is_eligible(sent.prompt.options, answer)
+        if isinstance(eligible, bool):
+            return eligible
         return bool(await self.request.runtime.awaited(eligible))
 
     async def _response_if_ended(

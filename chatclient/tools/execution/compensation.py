@@ -120,8 +120,10 @@ class Compensation:
         self, executions: Iterable[ToolExecution], toolset: Toolset
     ) -> ToolExecution | None:
         """Return the first of *executions* whose failure undoes the turn, or None."""
-        failed = (each for each in executions if each.is_error)
-        return next((e for e in failed if _undoes(e, toolset.metadata_of(e.tool_call.name))), None)
+        for each in executions:
+            if each.is_error and _undoes(each, toolset.metadata_of(each.tool_call.name)):
+                return each
+        return None
 
     async def undo(
         self,

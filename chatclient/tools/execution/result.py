@@ -93,6 +93,8 @@ def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:
     about one of the calls would apply to all of them.
     """
     calls = message.tool_calls
+    if len(calls) == 1 and calls[0].id:  # the common case
+        return message
     taken = {call.id for call in calls}
     if len(taken) == len(calls) and "" not in taken:
         return message

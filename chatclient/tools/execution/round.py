@@ -45,6 +45,7 @@ class ToolRound:
         done: Executions of calls that need not be run, by the id of the call.
         breach: The limit that was reached, in words, or None.
         calls: The calls of the message.
+        state: The state of the tools in the turn.
     """
 
     runner: ToolCallRunner
@@ -56,12 +57,14 @@ class ToolRound:
     done: Mapping[str, ToolExecution]
     breach: str | None = None
     calls: tuple[ToolCall, ...] = field(init=False)
+    state: ToolState = field(init=False)
     # By the position of the call: the numbers that it runs with, and what has come of it.
     _admitted: dict[int, tuple[int, int]] = field(default_factory=dict)
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.calls = self.message.tool_calls
+        self.state = self.runner.state
 
     async def run(self) -> ToolExecutionResult:
         """Run the calls and return the result of the round.
@@ -74,6 +77,8 @@ class ToolRound:
             await self._admit()
             first = await self._waiting()
             for positions in (first, [at for at in self._admitted if at not in first]):
+                if not positions:
+                    continue
                 if self._is_suspended:
                     break
                 if self.concurrency > 1 and len(positions) > 1:
@@ -89,12 +94,7 @@ class ToolRound:
 
     @property
     def _is_suspended(self) -> bool:
-        return any(isinstance(outcome, SuspendedCall) for outcome in self._outcomes.values())
-
-    @property
-    def state(self) -> ToolState:
-        """The state of the tools."""
-        return self.runner.state
+        return SuspendedCall in map(type, self._outcomes.values())
 
     async def _admit(self) -> None:
         """Count the calls that may be run, in their order, and answer the others."""

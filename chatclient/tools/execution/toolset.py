@@ -105,7 +105,7 @@ class Toolset:
 
         A name is decorated if no tool has it, and one has the name without decoration.
         """
-        if all(self.get(call.name) is not None for call in message.tool_calls):
+        if None not in [self.get(call.name) for call in message.tool_calls]:
             return message
         parts = [self._named(part) for part in message.parts]
         return type(message)(parts, metadata=message.metadata)
