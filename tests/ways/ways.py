@@ -240,25 +240,43 @@ def recorded_again(case: Case) -> Iterator[str]:
 
 def _recorded(case: Case, make: type[Journal], *, again: bool = False) -> Iterator[str]:
     for number, question in enumerate(case.questions):
+        pending: PendingTurn | None = None
+        while True:
+            answer = _execution(case, question, pending, f"turn-{number}", make(), again=again)
+            text, pending = _text_of(case, answer)
+            if pending is None:
+                break
+        yield text
 
-        def ask(request: Any, key: str = f"turn-{number}") -> Any:
-            journal = make()
-            while True:
-                recording = Recording(journal.reopen(), on_interrupted="repeat")
-                answer = recorded(request, recording, key).call()
-                try:
-                    _text_of(case, answer)
-                except ExecutionLostError:
-                    continue
-                except ChatClientError:
-                    if again and journal.ran:
-                        continue
-                    raise
-                if not again or not journal.ran:
-                    return answer
 
+def _execution(
+    case: Case,
+    question: str,
+    pending: PendingTurn | None,
+    key: str,
+    journal: Journal,
+    *,
+    again: bool,
+) -> Any:
+    """Return the answer of a turn, or of its continuation, with a new client for each execution."""
+    while True:
         client = case.client()
-        yield _finish(case, client, ask(case.request(client, question)), ask, stored=True)
+        if pending is None:
+            request = case.request(client, question)
+        else:
+            stored = PendingTurn.from_json(pending.to_json())
+            request = case.changed(client.resume(stored, case.decisions(stored)))
+        answer = recorded(request, Recording(journal.reopen(), on_interrupted="repeat"), key).call()
+        try:
+            _text_of(case, answer)
+        except ExecutionLostError:
+            continue
+        except ChatClientError:
+            if again and journal.ran:
+                continue
+            raise
+        if not again or not journal.ran:
+            return answer
 
 
 def by_ai_sdk(case: Case) -> Iterator[str]:
