@@ -302,12 +302,17 @@ def _step_of(
     def dump(outcome: ChatResponse | Exception) -> dict[str, Any]:
         if isinstance(outcome, Exception):
             return {"error": error_to_dict(outcome)}
-        return to_stored({"response": response_to_dict(outcome)})
+        recorded = {"response": response_to_dict(outcome)}
+        if runtime.state:  # such as the model that answered, of several
+            recorded["models"] = runtime.state
+        return to_stored(recorded)
 
     async def load(recorded: dict[str, Any]) -> ChatResponse:
         """Return the recorded response, and emit its text as one event."""
         if "error" in recorded:
             raise error_from_dict(recorded["error"])
+        if runtime.state is not None:
+            runtime.state.update(recorded.get("models", {}))
         # Part of the trail, but nothing for observers: they have seen it when it was executed.
         with replace(runtime, observers=()).observe(call) as observed:
             response = observed.result = response_from_dict(from_stored(recorded["response"]))

@@ -266,7 +266,7 @@ class AssistantMessage(Message):
         stored_at: datetime | None = None,
     ) -> None:
         parts = join_parts(content, media)
-        if reasoning or tool_calls:
+        if reasoning != () or tool_calls != ():
             parts = (*as_tuple(reasoning), *parts, *as_tuple(tool_calls))
         check_parts(parts, PARTS, "no text, no media, no tool call")
         object.__setattr__(self, "parts", parts)

@@ -195,8 +195,8 @@ class ChatResponse:
         if not isinstance(given, tuple):
             check_type("generations", given, Iterable, "put a single one into a tuple")
             object.__setattr__(self, "generations", tuple(self.generations))
-        each: object
-        for each in self.generations:
+        generations: tuple[object, ...] = self.generations
+        for each in generations:
             if not isinstance(each, Generation):
                 check_type("a generation", each, Generation, "of a text: ChatResponse.of(text)")
         metadata: object = self.metadata

@@ -117,6 +117,7 @@ class Turn:
         is_nested: Whether a tool or an advisor of another turn made the request.
         logs: Called around each model call, by participant.
         state: What participants keep for the turn, by participant.
+        model_state: What models keep for the turn; see `Runtime.state`.
     """
 
     resumed = history_sent = is_running = is_nested = False
@@ -144,6 +145,7 @@ class Turn:
         self.part = ClientPart()
         self.logs: dict[object, TurnLog] = {}
         self.state: dict[object, Any] = {}
+        self.model_state: dict[str, Any] = {}
         self._beginner: object = None
         self._stores: dict[object, PendingStore] = {}
         self._finishers: dict[object, Callable[[], Mapping[str, Any]]] = {}

@@ -166,9 +166,11 @@ class Pipeline:
         conversation_id = settings.advisor_params.get(CONVERSATION_ID)
         observers = all_observers(self.shared.observers, conversation_id, self.shared.name)
         outer, undo_log = runtime.undo_log, UndoLog()
-        runtime = runtime.for_request(trail.steps, observers, conversation_id, undo_log)
         continued = settings.turn.continued
         turn = self._new_turn(settings) if continued is None else continued
+        runtime = runtime.for_request(
+            trail.steps, observers, conversation_id, undo_log, turn.model_state
+        )
         call = ClientCall(
             EMPTY_PROMPT,
             (),

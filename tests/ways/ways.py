@@ -397,7 +397,7 @@ def by_ag_ui(case: Case) -> Iterator[str]:
                         id = event["messageId"]
                         texts[id] = texts.get(id, "") + event["delta"]
                     case "MESSAGES_SNAPSHOT":
-                        texts |= {
+                        texts = {
                             m["id"]: m.get("content") or ""
                             for m in event["messages"]
                             if m["role"] == "assistant"

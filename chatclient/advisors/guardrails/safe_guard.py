@@ -21,7 +21,7 @@ from chatclient.chain.chain import (
     ChatClientResponse,
     Next,
 )
-from chatclient.chat.message_merging import CORRECTION, ends_turn
+from chatclient.chat.message_merging import CORRECTION, current_turn_start, ends_turn
 from chatclient.chat.messages import AssistantMessage, Message, ToolResponseMessage, UserMessage
 from chatclient.chat.response import ChatResponse, Generation
 
@@ -145,8 +145,9 @@ def _flatten(forbidden: Iterable[Forbidden | Iterable[Forbidden]]) -> Iterable[F
 
 
 def _new_user_text(request: ChatClientRequest) -> str:
-    """Return the text of the user messages after the last answer."""
-    return _user_text_after(request, AssistantMessage)
+    """Return the text of the user messages of the turn; the client may continue that of another."""
+    messages = request.prompt.messages
+    return _user_text(messages[current_turn_start(messages) :])
 
 
 def _steering_text(request: ChatClientRequest) -> str:
@@ -156,25 +157,16 @@ def _steering_text(request: ChatClientRequest) -> str:
     last = next(others, None)
     if not isinstance(last, ToolResponseMessage) or ends_turn(last):
         return ""
-    return _user_text_after(request, ToolResponseMessage)
-
-
-def _user_text_after(request: ChatClientRequest, kind: type[Message]) -> str:
-    """Return the text of the user messages after the last message of the type *kind*.
-
-    Corrections, which are user messages added by advisors, are excluded.
-    """
-    messages: Iterable[Message] = reversed(request.prompt.messages)
-    if request.turn.handoffs:  # the rounds of other clients follow a question that is new here
-        rounds = {m.id for m in request.turn.rounds if not isinstance(m, UserMessage)}
-        messages = (m for m in messages if m.id not in rounds)
     # An assistant message at the end is the prefix of the answer (prefill).
-    messages = dropwhile(lambda m: isinstance(m, AssistantMessage), messages)
-    recent = list(takewhile(lambda m: not isinstance(m, kind), messages))
+    newest = dropwhile(lambda m: isinstance(m, AssistantMessage), reversed(messages))
+    recent = takewhile(lambda m: not isinstance(m, ToolResponseMessage), newest)
+    return _user_text(tuple(recent)[::-1])
+
+
+def _user_text(messages: Iterable[Message]) -> str:
+    """Return the text of user messages, without corrections, which advisors have added."""
     return "\n".join(
-        m.text
-        for m in reversed(recent)
-        if isinstance(m, UserMessage) and CORRECTION not in m.metadata
+        m.text for m in messages if isinstance(m, UserMessage) and CORRECTION not in m.metadata
     )
 
 

@@ -55,6 +55,7 @@ def save_turn(pending: PendingTurn, turn: Turn) -> PendingTurn:
         "request": dump_messages(turn.request_messages, pending),
         "rounds": dump_messages(turn.rounds, pending),
         "history_sent": turn.history_sent or history_sent,
+        "models": turn.model_state,
     }
     return replace(pending, notes={**pending.notes, TURN_NOTE: note})
 
@@ -97,6 +98,7 @@ def _turn_from(note: Any, pending: PendingTurn) -> Turn:
         request = load_messages(note["request"], pending)
         turn = Turn(note["id"], note["key"], request, load_messages(note["rounds"], pending))
         turn.history_sent = note["history_sent"]
+        turn.model_state.update(note.get("models", {}))
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         msg = f"not a pending turn: notes.{TURN_NOTE}: {error!r}"
         raise UsageError(msg) from error
