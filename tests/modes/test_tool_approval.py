@@ -702,7 +702,12 @@ def test_a_direct_result_may_have_waited(ask: Ask) -> None:
 
     turn = pending(ask(client(call("wire")).prompt("x")))
 
-    result = ask(client().resume(turn, "approve").advisor_params({"mine": 1}))
+    async def reads(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        assert request.context["mine"] == 1
+        return await call_next(request)
+
+    resumed = client().resume(turn, "approve").advisors(reads)
+    result = ask(resumed.advisor_params({"mine": 1}))
 
     assert result.text == "wired"
     assert result.response.context["mine"] == 1
