@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
 
@@ -29,6 +28,8 @@ from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import Decision, ToolApproval, ToolCallingManager
 from tests.durable.conftest import Make
+from tests.support.clock import Clock
+from tests.support.waiting import asettled
 
 
 class Shop:
@@ -48,10 +49,7 @@ class Shop:
     async def wait(self) -> str:
         """Wait until the test goes on."""
         self.begun.set()
-        for _ in range(500):
-            await asyncio.sleep(0.01)
-            if self.go_on.is_set():
-                break
+        assert await asettled(self.go_on.is_set)
         return "went on"
 
 
@@ -260,13 +258,13 @@ def test_times_out(make: Make) -> None:
     assert turn.result().content() == "Done."
 
 
-def test_deadline_without_waiting_time(make: Make) -> None:
+def test_deadline_without_waiting_time(make: Make, clock: Clock) -> None:
     """The time in which a turn waits for decisions does not count in its deadline."""
     client = make(ScriptedModel(REFUND, "Done."), Shop(), interceptors=[ToolApproval()])
-    turn = client.start(client.prompt("Refund").deadline(3))
+    turn = client.start(client.prompt("Refund").deadline(3000))
     turn.result()
 
-    time.sleep(3)
+    clock.set_forward(3000)
     turn.decide("approve")
 
     assert turn.result().content() == "Done."

@@ -491,7 +491,7 @@ async def test_public_host_without_auth_on_request() -> None:
     serving = asyncio.create_task(McpToolServer(add).aserve_http("0.0.0.0", port, auth=False))
     try:
         async with httpx.AsyncClient() as http:
-            for _ in range(100):
+            for _ in range(2000):
                 with contextlib.suppress(httpx.TransportError):
                     assert (await http.options(f"http://127.0.0.1:{port}/mcp")).status_code == 405
                     return

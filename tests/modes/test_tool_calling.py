@@ -528,14 +528,15 @@ def test_the_body_of_a_generator_runs_as_any_tool_does(ask: Ask) -> None:
     threads: list[int] = []
     slept = threading.Event()
 
-    def report() -> Iterator[int]:
-        threads.append(threading.get_ident())
-        yield 1
-        slept.wait(600)
-
     for seconds in longer_and_longer():
-        reporting = tool(timeout=seconds)(report)
-        assert told(ask, call("report"), reporting) == "The tool 'report' did not answer in time."
+
+        @tool(timeout=seconds)
+        def report() -> Iterator[int]:
+            threads.append(threading.get_ident())
+            yield 1
+            slept.wait(600)
+
+        assert told(ask, call("report"), report) == "The tool 'report' did not answer in time."
         if threads:
             break
     slept.set()

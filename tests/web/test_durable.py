@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
@@ -45,6 +44,7 @@ from chatclient.testing import ScriptedModel, call
 from chatclient.tools import Decision, ToolContext, ToolMetadata, tool
 from tests.support.gated_model import GatedModel
 from tests.support.node import run_script
+from tests.support.waiting import settled
 from tests.support.web_app import endpoints, travel_client
 from tests.support.web_server import serving
 
@@ -253,13 +253,6 @@ def test_round_that_begins_again(path: str) -> None:
     assert texts == ["There are two trains."]
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_turn_without_reader() -> None:
     """A turn goes on without a reader, blocks its conversation, and is cancelled by DELETE."""
     model = GatedModel()
@@ -278,7 +271,7 @@ def test_turn_without_reader() -> None:
         with httpx.stream("GET", stream) as response:
             assert any("There are" in line for line in response.iter_lines())
         model.gate.set()
-        wait_for(lambda: httpx.get(stream).status_code == 204)
+        assert settled(lambda: httpx.get(stream).status_code == 204)
         assert '"two trains."' in httpx.get(stream, params={"unanswered": "m1"}).text
         assert httpx.get(stream, params={"unanswered": "m0"}).status_code == 204
 
@@ -286,7 +279,7 @@ def test_turn_without_reader() -> None:
         with httpx.stream("POST", url, json=body) as response:
             assert any("There are" in line for line in response.iter_lines())
         assert httpx.delete(stream).status_code == 204
-        wait_for(lambda: httpx.get(stream).status_code == 204)
+        assert settled(lambda: httpx.get(stream).status_code == 204)
         assert "The answer was stopped." in httpx.get(stream, params={"unanswered": "m1"}).text
         assert httpx.delete(f"{address}/ai-sdk/c2/stream").status_code == 204
 
