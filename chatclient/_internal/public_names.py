@@ -229,6 +229,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.providers.vertex": "vertex_model",
     },
     "chatclient.memory": {
+        "chatclient.chat.messages": "ENDED_EARLY",
         "chatclient.memory.chat_memory": (
             "ChatMemory MessageWindowChatMemory TokenWindowChatMemory WindowChatMemory"
         ),

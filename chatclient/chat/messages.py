@@ -27,6 +27,7 @@ from chatclient.chat.parts import (
 from chatclient.errors import WrongTypeError
 
 __all__ = [
+    "ENDED_EARLY",
     "ENDS_TURN",
     "AssistantMessage",
     "Media",
@@ -53,6 +54,10 @@ Role = Literal["system", "user", "assistant", "tool"]
 ENDS_TURN = "ends_turn"
 """Metadata key of a `ToolResponseMessage` that ends a turn, without an answer of the model to it.
 Set by memory and by the `messages()` of a response."""
+
+ENDED_EARLY = "ended_early"
+"""Metadata key of the last message of a stored turn that was stopped, or that failed while a
+frontend displayed it. Set by memory."""
 
 
 class Message:

@@ -72,6 +72,14 @@ class Recorder(Protocol):
         """Let a memory store the turn: await *work*, perhaps several times."""
         ...
 
+    async def confirm(self) -> None:
+        """Check that the turn, which has failed or was cancelled, ends in this process.
+
+        Raises:
+            BaseException: Another process continues it.
+        """
+        ...
+
     def inside(self, name: str, tool_call: ToolCall | None = None) -> Self:
         """Return the recorder of a turn inside of this one, whose steps have names of their own.
 

@@ -8,9 +8,13 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias
 
+from chatclient._internal.logging import described, get_logger
+from chatclient.chat.events import RoundEnded, TextDelta, ToolCallFinished, ToolCallUndone
+from chatclient.chat.message_merging import INTERRUPTED
 from chatclient.chat.messages import (
     AssistantMessage,
     Message,
+    ToolResponse,
     ToolResponseMessage,
     last_user_message,
     without_system,
@@ -21,9 +25,17 @@ from chatclient.chat.response import ChatResponse
 from chatclient.chat.resumption import Resumption
 from chatclient.chat.tool import ToolCallback
 from chatclient.chat.tool_execution import ToolExecution
-from chatclient.errors import DeadlineExceededError
+from chatclient.errors import (
+    DeadlineExceededError,
+    GuardrailError,
+    InvalidRequestError,
+    UsageError,
+)
 from chatclient.runtime.context_vars import context_variable
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import Emitter
+
+log = get_logger(__name__)
 
 Outcome: TypeAlias = Literal["answered", "waiting", "failed", "cancelled"]
 """How a turn ended: with an answer, waiting for decisions about its tool calls, with an error, or
@@ -44,6 +56,8 @@ RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCal
 
 TurnLog = Callable[[AssistantMessage | None, Runtime], Awaitable[None]]
 """Called before each model call of a turn with None, and after it with the answer."""
+
+_REFUSALS = (GuardrailError, InvalidRequestError, UsageError)
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +127,11 @@ class Turn:
         part: What belongs to the client that continues the turn.
         recorder: Executes the steps of the turn; None executes them directly.
         outer_recorder: The recorder of the turn that this one is part of, while it runs; or None.
+        shown: What the consumer of a stream has seen of the round that is not complete, if the
+            turn has a memory; or None.
+        replaces: Whether the messages of the request take the place of those that memories have
+            under the same ids, and of all that followed them.
+        is_displayed: Whether a frontend displays the messages of the request, even if it fails.
         is_running: Whether somebody runs the turn and will store it.
         is_nested: Whether a tool or an advisor of another turn made the request.
         logs: Called around each model call, by participant.
@@ -120,7 +139,8 @@ class Turn:
         model_state: What models keep for the turn; see `Runtime.state`.
     """
 
-    resumed = history_sent = is_running = is_nested = False
+    resumed = history_sent = is_running = is_nested = replaces = is_displayed = False
+    shown: "ShownAnswer | None" = None
     offered_tools: Sequence[ToolCallback] | None = None
     handoffs: tuple[str, ...] = ()
     pending: PendingTurn | None = None
@@ -148,6 +168,7 @@ class Turn:
         self.model_state: dict[str, Any] = {}
         self._beginner: object = None
         self._stores: dict[object, PendingStore] = {}
+        self._early_stores: dict[object, Work] = {}
         self._finishers: dict[object, Callable[[], Mapping[str, Any]]] = {}
 
     @classmethod
@@ -221,13 +242,11 @@ class Turn:
         self.rounds = (*self.rounds, *added)
         return added
 
-    def messages(self, answer: AssistantMessage | None = None) -> tuple[Message, ...]:
-        """Return all messages of the turn with their ids, and the *answer*, if there is one."""
-        count = len(self.request_messages)
+    def messages(self, *following: Message) -> tuple[Message, ...]:
+        """Return all messages of the turn, and those *following* them, with their ids."""
+        count = len(self.request_messages) + len(self.rounds)
         request = self._identified(self.request_messages, 0)
-        if answer is None:
-            return (*request, *self.rounds)
-        return (*request, *self.rounds, *self._identified((answer,), count + len(self.rounds)))
+        return (*request, *self.rounds, *self._identified(following, count))
 
     def _identified(self, messages: Sequence[Message], first: int) -> tuple[Message, ...]:
         """Return *messages*, those without an id with one that is the same each time."""
@@ -257,6 +276,37 @@ class Turn:
             self._stores[participant] = pending
         else:
             self._stores.pop(participant, None)
+
+    def store_if_ended_early(self, participant: object, store: Work) -> None:
+        """Have a memory store the turn with *store* if it fails or is stopped; see `keeps`."""
+        self._early_stores[participant] = store
+
+    def keeps(self, error: BaseException) -> bool:
+        """Return whether memories store the turn although it ended with *error*.
+
+        That is what its user has seen, so that the next question may refer to it: a stream that was
+        left after it had sent something, and everything that a frontend displays, unless the
+        request is one that would be refused again, with all that follow it in the conversation.
+        """
+        if self.shown is None:
+            return False
+        if isinstance(error, Exception):
+            return self.is_displayed and not isinstance(error, _REFUSALS)
+        return self.is_displayed or self.shown.anything
+
+    async def store_ended_early(self, runtime: Runtime) -> None:
+        """Let all memories store what was shown of the turn, which has failed or was stopped."""
+        stores = tuple(self._early_stores.values())
+        self._early_stores.clear()
+        if stores and self.recorder is not None:
+            await self.recorder.confirm()
+        for store in stores:
+            try:
+                await store(runtime)
+            except Exception as error:  # noqa: BLE001 - the turn has an error of its own
+                log.warning("turn that ended early was not stored", error=described(error))
+            except (asyncio.CancelledError, GeneratorExit):
+                pass  # it is stored, and the maintenance of the memory was cancelled with the turn
 
     def finish_at_end(self, participant: object, finish: Callable[[], Mapping[str, Any]]) -> None:
         """Call *finish* when the turn is over, stored or failed; the last one of a participant.
@@ -288,6 +338,7 @@ class Turn:
                 await each.prepare(runtime)
         runtime.check_cancelled()
         check_deadline(runtime)
+        self._early_stores.clear()  # from here on, it is stored, or the memory has failed
         cancelled: asyncio.CancelledError | None = None
         for each in stores:
             try:
@@ -308,11 +359,71 @@ class Turn:
         added = {key: value for each in self._finishers.values() for key, value in each().items()}
         self._finishers.clear()
         self._stores.clear()
+        self._early_stores.clear()
+        self.shown = None
         self.state.clear()
         self.logs.clear()
         self.part = ClientPart()
         self.recorder = None
         return added
+
+
+class ShownAnswer:
+    """What a consumer has seen of the round of a turn that is not complete.
+
+    It stands next to the consumer, because advisors may withhold or change what the model says.
+
+    Args:
+        turn: The turn.
+        emitter: Receives the events.
+
+    Attributes:
+        anything: Whether the consumer was sent anything at all.
+    """
+
+    def __init__(self, turn: Turn, emitter: Emitter) -> None:
+        self.anything = False
+        self._turn = turn
+        self._emitter = emitter
+        self._texts: list[str] = []
+        self._ended: AssistantMessage | None = None  # the message of the model, at its end
+        self._rounds = 0  # the number of the turn's messages in rounds, at that time
+        self._results: dict[str, ToolResponse] = {}
+
+    async def emit(self, event: Any) -> None:
+        """Note *event*, and pass it on."""
+        self.anything = True
+        match event:
+            case TextDelta(text=text):
+                if self._ended is not None:  # another round, or another attempt
+                    self._ended = None
+                    self._texts.clear()
+                self._texts.append(text)
+            case RoundEnded(response=response):
+                self._ended, self._rounds = response.output, len(self._turn.rounds)
+                self._results.clear()
+            case ToolCallFinished(tool_call=call, response=result):
+                self._results[call.id] = result
+            case ToolCallUndone(tool_call=call, response=result):
+                self._results[call.id] = result
+            case _:
+                pass
+        await self._emitter(event)
+
+    def messages(self) -> tuple[Message, ...]:
+        """Return the messages of the round: the text so far, or the calls and their results."""
+        ended = self._ended
+        if ended is None or not ended.tool_calls:
+            text = "".join(self._texts)
+            return (AssistantMessage(text),) if text.strip() else ()
+        if len(self._turn.rounds) > self._rounds:
+            return ()  # the round is complete, and the next one has said nothing yet
+        results = [
+            self._results.get(call.id)
+            or ToolResponse(call.id, call.name, INTERRUPTED, is_error=True)
+            for call in ended.tool_calls
+        ]
+        return ended, ToolResponseMessage(results)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -325,6 +436,8 @@ class TurnSettings:
         recorder: Executes the steps of the turn.
         resumption: The turn that waited, and the decisions with which it continues.
         continued: The turn of another client that hands it over.
+        replaces: See `Turn`.
+        is_displayed: See `Turn`.
         began: Called with the turn when it begins, for those who follow it; or None.
     """
 
@@ -333,6 +446,8 @@ class TurnSettings:
     resumption: Resumption | None = None
     continued: Turn | None = None
     began: Callable[[Turn], None] | None = None
+    replaces: bool = False
+    is_displayed: bool = False
 
 
 NEW_TURN = TurnSettings()

@@ -37,7 +37,13 @@ from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.resumption import Resumption
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID
-from chatclient.chat.turn import TURN_KEY, Turn, TurnSettings, count_default_messages
+from chatclient.chat.turn import (
+    TURN_KEY,
+    ShownAnswer,
+    Turn,
+    TurnSettings,
+    count_default_messages,
+)
 from chatclient.client.options import (
     complete_options,
     complete_request,
@@ -171,6 +177,9 @@ class Pipeline:
         runtime = runtime.for_request(
             trail.steps, observers, conversation_id, undo_log, turn.model_state
         )
+        if runtime.streaming and outer is None and any(map(is_memory, settings.advisors)):
+            turn.shown = ShownAnswer(turn, runtime.emitter)
+            runtime = runtime.with_emitter(turn.shown.emit)
         call = ClientCall(
             EMPTY_PROMPT,
             (),
@@ -193,8 +202,10 @@ class Pipeline:
                     runtime.check_cancelled()
                     if continued is None:
                         await runtime.until_deadline(turn.commit(runtime), "memory")
-                except BaseException:
+                except BaseException as error:
                     await runtime.shielded(undo_log.undo())
+                    if continued is None and turn.keeps(error):
+                        await runtime.shielded(turn.store_ended_early(runtime))
                     raise
                 undo_log.hand_over(outer)
                 step.result = response.chat_response
@@ -216,6 +227,7 @@ class Pipeline:
             turn = load_turn(how.resumption.pending, context, self._default_messages)
             turn.part.resumption = how.resumption
         turn.recorder = how.recorder
+        turn.replaces, turn.is_displayed = how.replaces, how.is_displayed
         if how.began is not None:
             how.began(turn)
         return turn

@@ -5,6 +5,7 @@ a step that has finished is not executed again when the turn is run again from i
 """
 
 import asyncio
+import contextlib
 import copy
 import secrets
 import time
@@ -345,6 +346,18 @@ class Recording:
         end, _ = await self._record(self._name(name), until)
         if (left := end - time.time()) > 0:
             await runtime.sleep(left)
+
+    async def confirm(self) -> None:
+        """Check that the turn ends in this process; see `Recorder.confirm`.
+
+        Raises:
+            ExecutionLostError: Another process continues it.
+        """
+
+        async def mark() -> None: ...
+
+        with contextlib.suppress(asyncio.CancelledError):  # it is not executed again
+            await self._record(self._name("ended early"), mark)
 
     async def store(self, work: Work, runtime: Runtime) -> object:
         """Let a memory store the turn; again if its database cannot be reached.

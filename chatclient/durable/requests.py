@@ -10,7 +10,7 @@ from chatclient.chat.serialization import message_from_dict, message_to_dict
 from chatclient.chat.stored_values import equal_form, from_stored, to_stored
 from chatclient.chat.tool import ToolMetadata
 from chatclient.chat.tool_definition import ToolDefinition
-from chatclient.chat.turn import TURN_KEY
+from chatclient.chat.turn import TURN_KEY, TurnSettings
 from chatclient.client.pipeline import Pipeline
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.client.request_settings import RequestSettings, TextSettings
@@ -20,6 +20,7 @@ from chatclient.tools.function.data_tool import ExternalTool
 from chatclient.tools.sources import Resolved, ToolSource
 
 _MISSING = object()
+_TURN_SETTINGS = ("replaces", "is_displayed")
 
 
 def recorded(
@@ -70,6 +71,8 @@ def request_to_dict(request: ChatClientRequestSpec) -> dict[str, Any]:
         "options": _added_options(settings.options, defaults.options),
         "tool_calling": settings.tool_calling,
     }
+    if turn := {name: True for name in _TURN_SETTINGS if getattr(settings.turn, name)}:
+        found["turn"] = turn
     if settings.system != defaults.system:
         found["system"] = settings.system.render(settings.renderer)
     if settings.tools is not None:
@@ -92,6 +95,7 @@ def request_from_dict(pipeline: Pipeline, data: Mapping[str, Any]) -> ChatClient
         tool_context=merged(defaults.tool_context, data["tool_context"]),
         advisor_params=merged(defaults.advisor_params, data["params"]),
         tool_calling=data["tool_calling"],
+        turn=TurnSettings(**data.get("turn", {})),
         deadline=None,
     )
     if "system" in data:

@@ -1041,35 +1041,6 @@ def test_a_turn_with_the_same_key_is_remembered_once(ask: Ask, order: int) -> No
 
 
 @pytest.mark.feature("memory-failed-cancelled-turn-leaves")
-def test_leaving_a_stream_early_leaves_nothing(order: int) -> None:
-    """The loop over the text is left after the first piece of the second round."""
-    talk = Talk(["thinking", call("look")], "a long answer", "fine", order=order)
-    pieces = talk.say("one").stream().content()
-    for piece in pieces:
-        if piece == "\n\na lo":
-            break
-    pieces.close()
-    assert talk.stored == []
-
-    talk.say("two").call().content()
-    assert talk.shown[-1] == ["s:Be brief.", "u:two"]
-
-
-def test_an_async_stream_left_early_stores_nothing(order: int) -> None:
-    """The request runs ahead of its consumer, so the turn is stored completely or not at all."""
-    talk = Talk(["thinking", call("look")], "x" * 4000, order=order)
-
-    async def leave() -> None:
-        async with talk.say("one").astream().content() as pieces:
-            async for piece in pieces:
-                if "x" in piece:
-                    break
-
-    asyncio.run(leave())
-    assert talk.stored == []
-
-
-@pytest.mark.feature("memory-failed-cancelled-turn-leaves")
 def test_an_interrupt_leaves_nothing(order: int) -> None:
     """Ctrl-C while a tool runs."""
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from chatclient._internal.checks import check_type, checked_id
 from chatclient._internal.frozen import without
-from chatclient.advisors.memory.stored_messages import messages_to_store
+from chatclient.advisors.memory.stored_messages import messages_ended_early, messages_to_store
 from chatclient.chain.chain import (
     Advisor,
     ChatClientRequest,
@@ -16,12 +16,20 @@ from chatclient.chain.chain import (
 )
 from chatclient.chain.model_call import current_ledger, record_usage
 from chatclient.chat.message_merging import with_answered_calls
-from chatclient.chat.messages import Message, UserMessage, system_messages, without_system
+from chatclient.chat.messages import (
+    ENDED_EARLY,
+    Message,
+    UserMessage,
+    system_messages,
+    without_system,
+)
 from chatclient.chat.prompt import Prompt
+from chatclient.chat.recorder import Work
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import (
     EARLIER_MESSAGES,
     PendingStore,
+    Turn,
     check_deadline,
     count_default_messages,
 )
@@ -130,28 +138,44 @@ class TurnMemoryAdvisor:
             history: tuple[Message, ...] = ()
             if not turn.history_sent:
                 history = await _load(memory, conversation_id, request.runtime)
+                if await _remove_replaced(turn, memory, conversation_id, history, request.runtime):
+                    history = await _load(memory, conversation_id, request.runtime)
             present = turn.state[self] = LoadedMemory(memory, conversation_id, history)
+        turn.store_if_ended_early(id(self.storage), self._storing(present, turn, None))
         return present
 
     def _end(
         self, present: LoadedMemory, request: ChatClientRequest, response: ChatClientResponse
     ) -> None:
         """Store the turn when it ends, if *response* completes it."""
-        turn, ledger = request.turn, current_ledger()
+        turn = request.turn
         _, stored = split_resent_history(present.history, turn.request_messages)
         messages = messages_to_store(
             turn, stored, response.chat_response, tool_messages=self._tool_messages
         )
-        if not messages:
-            return
+        if messages:
+            store = self._storing(present, turn, messages)
+            turn.store_at_end(id(self.storage), PendingStore(store))
+
+    def _storing(
+        self, present: LoadedMemory, turn: Turn, messages: tuple[Message, ...] | None
+    ) -> Work:
+        """Return a function that stores *messages*; None for those of *turn*, if it ends early."""
+        ledger, id = current_ledger(), present.conversation_id
+        key = None if messages is None else turn.key  # the turn may be repeated
 
         async def store(runtime: Runtime) -> None:
-            id = present.conversation_id
+            stored = messages
+            if stored is None:
+                _, first = split_resent_history(present.history, turn.request_messages)
+                stored = messages_ended_early(turn, first, tool_messages=self._tool_messages)
+            if not stored:
+                return
             with record_usage(ledger), runtime.observe(MemoryAccess("store", id)) as observed:
-                await present.memory.append(id, messages, runtime, key=turn.key)
-                observed.result = messages
+                await present.memory.append(id, stored, runtime, key=key)
+                observed.result = stored
 
-        turn.store_at_end(id(self.storage), PendingStore(store))
+        return store
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,6 +265,29 @@ def _without_earlier(request: ChatClientRequest, prompt: Prompt) -> ChatClientRe
         return request.mutate(prompt=prompt)
     context = without(request.context, EARLIER_MESSAGES)
     return ChatClientRequest(prompt, context, request.runtime, request.turn)
+
+
+async def _remove_replaced(
+    turn: Turn,
+    memory: ChatMemory,
+    conversation_id: str,
+    history: tuple[Message, ...],
+    runtime: Runtime,
+) -> bool:
+    """Remove from *memory* what *turn* takes the place of; return whether there was something.
+
+    That is the message that a user has edited, or whose answer is generated again, or what an
+    earlier attempt of the turn has stored when it ended early, with all that followed.
+    """
+    own = [m for m in history[-1:] if m.id is not None and m.id.startswith(f"{turn.id}-")]
+    if own and ENDED_EARLY not in own[0].metadata:
+        return False  # the turn is stored: it is executed again after a crash
+    if not (own or turn.replaces) or type(memory).cut is ChatMemory.cut:
+        return False  # a memory of the application may lack it
+    for message in turn.messages():
+        if message.id is not None and await memory.cut(conversation_id, message.id, runtime):
+            return True
+    return False
 
 
 async def _load(memory: ChatMemory, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:

@@ -210,9 +210,7 @@ class Compensation:
                 continue
             log.info("tool call undone", tool=call.name, id=call.id)
             self.undone[key] = undone
-            cancelled = runtime.cancellation is not None and runtime.cancellation.requested
-            if runtime.streaming and not cancelled:
-                await runtime.emit(ToolCallUndone(call, undone.response))
+            await runtime.emit(ToolCallUndone(call, undone.response))
 
     def _context(
         self, call: ToolCall, ordinal: int, values: Mapping[str, Any], runtime: Runtime
