@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -45,6 +45,7 @@ from chatclient.errors import (
     ToolCallRefusedError,
     UsageError,
 )
+from chatclient.observability.decision_call import DecisionCall
 from chatclient.observability.observers import all_observers
 from chatclient.observability.operations import ANSWERING_MODEL, TIME_TO_FIRST_CHUNK, ModelCall
 from chatclient.runtime.context_vars import context_variable
@@ -73,7 +74,7 @@ class UsageEntry(Protocol):
 class UsageLedger(Protocol):
     """Counts model calls and their usage, and may refuse calls; must be thread-safe."""
 
-    async def enter(self, call: ModelCall, runtime: Runtime) -> UsageEntry:
+    async def enter(self, call: ModelCall | DecisionCall, runtime: Runtime) -> UsageEntry:
         """Count *call*, which is about to be sent.
 
         Raises:
@@ -114,6 +115,18 @@ def count_replayed(response: ChatResponse) -> None:
     """
     if (ledger := _ledger.get()) is not None:
         ledger.replay(response)
+
+
+def dump_known(call: ModelCall | DecisionCall) -> dict[str, Any]:
+    """Return what budgets have counted of a *call* that failed, for its record."""
+    return {} if call.known is None else {"known": to_stored(response_to_dict(call.known))}
+
+
+def count_known(recorded: Mapping[str, Any]) -> None:
+    """Count a call that failed, from its record; see `dump_known`."""
+    if (known := recorded.get("known")) is not None:
+        response = response_from_dict(from_stored(known))
+        count_replayed(response if response.usage else NOTHING_KNOWN)
 
 
 async def ask_model(model: ChatModel, prompt: PromptLike, runtime: Runtime) -> ChatResponse:
@@ -177,15 +190,25 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
                 raise deadline_error(error) from error
             observed.result = response
     except BaseException as error:
-        if entry is not None:
-            try:
-                await runtime.shielded(entry.correct(_known_of(observed, error), runtime))
-            except Exception as problem:  # noqa: BLE001 - the call's own error is raised
-                log.warning("usage not counted", error=described(problem))
+        call.known = _known_of(observed, error)
+        await correct_failed(entry, call.known, runtime)
         raise
+    call.known = response
     if entry is not None:
         await runtime.shielded(entry.correct(response, runtime))
     return response
+
+
+async def correct_failed(
+    entry: UsageEntry | None, known: ChatResponse | None, runtime: Runtime
+) -> None:
+    """Correct the *entry* of a call that failed, whose error is about to be raised."""
+    if entry is None:
+        return
+    try:
+        await runtime.shielded(entry.correct(known, runtime))
+    except Exception as error:  # noqa: BLE001 - the call has an error of its own
+        log.warning("usage not counted", error=described(error))
 
 
 def _known_of(observed: Step, error: BaseException) -> ChatResponse | None:
@@ -301,7 +324,7 @@ def _step_of(
 
     def dump(outcome: ChatResponse | Exception) -> dict[str, Any]:
         if isinstance(outcome, Exception):
-            return {"error": error_to_dict(outcome)}
+            return {"error": error_to_dict(outcome), **dump_known(call)}
         recorded = {"response": response_to_dict(outcome)}
         if runtime.state:  # such as the model that answered, of several
             recorded["models"] = runtime.state
@@ -310,6 +333,7 @@ def _step_of(
     async def load(recorded: dict[str, Any]) -> ChatResponse:
         """Return the recorded response, and emit its text as one event."""
         if "error" in recorded:
+            count_known(recorded)
             raise error_from_dict(recorded["error"])
         if runtime.state is not None:
             runtime.state.update(recorded.get("models", {}))
