@@ -4,7 +4,7 @@ Outside the tool loop, their default place, they see one request and one respons
 see every round, and send the history in each. `around_loop` then adds a second part around the
 loop, which sees the whole turn even if it ends without another model call. What happened in between
 is in the `Turn` record. All memories store the turn when the request has its response, and none of
-them does if it fails.
+them does if it fails. Of a stream that is left early, they store what was shown.
 """
 
 from chatclient._internal.frozen import without

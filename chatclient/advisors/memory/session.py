@@ -23,7 +23,8 @@ class SessionMemoryAdvisor(TurnMemoryAdvisor):
     """Sends the messages of a session's log before the request's own messages.
 
     The conversation id is the session's id. A session is created with its first turn. The events of
-    a turn are appended as a unit; a turn that fails or is cancelled leaves none. The advisor works
+    a turn are appended as a unit; a turn that fails leaves none, and of one
+    that was stopped they are what was shown. The advisor works
     outside of the tool loop, its default place, and inside it.
 
     In a request's advisor params, `USER_ID` is the user that the session must belong to (without
