@@ -34,6 +34,8 @@ class Way:
         entity: Whether the application can ask for a typed answer.
         tells_errors: Whether a model is told of an error, instead of the application.
         doubled: Whether each question is answered twice, and only the last answer stays.
+        shows: Whether text is shown while it is streamed: of a turn that fails, a memory then
+            stores what was shown.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Way:
     entity: bool = False
     tells_errors: bool = False
     doubled: bool = False
+    shows: bool = False
 
 
 def _texts(
@@ -500,21 +503,21 @@ class McpFailedError(Exception):
 WAYS = (
     Way("call", by_call, entity=True),
     Way("acall", by_acall, entity=True),
-    Way("stream", by_stream, entity=True),
-    Way("astream", by_astream, entity=True),
+    Way("stream", by_stream, entity=True, shows=True),
+    Way("astream", by_astream, entity=True, shows=True),
     Way("resumed elsewhere", resumed_elsewhere, entity=True),
     Way("batch", by_batch, entity=True),
     Way("batch with journal", by_batch_journal, entity=True),
     Way("durable", by_durable),
-    Way("durable, streamed", by_durable_stream),
+    Way("durable, streamed", by_durable_stream, shows=True),
     Way("recorded, with crashes", recorded_with_crashes, entity=True),
     Way("recorded, run again", recorded_again, entity=True),
-    Way("AI SDK", by_ai_sdk),
-    Way("AG-UI", by_ag_ui),
+    Way("AI SDK", by_ai_sdk, shows=True),
+    Way("AG-UI", by_ag_ui, shows=True),
     Way("agent", as_agent, tells_errors=True),
     Way("agent of a durable turn", as_durable_agent, tells_errors=True),
     Way("called by an advisor", called_by_advisor),
     Way("after a handoff", after_handoff),
     Way("MCP server", by_mcp_server, tells_errors=True),
-    Way("regenerated", regenerated, doubled=True),
+    Way("regenerated", regenerated, doubled=True, shows=True),
 )
