@@ -1,25 +1,32 @@
-"""Finds prices in the data of `genai-prices` (extra `prices`); loaded with the first model call."""
+"""Prices from the data of `genai-prices` (extra `prices`); loaded with the first model call.
+
+The package knows what a provider's numbers mean, such as audio tokens, lifetimes of caches and
+searches, and what each of them costs in a service tier or in a batch.
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import lru_cache, partial
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
+from genai_prices import Usage as Counts
 from genai_prices.data_snapshot import get_snapshot
 
+from chatclient._internal.frozen import EMPTY
 from chatclient._internal.logging import get_logger
-from chatclient.chain.price_rates import Counts, ModelRates
 from chatclient.chat.response import Cost, Usage
 
 log = get_logger(__name__)
 
 _CURRENCY = "USD"  # of all prices in the data
 
+Price = Callable[[Usage, Mapping[str, str]], Cost | None]
+"""Returns the cost of a usage in a context, such as a service tier; None if it is not known."""
 
-def find_price(
-    provider: str, address: str, name: str
-) -> Callable[[Usage, str | None], Cost | None] | None:
-    """Return the price of the model *name*: a function of a usage and the service tier.
+
+def find_price(provider: str, address: str, name: str) -> Price | None:
+    """Return the price of the model *name*, or None if there is none.
 
     The server's address says most about who sells it.
     """
@@ -29,36 +36,55 @@ def find_price(
         places.insert(0, snapshot.find_provider(None, None, address))
     for place in places:
         with suppress(LookupError):
-            return _price_of(*snapshot.find_provider_model(name, place, None, None))
+            return partial(_cost, *snapshot.find_provider_model(name, place, None, None))
     return None
 
 
-def _price_of(seller: Any, model: Any) -> Callable[[Usage, str | None], Cost | None]:
-    rates_of = lru_cache(maxsize=16)(partial(ModelRates, seller, model))  # by service tier
-
-    def price(usage: Usage, tier: str | None) -> Cost | None:
-        try:
-            return Cost(rates_of(tier).price(_counts(usage)), _CURRENCY)
-        except (LookupError, TypeError, ValueError) as error:  # such as more cached than all tokens
-            log.info("no cost", model=model.id, error=type(error).__name__)
-            return None
-
-    return price
-
-
-def _counts(usage: Usage) -> Counts:
-    """Return the numbers of *usage* as the data takes them."""
-    return Counts(
-        max(0, usage.input_tokens),
-        max(0, usage.output_tokens),
-        usage.cache_read_tokens,
-        usage.cache_write_tokens,
-        # Anthropic's numbers: a longer lifetime costs more, and searches cost by number.
-        _native(usage, "cache_creation", "ephemeral_1h_input_tokens"),
-        _native(usage, "server_tool_use", "web_search_requests"),
-    )
+def _cost(seller: Any, model: Any, usage: Usage, context: Mapping[str, str]) -> Cost | None:
+    amount = Decimal(0)
+    try:
+        for counts, name in _billed(seller, usage):
+            billed = model
+            if name is not None:
+                _, billed = get_snapshot().find_provider_model(name, seller, None, None)
+            amount += billed.calc_price(counts, seller, price_context=context).total_price
+    except (LookupError, TypeError, ValueError) as error:  # such as more cached than all tokens
+        log.info("no cost", model=model.id, error=type(error).__name__)
+        return None
+    return Cost(amount, _CURRENCY)
 
 
-def _native(usage: Usage, group: str, name: str) -> int | None:
-    values = usage.native.get(group)
-    return values.get(name) if isinstance(values, Mapping) else None
+def _billed(seller: Any, usage: Usage) -> list[tuple[Counts, str | None]]:
+    """Return the numbers of each request that is billed by itself, and its model if it is another.
+
+    They are those that the package finds in the provider's own numbers, if they add up to *usage*.
+    """
+    requests = usage.native.get("requests") or (usage.native,)
+    found = [_read(seller, each) for each in requests]
+    if (
+        sum(each.reported_value("input_tokens") for each in found) == usage.input_tokens
+        and sum(each.reported_value("output_tokens") for each in found) == usage.output_tokens
+    ):
+        models = [each.get("model") for each in requests]
+    else:
+        found, models = [Counts()], [None]
+        found[0].input_tokens, found[0].output_tokens = usage.input_tokens, usage.output_tokens
+    if len(found) == 1:  # compatible servers have fields that the package does not know
+        for name in ("cache_read_tokens", "cache_write_tokens"):
+            if not found[0].reported_value(name):
+                setattr(found[0], name, getattr(usage, name))
+    return list(zip(found, models, strict=True))
+
+
+def _read(seller: Any, native: Mapping[str, Any]) -> Counts:
+    """Return the numbers in a provider's usage, by the API of *seller* that has most of them."""
+    read = [Counts()]
+    response = {"usage": native, "usageMetadata": native}  # either is the name in one of the APIs
+    for extractor in seller.extractors or ():
+        with suppress(ValueError):
+            read.append(seller.extract_usage(response, api_flavor=extractor.api_flavor)[1])
+    counts = max(read, key=lambda each: len(vars(each)))
+    searches = native.get("tool_usage", EMPTY).get("web_search", EMPTY).get("num_requests")
+    if searches:  # of OpenAI; the package knows the price, but not the field
+        counts.web_searches = searches
+    return counts

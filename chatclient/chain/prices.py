@@ -1,11 +1,12 @@
 """The cost of model calls, if the extra `prices` is installed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 
 from chatclient._internal.logging import get_logger
+from chatclient.chat.batch_api import PROCESSING
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.response import ChatResponse, Cost, Usage
@@ -16,8 +17,8 @@ log = get_logger(__name__)
 # Names of providers that differ from ours.
 _PROVIDERS = {"gemini": "google", "moonshot": "moonshotai", "xai": "x-ai", "zhipu": "zhipuai"}
 
-_Price = Callable[[Usage, str | None], Cost | None]
-"""Returns the cost of a usage in a service tier; None if the numbers make no sense."""
+_Price = Callable[[Usage, Mapping[str, str]], Cost | None]
+"""Returns the cost of a usage in a context, such as a service tier; None if it is not known."""
 
 
 @cache
@@ -49,8 +50,22 @@ def with_cost(response: ChatResponse, model: ChatModel, options: ChatOptions) ->
     price = _price_for(model, options, response.metadata.model)
     if price is None:
         return response
-    cost = price(usage, response.metadata.values.get("service_tier"))
+    cost = price(usage, _context_of(response))
     return response.with_usage(replace(usage, cost=cost))
+
+
+def _context_of(response: ChatResponse) -> Mapping[str, str]:
+    """Return what the price depends on beside the model: service tier, speed, batch or not."""
+    values, native = response.metadata.values, response.usage.native
+    [*_, native] = native.get("requests") or (native,)
+    found = {
+        "service_tier": values.get("service_tier")
+        or native.get("service_tier")  # Anthropic
+        or native.get("serviceTier"),  # Gemini
+        "speed": native.get("speed"),
+        PROCESSING: values.get(PROCESSING),
+    }
+    return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
 def unpriced_models(model: ChatModel, options: ChatOptions) -> list[str]:
@@ -90,6 +105,6 @@ def _price(provider: str, address: str, requested: str, reported: str) -> _Price
     return None
 
 
-def _nothing(_usage: Usage, _tier: str | None) -> Cost:
+def _nothing(_usage: Usage, _context: Mapping[str, str]) -> Cost:
     """Return the cost of a model that runs on this machine."""
     return Cost()

@@ -7,6 +7,9 @@ from typing import NamedTuple
 from chatclient.errors import ChatClientError
 from chatclient.runtime.runtime import Runtime
 
+PROCESSING = "processing"
+"""Key in the metadata of a response: `batch` if it is from a batch, which is cheaper."""
+
 
 class BatchItem(NamedTuple):
     """A request of a batch.

@@ -27,7 +27,6 @@ from chatclient.chat.parts import (
 from chatclient.errors import WrongTypeError
 
 __all__ = [
-    "ENDED_EARLY",
     "ENDS_TURN",
     "AssistantMessage",
     "Media",
@@ -54,10 +53,6 @@ Role = Literal["system", "user", "assistant", "tool"]
 ENDS_TURN = "ends_turn"
 """Metadata key of a `ToolResponseMessage` that ends a turn, without an answer of the model to it.
 Set by memory and by the `messages()` of a response."""
-
-ENDED_EARLY = "ended_early"
-"""Metadata key of the last message of a stored turn that was stopped, or that failed while a
-frontend displayed it. Set by memory."""
 
 
 class Message:
@@ -97,10 +92,8 @@ class Message:
         return result
 
     def _set(self, metadata: Any, id: str | None, stored_at: datetime | None) -> None:
-        if stored_at is not None:
-            check_moment("the time of storing", stored_at)
-        metadata = frozen(metadata, "metadata") if metadata else EMPTY
-        object.__setattr__(self, "metadata", metadata)
+        check_moment("the time of storing", stored_at)
+        object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
         object.__setattr__(self, "id", id)
         object.__setattr__(self, "stored_at", stored_at)
 
@@ -270,9 +263,7 @@ class AssistantMessage(Message):
         id: str | None = None,
         stored_at: datetime | None = None,
     ) -> None:
-        parts = join_parts(content, media)
-        if reasoning != () or tool_calls != ():
-            parts = (*as_tuple(reasoning), *parts, *as_tuple(tool_calls))
+        parts = (*as_tuple(reasoning), *join_parts(content, media), *as_tuple(tool_calls))
         check_parts(parts, PARTS, "no text, no media, no tool call")
         object.__setattr__(self, "parts", parts)
         self._set(metadata, id, stored_at)
@@ -285,11 +276,7 @@ class AssistantMessage(Message):
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The tool calls, in order."""
-        parts = self.parts
-        if len(parts) == 1:  # the common case; asked several times in each round
-            only = parts[0]
-            return (only,) if isinstance(only, ToolCall) else ()
-        return parts_of(parts, ToolCall)
+        return parts_of(self.parts, ToolCall)
 
     @property
     def media(self) -> tuple[Media, ...]:

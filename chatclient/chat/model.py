@@ -174,9 +174,7 @@ async def generate_checked(model: ChatModel, prompt: Prompt, runtime: Runtime) -
         response = await awaitable
     except ExceptionGroup as group:
         raise_single(group)
-    if not isinstance(response, ChatResponse):
-        what = f"what generate() of {model.name} returns"
-        check_type(what, response, ChatResponse, RESPONSE_HINT)
+    check_type(f"what generate() of {model.name} returns", response, ChatResponse, RESPONSE_HINT)
     return cast("ChatResponse", response)
 
 

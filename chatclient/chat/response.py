@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from operator import attrgetter
 from typing import Any, Literal
 
 from chatclient._internal.checks import check_type, names
@@ -62,7 +61,9 @@ class Usage:
         cache_read_tokens: Input tokens read from a cache, or None if not reported.
         cache_write_tokens: Input tokens written to a cache, or None if not reported.
         reasoning_tokens: Output tokens of reasoning, or None if not reported.
-        native: The provider's own values; empty for a sum of several usages.
+        native: The provider's own values; empty for a sum of several usages. If one answer took
+            several requests that are billed separately, they are listed in `requests`, each with
+            its `model` if that is another one.
         cost: What the model calls cost, with the extra `prices`; None without it, and if the price
             of one of the models is not known.
     """
@@ -77,9 +78,7 @@ class Usage:
 
     def __post_init__(self) -> None:
         for name in ("input_tokens", "output_tokens"):
-            given = getattr(self, name)
-            if not isinstance(given, (int, float)):
-                check_type(name, given, (int, float), "write 0 where it is not known")
+            check_type(name, getattr(self, name), (int, float), "write 0 where it is not known")
         if self.native is not EMPTY:
             freeze_fields(self, "native")
 
@@ -89,7 +88,7 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
     def __bool__(self) -> bool:
-        return self.input_tokens + self.output_tokens > 0
+        return self.total_tokens > 0
 
     def __add__(self, other: "Usage") -> "Usage":
         """Return the sum; if one is empty, the other one unchanged."""
@@ -153,8 +152,6 @@ class ChatResponseMetadata:
 
 NO_METADATA = ChatResponseMetadata()
 
-_TOOL_CALLS = attrgetter("output.tool_calls")
-
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -175,10 +172,8 @@ class Generation:
     metadata: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
-        output: object = self.output
-        if not isinstance(output, AssistantMessage):
-            hint = "wrap a text: AssistantMessage(text)"
-            check_type("the output of a generation", output, AssistantMessage, hint)
+        hint = "wrap a text: AssistantMessage(text)"
+        check_type("the output of a generation", self.output, AssistantMessage, hint)
         if self.metadata is not EMPTY:
             freeze_fields(self, "metadata")
 
@@ -195,14 +190,10 @@ class ChatResponse:
         if not isinstance(given, tuple):
             check_type("generations", given, Iterable, "put a single one into a tuple")
             object.__setattr__(self, "generations", tuple(self.generations))
-        generations: tuple[object, ...] = self.generations
-        for each in generations:
-            if not isinstance(each, Generation):
-                check_type("a generation", each, Generation, "of a text: ChatResponse.of(text)")
-        metadata: object = self.metadata
-        if not isinstance(metadata, ChatResponseMetadata):
-            hint = "usage goes into it: ChatResponseMetadata(usage=usage)"
-            check_type("the metadata of a response", metadata, ChatResponseMetadata, hint)
+        for generation in self.generations:
+            check_type("a generation", generation, Generation, "of a text: ChatResponse.of(text)")
+        hint = "usage goes into it: ChatResponseMetadata(usage=usage)"
+        check_type("the metadata of a response", self.metadata, ChatResponseMetadata, hint)
 
     @classmethod
     def of(cls, text: str, finish_reason: FinishReason | None = "stop") -> "ChatResponse":
@@ -262,7 +253,7 @@ class ChatResponse:
 
     def has_tool_calls(self) -> bool:
         """Return whether any generation has tool calls."""
-        return any(map(_TOOL_CALLS, self.generations))
+        return any(generation.output.tool_calls for generation in self.generations)
 
     def has_finish_reasons(self, reasons: str | Iterable[str]) -> bool:
         """Return whether a generation has one of *reasons*, ours or the provider's own values."""

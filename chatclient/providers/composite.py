@@ -162,9 +162,8 @@ class FallbackChatModel(_CompositeModel):
 
     def _in_order(self, runtime: Runtime) -> list[ChatModel]:
         """Return the models, with those that have failed in this turn at the end."""
-        failed: list[int] = (runtime.state or {}).get(self.name, [])
-        at = range(len(self.models))
-        return [self.models[each] for each in sorted(at, key=lambda each: each in failed)]
+        failed: list[ChatModel] = (runtime.state or {}).get(self, [])
+        return sorted(self.models, key=lambda model: any(model is each for each in failed))
 
     def _record_or_raise(self, model: ChatModel, error: Exception, runtime: Runtime) -> None:
         """Record that *model* failed; raise *error* unless the next model may be tried."""
@@ -174,9 +173,7 @@ class FallbackChatModel(_CompositeModel):
             raise error
         log.info("fallback", model=model.name, error=described(error))
         if runtime.state is not None:
-            failed = runtime.state.get(self.name, [])
-            at = next(at for at, each in enumerate(self.models) if each is model)
-            runtime.state[self.name] = [*failed, at]
+            runtime.state.setdefault(self, []).append(model)
         with runtime.observe(Fallback(self, model, type(error).__name__)):
             pass  # recorded as an operation without duration
 
@@ -250,16 +247,15 @@ class RoutingChatModel(_CompositeModel):
         """Return the model for *prompt*, as chosen before if that choice is kept."""
         state, conversation = runtime.state, runtime.conversation_id
         kept: ChatModel | None = None
-        if self._keep != "call" and state is not None and self.name in state:
-            kept = self.models[state[self.name]]
+        if self._keep != "call" and state is not None:
+            kept = state.get(self)
         if kept is None and self._keep == "conversation" and conversation is not None:
             kept = self._conversations.get(conversation)
         if kept is not None:
             return kept
-        chosen = await self._chosen(prompt, runtime)
-        model = self.models[chosen]
+        model = await self._chosen(prompt, runtime)
         if state is not None:
-            state[self.name] = chosen
+            state[self] = model
         if self._keep == "conversation" and conversation is not None:
             with self._lock:
                 self._conversations[conversation] = model
@@ -267,14 +263,13 @@ class RoutingChatModel(_CompositeModel):
                     del self._conversations[next(iter(self._conversations))]
         return model
 
-    async def _chosen(self, prompt: Prompt, runtime: Runtime) -> int:
-        """Return the index of the model that the application chooses."""
+    async def _chosen(self, prompt: Prompt, runtime: Runtime) -> ChatModel:
         model: object = await runtime.invoke(self._choose, prompt)
         if model is None:
-            return 0
-        for at, each in enumerate(self.models):
+            return self.models[0]
+        for each in self.models:
             if each is model:
-                return at
+                return each
         msg = f"{model!r} was chosen, which is none of the models to choose from: {self.name}"
         raise UsageError(msg)
 

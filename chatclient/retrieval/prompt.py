@@ -79,8 +79,6 @@ class ContextualQueryAugmenter:
         TemplateError: The template lacks a placeholder.
     """
 
-    params: Collection[str] = ()
-
     def __init__(
         self,
         template: str = CONTEXT_TEMPLATE,

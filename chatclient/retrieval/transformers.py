@@ -5,7 +5,6 @@ query and the history are escaped and put into tags.
 """
 
 import re
-from collections.abc import Collection
 from dataclasses import replace
 
 from chatclient._internal.checks import check_number, check_type
@@ -54,8 +53,6 @@ class RewriteQueryTransformer:
         TemplateError: The template lacks a placeholder.
     """
 
-    params: Collection[str] = ()
-
     def __init__(
         self,
         model: ChatModel,
@@ -84,8 +81,6 @@ class CompressionQueryTransformer:
     Raises:
         TemplateError: The template lacks a placeholder.
     """
-
-    params: Collection[str] = ()
 
     def __init__(
         self,
@@ -118,8 +113,6 @@ class TranslationQueryTransformer:
         TemplateError: The template lacks a placeholder.
     """
 
-    params: Collection[str] = ()
-
     def __init__(
         self,
         model: ChatModel,
@@ -150,8 +143,6 @@ class MultiQueryExpander:
         UsageError: The number is less than one.
         TemplateError: The template lacks a placeholder.
     """
-
-    params: Collection[str] = ()
 
     def __init__(
         self,

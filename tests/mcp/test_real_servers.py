@@ -109,7 +109,6 @@ def data(ask: Ask, provider: Any, name: str, arguments: Any = None) -> Any:
     return result.executions[0]
 
 
-@pytest.mark.process("MCP server of the SDK")
 @pytest.mark.feature("mcp-transports-stdio-streamable-http")
 def test_texts(ask: Ask, everything: McpToolCallbackProvider) -> None:
     """Text is unchanged over both transports."""
@@ -218,7 +217,6 @@ def test_missing_resources_and_prompts(ask: Ask, everything: McpToolCallbackProv
     assert result.executions[0].response.data == "there is no server 'x'; there is everything"
 
 
-@pytest.mark.process("MCP server of the SDK")
 def test_two_servers(ask: Ask, over_stdio: McpServer, clock: McpServer) -> None:
     """Tools of several servers are offered together, and each call reaches its own."""
     calls = [
@@ -241,7 +239,6 @@ ROME_TO_TOKYO = {
 }
 
 
-@pytest.mark.process("MCP server of the SDK")
 def test_failure(ask: Ask, clock: McpServer) -> None:
     """The server's message reaches the model."""
     with McpToolCallbackProvider(clock) as provider:
@@ -253,7 +250,6 @@ def test_failure(ask: Ask, clock: McpServer) -> None:
     assert "No/Where" in result.executions[0].response.data
 
 
-@pytest.mark.process("MCP server of the SDK")
 def test_close_ends_the_process(over_stdio: McpServer) -> None:
     """The process ends with the provider."""
     before = set(children())
@@ -277,7 +273,6 @@ def children() -> list[int]:
     return found
 
 
-@pytest.mark.process("MCP server of the SDK")
 def test_http_server_restart(everything_js: Path, ask: Ask) -> None:
     """After a restart one call fails, and the next starts a new session."""
     port = free_port()

@@ -14,18 +14,32 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from chatclient import ChatClient, ChatOptions, ChatResponse, Cost, Usage
+from chatclient import ChatClient, ChatModel, ChatOptions, ChatResponse, Cost, Usage
 from chatclient.advisors import SPENT, Budget
 from chatclient.chain import prices
 from chatclient.chat.response import ChatResponseMetadata
 from chatclient.chat.serialization import response_from_dict, response_to_dict
 from chatclient.errors import BudgetExceededError, UnknownPriceError, UsageError
 from chatclient.observability import Telemetry
-from chatclient.providers import FallbackChatModel, compatible_model
+from chatclient.providers import (
+    AnthropicChatModel,
+    FallbackChatModel,
+    GeminiChatModel,
+    OpenAIChatModel,
+    OpenAIResponsesChatModel,
+    compatible_model,
+)
+from chatclient.providers.anthropic import decoding as anthropic
+from chatclient.providers.gemini import decoding as gemini
+from chatclient.providers.openai import chat_decoding as chat, responses_decoding as responses
+from chatclient.providers.openai.dialect import OPENAI
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import tool
 from tests.support.ask import Ask
-from tests.support.servers import ChatServer
+from tests.support.batch_server import BatchServer
+from tests.support.loopback import LoopbackServer
+from tests.support.messages_server import message
+from tests.support.servers import ChatServer, Reply, completion
 
 pytest.importorskip("genai_prices")
 
@@ -152,31 +166,256 @@ def test_price_of_the_model_that_answered(ask: Ask) -> None:
     assert ask(ChatClient.create(model).prompt("?")).answer.trail().usage.cost == COST
 
 
+def price_of(response: ChatResponse, model: ChatModel) -> Decimal | None:
+    """Return the cost of *response* of *model* in US dollars."""
+    cost = prices.with_cost(response, model, model.options).usage.cost
+    return None if cost is None else cost.amount
+
+
+def claude(**usage: Any) -> ChatResponse:
+    counts = {"input_tokens": 1000, "output_tokens": 0, **usage}
+    return anthropic.decode_response(message("ok", model="claude-sonnet-4-5", usage=counts))
+
+
 @pytest.mark.parametrize(
-    ("native", "amount"),
+    ("usage", "amount"),
     [
-        ({}, "0.00375"),  # 1,000 tokens at 3.75 for a million
-        ({"cache_creation": {"ephemeral_1h_input_tokens": 1000}}, "0.006"),
-        ({"server_tool_use": {"web_search_requests": 1}}, "0.01375"),
+        ({}, "0.003"),  # 1,000 tokens at 3.00 for a million
+        ({"input_tokens": 0, "cache_creation_input_tokens": 1000}, "0.00375"),
+        (
+            {
+                "input_tokens": 0,
+                "cache_creation_input_tokens": 1000,
+                "cache_creation": {"ephemeral_1h_input_tokens": 1000},
+            },
+            "0.006",
+        ),
+        ({"server_tool_use": {"web_search_requests": 1}}, "0.013"),
+        ({"service_tier": "standard", "speed": "standard"}, "0.003"),
     ],
 )
-def test_details_that_anthropic_reports(native: dict[str, Any], amount: str) -> None:
+def test_details_that_anthropic_reports(usage: dict[str, Any], amount: str) -> None:
     """Cache writes cost by their lifetime, searches by number."""
-    usage = Usage(1000, 0, cache_write_tokens=1000, native=native)
-    response = ChatResponse(metadata=ChatResponseMetadata(usage=usage))
-    model = Priced(model="claude-sonnet-4-5", provider="anthropic")
+    assert price_of(claude(**usage), AnthropicChatModel(api_key="k")) == Decimal(amount)
 
-    found = prices.with_cost(response, model, model.options).usage.cost
-    assert found == Cost(Decimal(amount))
+
+def iteration(kind: str, tokens: int, output: int, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "input_tokens": tokens, "output_tokens": output, **more}
+
+
+OPUS = {"model": "claude-opus-4-5"}
+
+
+@pytest.mark.parametrize(
+    ("iterations", "tokens", "amount"),
+    [
+        ([], (1000, 10), "0.00315"),
+        ([iteration("message", 400, 4), iteration("message", 600, 6)], (1000, 10), "0.00315"),
+        ([iteration("compaction", 100, 10), iteration("message", 1000, 10)], (1100, 20), "0.0036"),
+        # At 5.00 and 25.00, the prices of the model that gave advice.
+        ([iteration("advisor_message", 100, 10, **OPUS)], (1100, 20), "0.0039"),
+        # Each request by itself is below the 200,000 tokens from which on prices are higher.
+        ([iteration("compaction", 199_000, 0)], (200_000, 10), "0.60015"),
+        (
+            [
+                iteration("message", 100, 10, **OPUS),
+                iteration("message", 50, 0, **OPUS),  # not billed
+                iteration("fallback_message", 1000, 10, model="claude-sonnet-4-5"),
+            ],
+            (1100, 20),
+            "0.0039",
+        ),
+    ],
+)
+def test_requests_within_an_answer(
+    iterations: list[Any], tokens: tuple[int, int], amount: str
+) -> None:
+    """Compactions, advisors and declined attempts count, each at the price of its model."""
+    response = claude(output_tokens=10, iterations=iterations)
+
+    assert (response.usage.input_tokens, response.usage.output_tokens) == tokens
+    assert price_of(response, AnthropicChatModel(api_key="k")) == Decimal(amount)
+
+
+def gemini_answer(model: str, **usage: Any) -> dict[str, Any]:
+    part = {"content": {"role": "model", "parts": [{"text": "ok"}]}, "finishReason": "STOP"}
+    return {"candidates": [part], "modelVersion": model, "usageMetadata": usage}
+
+
+SOUND: dict[str, Any] = {
+    "promptTokenCount": 1000,
+    "promptTokensDetails": [
+        {"modality": "TEXT", "tokenCount": 100},
+        {"modality": "AUDIO", "tokenCount": 900},
+    ],
+    "candidatesTokenCount": 100,
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "usage", "amount"),
+    [
+        ("gemini-2.5-flash", SOUND, "0.00118"),  # 0.30 for text, 1.00 for sound, 2.50 for output
+        (
+            "gemini-2.5-flash",
+            {
+                **SOUND,
+                "cachedContentTokenCount": 900,
+                "cacheTokensDetails": [{"modality": "AUDIO", "tokenCount": 900}],
+            },
+            "0.00037",
+        ),
+        (
+            "gemini-2.5-flash-image",  # 30.00 for images
+            {
+                "promptTokenCount": 10,
+                "candidatesTokenCount": 1300,
+                "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 1290}],
+            },
+            "0.038728",
+        ),
+    ],
+)
+def test_sound_and_images_of_gemini(model: str, usage: dict[str, Any], amount: str) -> None:
+    """Tokens of sound and of images have prices of their own, also in the cache."""
+    response = gemini.decode_response(gemini_answer(model, **usage))
+
+    assert price_of(response, GeminiChatModel(model, api_key="k")) == Decimal(amount)
+
+
+def test_cost_of_sound_in_a_turn(ask: Ask) -> None:
+    """The sound that a model hears is part of the cost of the turn."""
+    body = gemini_answer("gemini-2.5-flash", **SOUND)
+
+    def answer(path: str, _headers: object, _body: object) -> Reply:
+        start, end = (b"data: ", b"\r\n\r\n") if "stream" in path else (b"", b"")
+        return Reply(start + json.dumps(body).encode() + end)
+
+    with (
+        LoopbackServer(answer) as server,
+        GeminiChatModel(api_key="k", base_url=server.url) as model,
+    ):
+        asked = ask(ChatClient.create(model).prompt("?"))
+
+    assert asked.answer.trail().usage.cost == Cost(Decimal("0.00118"))
+
+
+def test_sound_of_openai() -> None:
+    """Audio tokens of Chat Completions have prices of their own."""
+    usage = {
+        "prompt_tokens": 1000,  # at 2.50, and 32.00 for sound
+        "prompt_tokens_details": {"audio_tokens": 900},
+        "completion_tokens": 100,  # at 10.00, and 64.00 for sound
+        "completion_tokens_details": {"audio_tokens": 80},
+    }
+    data = {**completion("ok"), "model": "gpt-audio", "usage": usage}
+    model = OpenAIChatModel("gpt-audio", api_key="k")
+
+    assert price_of(chat.decode_response(data, OPENAI), model) == Decimal("0.03437")
+
+
+@pytest.mark.parametrize(
+    ("used", "tools", "tokens", "amount"),
+    [
+        ({}, [], (1000, 100), "0.00045"),  # at 0.25 and 2.00
+        ({"web_search": {"num_requests": 2}}, [], (1000, 100), "0.02045"),  # 10.00 for a thousand
+        (
+            {"image_gen": {"input_tokens": 10, "output_tokens": 4000}},
+            [{"type": "image_generation", "model": "gpt-image-1"}],
+            (1010, 4100),
+            "0.1605",
+        ),
+        ({"image_gen": {"input_tokens": 1, "output_tokens": 1}}, [], (1001, 101), None),
+    ],
+)
+def test_tools_of_the_responses_api(
+    used: dict[str, Any], tools: list[Any], tokens: tuple[int, int], amount: str | None
+) -> None:
+    """Searches have a price; images are drawn by another model, which may be unknown."""
+    data = {
+        "id": "r",
+        "status": "completed",
+        "output": [],
+        "model": "gpt-5-mini",
+        "usage": {"input_tokens": 1000, "output_tokens": 100},
+        "tool_usage": used,
+        "tools": tools,
+    }
+    response = responses.decode_response(data, "openai")
+
+    assert (response.usage.input_tokens, response.usage.output_tokens) == tokens
+    found = price_of(response, OpenAIResponsesChatModel(api_key="k"))
+    assert found == (None if amount is None else Decimal(amount))
+
+
+@pytest.mark.parametrize(
+    ("values", "native", "when", "model", "share"),
+    [
+        ({"service_tier": "priority"}, {}, "service_tier", "openai:gpt-4.1-mini", "1.75"),
+        ({"processing": "batch"}, {}, "processing", "openai:gpt-4.1-mini", "0.5"),
+        ({}, {"serviceTier": "priority"}, "service_tier", "google:gemini-3.8-flash-tts", "1.8"),
+        ({}, {"speed": "fast"}, "speed", "anthropic:claude-opus-4-8", "2"),
+    ],
+)
+def test_tiers(
+    values: dict[str, str], native: dict[str, str], when: str, model: str, share: str
+) -> None:
+    """The service tier, the speed and the processing change the price."""
+    provider, _, name = model.partition(":")
+    snapshot = pytest.importorskip("genai_prices.data_snapshot").get_snapshot()
+    _, found = snapshot.find_provider_model(name, None, provider, None)
+    if not any(when in variant.when for variant in found.price_variants):
+        pytest.skip("an older release of the package has no such price")
+
+    def price(values: dict[str, str], native: dict[str, str]) -> Decimal:
+        usage = Usage(1000, 100, native=native)
+        metadata = ChatResponseMetadata(model=name, usage=usage, values=values)
+        amount = price_of(ChatResponse(metadata=metadata), Priced(model=name, provider=provider))
+        assert amount is not None
+        return amount
+
+    assert price(values, native) == Decimal(share) * price({}, {})
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
+def test_cost_of_a_batch(name: str) -> None:
+    """Answers of a provider's batch API cost half."""
+    bodies: dict[str, dict[str, Any]] = {
+        "openai": {**completion("ok"), "usage": {"prompt_tokens": 1000, "completion_tokens": 0}},
+        "anthropic": message("ok", usage={"input_tokens": 1000, "output_tokens": 0}),
+        "gemini": gemini_answer("", promptTokenCount=1000),
+    }
+    with BatchServer(lambda _request: (200, {**bodies[name], "model": ""})) as server:
+        models: dict[str, ChatModel] = {
+            "openai": OpenAIChatModel(
+                "gpt-4.1-mini", api_key="k", base_url=f"{server.url}/v1", dialect=OPENAI
+            ),
+            "anthropic": AnthropicChatModel("claude-sonnet-4-5", api_key="k", base_url=server.url),
+            "gemini": GeminiChatModel(api_key="k", base_url=f"{server.url}/v1beta"),
+        }
+        client = ChatClient.create(models[name])
+        batch = client.batch(["?"], use_batch_api=True, collect_seconds=0.02, poll_seconds=0.01)
+        [result] = batch
+
+    expected = {"openai": "0.0002", "anthropic": "0.0015", "gemini": "0.00015"}
+    assert result.usage.cost == Cost(Decimal(expected[name]))
+
+
+def test_fields_that_the_package_does_not_know() -> None:
+    """The numbers of a compatible server are those that the library has read."""
+    usage = {"prompt_tokens": 1000, "completion_tokens": 0, "num_cached_tokens": 1000}
+    data = {**completion("ok"), "model": "gpt-4.1-mini", "usage": usage}
+    model = OpenAIChatModel("gpt-4.1-mini", api_key="k")
+
+    assert price_of(chat.decode_response(data, OPENAI), model) == Decimal("0.0001")
 
 
 def test_numbers_that_make_no_sense() -> None:
     """A usage with more cached tokens than all has no cost, and the response is kept."""
     usage = Usage(10, 5, cache_read_tokens=1000)
     response = ChatResponse(metadata=ChatResponseMetadata(usage=usage))
-    model = Priced()
 
-    assert prices.with_cost(response, model, model.options).usage.cost is None
+    assert price_of(response, Priced()) is None
 
 
 def test_budget_with_prices(ask: Ask) -> None:

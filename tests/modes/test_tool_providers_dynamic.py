@@ -16,6 +16,7 @@ from chatclient import (
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.tool_loop.steering import Steering
+from chatclient.chat.turn import TURN
 from chatclient.errors import DuplicateToolError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
@@ -159,7 +160,7 @@ def test_context_of_the_loop_is_hidden_inside(ask: Ask, given: str) -> None:
         result = ask(client.resume(turn, "approve").tools(*tools).advisors(*advisors))
 
     assert result.text == "done"
-    assert seen == [set(), set()]
+    assert seen == [{TURN}, {TURN}]
 
 
 @pytest.mark.feature(
@@ -298,7 +299,7 @@ def test_a_resumed_turn_asks_again(ask: Ask) -> None:
         return model, builder.tool_calling_manager(manager).build()
 
     _, first = client([call("log_in"), call("transfer")])
-    turn = ask(first.prompt("x")).waiting
+    turn = ask(first.prompt("x")).response.context["pending_turn"]
     model, second = client("done")
     result = ask(second.resume(turn.to_json(), "approve"))
 

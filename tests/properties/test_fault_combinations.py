@@ -124,8 +124,7 @@ class Approved(Turn):
         builder = builder.tool_calling_manager(ToolCallingManager(interceptors=[approval]))
         self.client = builder.default_advisors(*self.advisors()).build()
         waiting = self.client.prompt("now").conversation("c").call().chat_client_response()
-        assert waiting.turn.pending is not None
-        self.pending = waiting.turn.pending
+        self.pending = waiting.context["pending_turn"]
 
     @tool(compensation="repay")
     async def pay(self, amount: int) -> str:

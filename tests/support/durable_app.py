@@ -56,12 +56,7 @@ def look(item: str) -> str:
     return f"{item} costs 10"
 
 
-def release() -> None:
-    """Undo a reservation."""
-    reach("release")
-
-
-@tool(effect="idempotent", compensation=release)
+@tool(effect="idempotent")
 def reserve(item: str) -> str:
     """Reserve something."""
     reach("reserve")

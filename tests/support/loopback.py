@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -21,8 +22,7 @@ class LoopbackServer:
     """Answers GET and POST requests until it is closed; bodies are JSON, or if *raw* bytes."""
 
     def __init__(self, answer: Answer, *, raw: bool = False) -> None:
-        self.closing = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _handler(answer, self.closing, raw=raw))
+        self._server = _Server(("127.0.0.1", 0), _handler(answer, raw=raw))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
@@ -31,7 +31,6 @@ class LoopbackServer:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
-        self.closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -51,9 +50,7 @@ class _Server(ThreadingHTTPServer):
         """Ignore clients that disconnect early."""
 
 
-def _handler(
-    answer: Answer, closing: threading.Event, *, raw: bool
-) -> Callable[..., BaseHTTPRequestHandler]:
+def _handler(answer: Answer, *, raw: bool) -> Callable[..., BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
@@ -74,7 +71,7 @@ def _handler(
             for chunk in chunks:
                 self.wfile.write(chunk)
                 self.wfile.flush()
-                closing.wait(reply.delay)
+                time.sleep(reply.delay)
             self.close_connection = reply.truncate
 
         def do_GET(self) -> None:

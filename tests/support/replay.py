@@ -180,9 +180,24 @@ def expected(exchange: Exchange) -> dict[str, Any]:
     """Return the expected response: see `tools/expect.py` of the recordings.
 
     Keys: `text`, `reasoning`, `tool_calls`, `finish` (native), `usage`, `error`, `refusal` and
-    `wire_format`; or only `http_status` and `error` for a refusal.
+    `wire_format`; or only `http_status` and `error` for a refusal. The recordings' own usage does
+    not include compactions and advisors of Anthropic.
     """
-    return _all_expected()[exchange.id]
+    outcome = _all_expected()[exchange.id]
+    found = _ITERATIONS.findall(exchange.body) if outcome.get("usage") else []
+    others = [
+        iteration
+        for iteration in (json.loads(found[-1]) if found else ())
+        if iteration["type"] in ("compaction", "advisor_message")
+    ]
+    usage = dict(outcome.get("usage") or {})
+    for iteration in others:
+        usage["input"] += iteration["input_tokens"]
+        usage["output"] += iteration["output_tokens"]
+    return {**outcome, "usage": usage} if others else outcome
+
+
+_ITERATIONS = re.compile(rb'"iterations": ?(\[[^]]*\])')
 
 
 def by_api(found: Iterable[Exchange]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -127,17 +127,36 @@ def call_metadata(block: Block) -> Mapping[str, Any]:
 
 def decode_usage(usage: Mapping[str, Any]) -> Usage:
     """Return the usage; the API's `input_tokens` do not include cached tokens."""
-    read = int_field(usage.get("cache_read_input_tokens"))
-    written = int_field(usage.get("cache_creation_input_tokens"))
+    requests = [usage, *_other_requests(usage.get("iterations") or ())]
+
+    def total(name: str) -> int | None:
+        numbers = [number for each in requests if (number := int_field(each.get(name))) is not None]
+        return sum(numbers) if numbers else None
+
+    read, written = total("cache_read_input_tokens"), total("cache_creation_input_tokens")
     details = usage.get("output_tokens_details") or {}
+    listed = {"requests": requests} if len(requests) > 1 else {}
     return Usage(
-        (int_field(usage.get("input_tokens")) or 0) + (read or 0) + (written or 0),
-        int_field(usage.get("output_tokens")) or 0,
+        (total("input_tokens") or 0) + (read or 0) + (written or 0),
+        total("output_tokens") or 0,
         read,
         written,
         int_field(details.get("thinking_tokens")),
-        frozen(usage),
+        frozen({**usage, **listed}),
     )
+
+
+def _other_requests(iterations: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the usage of those *iterations* that the fields beside them do not include.
+
+    These are compactions, advisors, and models whose answer was replaced by that of a fallback: one
+    that has written nothing is not billed.
+    """
+    served = [each.get("model") for each in iterations if each.get("type") == "fallback_message"]
+    for each in iterations:
+        declined = served and each.get("model") not in (None, *served) and each.get("output_tokens")
+        if each.get("type") in ("compaction", "advisor_message") or declined:
+            yield each
 
 
 def rate_limit(headers: Headers) -> RateLimit | None:

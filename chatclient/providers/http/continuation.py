@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from chatclient._internal.frozen import EMPTY
+from chatclient._internal.frozen import EMPTY, FrozenDict
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
@@ -46,42 +46,49 @@ class Continuation:
             joined = MessageAggregator()
             joined.add(answer)
             joined.add(continuation)
-            answer = joined.response().with_usage(answer.usage + continuation.usage)
+            answer = joined.response().with_usage(_total(answer.usage, continuation.usage))
         return answer
 
     async def stream(
         self, stream: Callable[[Prompt], AsyncGenerator[Chunk, None]], prompt: Prompt, limit: int
     ) -> AsyncGenerator[Chunk, None]:
         """Yield the chunks of the complete answer, with at most *limit* more requests."""
-        answer, earlier_usage, is_last = MessageAggregator(), NO_USAGE, False
+        answer, earlier, is_last = MessageAggregator(), NO_USAGE, False
         following: Prompt | None = prompt
         for left in range(limit, -1, -1):
             if following is None:
                 return
+            usage = NO_USAGE  # of this request
             async with aclosing(stream(following)) as chunks:
                 async for chunk in chunks:
                     if isinstance(chunk, str):
                         answer.add_text(chunk)
                         yield chunk
                         continue
-                    is_last = is_last or self._is_last(chunk)
-                    counted = _with_total_usage(chunk, earlier_usage, is_last=is_last)
+                    is_last = is_last or self._is_last(chunk, is_final=not left)
+                    usage, counted = chunk.usage or usage, chunk
+                    if chunk.usage:
+                        total = _total(earlier, usage)
+                        # Consumers join native values, and those so far are not of the answer.
+                        counted = chunk.with_usage(
+                            total if is_last else replace(total, native=EMPTY)
+                        )
                     answer.add(counted)
                     yield counted
+            earlier = _total(earlier, usage)
             if left:
-                so_far = answer.response()
-                following, earlier_usage = self.next_prompt(prompt, so_far), so_far.usage
+                following = self.next_prompt(prompt, answer.response())
 
-    def _is_last(self, chunk: ChatResponse) -> bool:
+    def _is_last(self, chunk: ChatResponse, *, is_final: bool) -> bool:
         native = chunk.result.native_finish_reason if chunk.result else None
-        return native not in (None, self.unfinished)
+        return native is not None and (is_final or native != self.unfinished)
 
 
-def _with_total_usage(chunk: ChatResponse, earlier: Usage, *, is_last: bool) -> ChatResponse:
-    """Return *chunk* with the usage of *earlier* responses added to its own."""
-    if not chunk.usage:
-        return chunk
-    total = earlier + chunk.usage
-    if not is_last:  # native figures count one request only
-        total = replace(total, native=EMPTY)
-    return replace(chunk, metadata=replace(chunk.metadata, usage=total))
+def _total(earlier: Usage, usage: Usage) -> Usage:
+    """Return the usage of an answer; its native values list those of each request."""
+    if not earlier:
+        return usage
+    requests = [
+        each for one in (earlier, usage) for each in one.native.get("requests", [one.native])
+    ]
+    return replace(earlier + usage, native=FrozenDict({"requests": requests}))

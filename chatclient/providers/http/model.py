@@ -2,11 +2,13 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
 from chatclient._internal.closeable import Closeable
-from chatclient._internal.frozen import EMPTY
-from chatclient.chat.batch_api import BatchApi, SendItem
+from chatclient._internal.frozen import EMPTY, FrozenDict
+from chatclient.chat.batch_api import PROCESSING, BatchApi, SendItem
+from chatclient.chat.response import ChatResponse
 from chatclient.providers.http.auth import Headers
 from chatclient.providers.http.client import HttpAnswer, HttpClient
 from chatclient.providers.http.errors import parse_json
@@ -70,7 +72,15 @@ class BatchHttpClient:
         headers: Headers = EMPTY,
     ) -> T:
         """Return the decoded response of an item with *body*."""
-        return decode(HttpAnswer(EMPTY, await self._send(path, body, headers, runtime)))
+        return _marked(decode(HttpAnswer(EMPTY, await self._send(path, body, headers, runtime))))
+
+
+def _marked(answer: Any) -> Any:
+    """Return *answer* with the note that it is from a batch, if it is a response."""
+    if not isinstance(answer, ChatResponse):
+        return answer
+    values = FrozenDict({**answer.metadata.values, PROCESSING: "batch"})
+    return replace(answer, metadata=replace(answer.metadata, values=values))
 
 
 def batched_model(model: M, api: BatchApi, send: SendItem) -> tuple[M, BatchApi]:

@@ -130,28 +130,42 @@ def metadata_of(data: Item, headers: Headers) -> ChatResponseMetadata:
     return ChatResponseMetadata(
         id=data.get("id") or "",
         model=data.get("model") or "",
-        usage=_usage(data.get("usage") or {}),
+        usage=_usage(data),
         rate_limit=rate_limit(headers),
         request_id=request_id(headers),
         values=other_fields(data, ("id", "model", "usage", "output", "object")),
     )
 
 
-def _usage(usage: Item) -> Usage:
+def _usage(data: Item) -> Usage:
+    """Return the usage of a response, with that of the model that drew its images."""
+    usage: Item = data.get("usage") or {}
     if not usage:
         return NO_USAGE
+    of_tools = data.get("tool_usage") or {}
+    if (of_tools.get("web_search") or {}).get("num_requests"):
+        usage = {**usage, "tool_usage": of_tools}
+    images = of_tools.get("image_gen") or {}
+    seen = int_field(images.get("input_tokens")) or 0
+    drawn = int_field(images.get("output_tokens")) or 0
+    native = usage
+    if seen or drawn:
+        tools = (tool for tool in data.get("tools") or () if tool.get("type") == _DRAWING)
+        model = next(tools, EMPTY).get("model") or _DRAWING
+        native = {"requests": [usage, {**images, "model": model}]}
     of_input = usage.get("input_tokens_details") or {}
     of_output = usage.get("output_tokens_details") or {}
     return Usage(
-        int_field(usage.get("input_tokens")) or 0,
-        int_field(usage.get("output_tokens")) or 0,
+        (int_field(usage.get("input_tokens")) or 0) + seen,
+        (int_field(usage.get("output_tokens")) or 0) + drawn,
         int_field(of_input.get("cached_tokens")),
         int_field(of_input.get("cache_write_tokens")),
         int_field(of_output.get("reasoning_tokens")),
-        FrozenDict(usage),
+        FrozenDict(native),
     )
 
 
+_DRAWING = "image_generation"
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 """The field with the arguments, by type of tool call."""
 

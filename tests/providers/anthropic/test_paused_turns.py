@@ -1,6 +1,7 @@
 """Turns with server tools of Anthropic: pauses and containers."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,11 +90,14 @@ def test_paused_turn_is_continued(ask: Ask, serve: Serve) -> None:
 
 
 def test_usage_of_a_paused_turn(ask: Ask, serve: Serve) -> None:
-    """Usage sums all parts; native usage is kept only for single requests."""
+    """Usage sums all parts; native usage lists them."""
     server = serve(paused("One. "), paused("Two. "), "Three.")
     response = ask(search_client(server).prompt("?")).response.chat_response
 
-    assert response.usage == Usage(3 * 1110, 15, 300, 3000)
+    requests = response.usage.native["requests"]
+
+    assert replace(response.usage, native={}, cost=None) == Usage(3 * 1110, 15, 300, 3000)
+    assert [each["cache_read_input_tokens"] for each in requests] == [100, 100, 100]
 
 
 def test_native_usage_without_a_pause(ask: Ask, serve: Serve) -> None:
