@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         ChatClientRequest as ChatClientRequest,
         ChatClientResponse as ChatClientResponse,
         Next as Next,
-        turn_of as turn_of,
     )
     from chatclient.chain.decision_call import (
         ask_decision as ask_decision,
@@ -124,6 +123,9 @@ if TYPE_CHECKING:
         usage_from_dict as usage_from_dict,
         usage_to_dict as usage_to_dict,
     )
+    from chatclient.chat.stored_values import (
+        register_stored_type as register_stored_type,
+    )
     from chatclient.chat.template import (
         PlaceholderRenderer as PlaceholderRenderer,
         PromptTemplate as PromptTemplate,
@@ -138,6 +140,7 @@ if TYPE_CHECKING:
     )
     from chatclient.chat.turn import (
         TURN_KEY as TURN_KEY,
+        Outcome as Outcome,
         Turn as Turn,
     )
     from chatclient.client.batch import (

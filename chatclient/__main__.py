@@ -21,6 +21,7 @@ from chatclient._internal.text import on_one_line, printable, printable_line
 from chatclient._internal.version import __version__
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chat.events import ReasoningDelta, TextDelta, ToolCallFinished
+from chatclient.chat.resumption import Decision
 from chatclient.client.client import ChatClient
 from chatclient.client.stream_response import StreamResponse
 from chatclient.errors import ChatClientError, UsageError
@@ -28,7 +29,7 @@ from chatclient.memory.chat_memory import MessageWindowChatMemory
 from chatclient.observability.operations import ModelCall
 from chatclient.observability.trail import Trail
 from chatclient.runtime.observation import Operation
-from chatclient.tools.execution.approval import Decision, ToolApproval
+from chatclient.tools.execution.approval import ToolApproval
 from chatclient.tools.execution.interceptors import ToolInvocation
 from chatclient.tools.execution.manager import ToolCallingManager
 
@@ -107,7 +108,13 @@ class Chat:
             return 1
         if self._trace:
             self._write_trace(stream.trail())
-        return 0
+        pending = stream.pending_turn()
+        if pending is None:
+            return 0
+        calls = ", ".join(f"{call.name}({call.arguments})" for call in pending.to_decide().values())
+        what = f"a decision is needed about {printable_line(calls)}"
+        self._write(f"(no answer yet: {what}; `chatclient web` asks for it)\n")
+        return 1
 
     def _show(self, stream: StreamResponse) -> None:
         at_line_start = after_tool = True

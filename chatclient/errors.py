@@ -444,7 +444,16 @@ class DurableTurnError(ChatClientError):
 
 
 class TurnCancelledError(DurableTurnError):
-    """The durable turn was cancelled."""
+    """The durable turn was cancelled; nothing of it runs any more, and its calls were undone.
+
+    Attributes:
+        interrupted: The names of tools that write and that a crash interrupted before: it is
+            unknown whether they took effect, so they were not undone.
+    """
+
+    def __init__(self, message: str, *, turn_id: str, interrupted: Iterable[str] = ()) -> None:
+        super().__init__(message, turn_id=turn_id)
+        self.interrupted = tuple(interrupted)
 
 
 class TurnVersionError(DurableTurnError):
@@ -472,7 +481,7 @@ class ConversationBusyError(DurableTurnError):
     """The last turn of the conversation has not ended; nothing was started.
 
     Attributes:
-        state: Its state, a `TurnState`: `queued`, `running` or `waiting`.
+        state: Its state, a `TurnState`: `queued`, `running`, `waiting` or `cancelling`.
     """
 
     def __init__(self, message: str, *, turn_id: str, state: str) -> None:

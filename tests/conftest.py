@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from chatclient import ChatModel
 from tests.support.ask import Ask
+from tests.support.clock import Clock
 from tests.support.servers import ChatServer
 
 # Failures of this project's own tests show the frames of the library.
@@ -23,6 +24,19 @@ settings.load_profile("same")
 # Collecting tests makes millions of objects that live until the end. Garbage collection would look
 # at all of them each time, which takes a second in some hundred tests, so they are set aside.
 gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start a process as exhaustive, except the first of each kind."""
+    kinds: set[str] = set()
+    for item in items:
+        mark = item.get_closest_marker("process")
+        if mark is not None and item.get_closest_marker("exhaustive") is None:
+            [kind] = mark.args
+            if kind in kinds:
+                item.add_marker("exhaustive")
+            kinds.add(kind)
 
 
 def pytest_collection_finish() -> None:
@@ -48,6 +62,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(params=["call", "acall", "stream", "astream"])
 def ask(request: pytest.FixtureRequest) -> Ask:
     return Ask(request.param)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     "chatclient": {
         "chatclient.chain.chain": (
             "DOCUMENTS HIGHEST_PRECEDENCE LOWEST_PRECEDENCE MEMORY_ORDER TOOL_CALLING_ORDER "
-            "Advisor AdvisorAttributes ChatClientRequest ChatClientResponse Next turn_of"
+            "Advisor AdvisorAttributes ChatClientRequest ChatClientResponse Next"
         ),
         "chatclient.chain.model_call": "ask_model",
         "chatclient.chat.aggregator": "MessageAggregator",
@@ -45,11 +45,12 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "message_from_dict message_to_dict response_from_dict response_to_dict "
             "usage_from_dict usage_to_dict"
         ),
+        "chatclient.chat.stored_values": "register_stored_type",
         "chatclient.chat.template": (
             "PlaceholderRenderer PromptTemplate TemplateRenderer no_rendering"
         ),
         "chatclient.chat.tool": "CONVERSATION_ID USER_ID ToolContext ToolProgress",
-        "chatclient.chat.turn": "TURN_KEY Turn",
+        "chatclient.chat.turn": "TURN_KEY Outcome Turn",
         "chatclient.client.batch": "Batch BatchProgress BatchResult BatchSettings",
         "chatclient.client.call_response": "AsyncCallResponse CallResponse",
         "chatclient.client.builder": "ChatClientBuilder",
@@ -73,6 +74,9 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.function.parameters": "ToolParam",
     },
     "chatclient.advisors": {
+        "chatclient.chain.params": (
+            "CACHE_RESPONSES EVENT_FILTER FILTER_EXPRESSION TOOL_SEARCH_ROLES"
+        ),
         "chatclient.advisors.budget": "Budget Period Price SPENT Spent",
         "chatclient.advisors.usage_store": (
             "InMemoryUsageStore SharedUsageStore UsageKey UsageStore"
@@ -100,16 +104,15 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "MEMORY_TEMPLATE MessageChatMemoryAdvisor PromptChatMemoryAdvisor"
         ),
         "chatclient.advisors.memory.recall_tools": "RecallTools",
-        "chatclient.advisors.memory.session": "EVENT_FILTER SessionMemoryAdvisor",
+        "chatclient.advisors.memory.session": "SessionMemoryAdvisor",
         "chatclient.advisors.memory.session_log": "TURN_MESSAGE SessionLogAdvisor",
         "chatclient.advisors.memory.vector_store": "VectorStoreChatMemoryAdvisor",
         "chatclient.advisors.rate_limit": "RATE_LIMIT_ORDER RateLimitAdvisor",
         "chatclient.advisors.response_cache": (
-            "CACHE_RESPONSES CACHING_ORDER REFRESH InMemoryResponseStore ResponseCacheAdvisor "
-            "ResponseStore"
+            "CACHING_ORDER REFRESH InMemoryResponseStore ResponseCacheAdvisor ResponseStore"
         ),
         "chatclient.advisors.retrieval.advisor": "RetrievalAugmentationAdvisor",
-        "chatclient.advisors.retrieval.question_answer": "FILTER_EXPRESSION QuestionAnswerAdvisor",
+        "chatclient.advisors.retrieval.question_answer": "QuestionAnswerAdvisor",
         "chatclient.advisors.retrieval.re_reading": (
             "RE_READING_ORDER RE_READING_TEMPLATE ReReadingAdvisor"
         ),
@@ -119,7 +122,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
         "chatclient.advisors.tool_loop.advisor": "ToolCallingAdvisor",
         "chatclient.advisors.tool_loop.steering": "Steering",
-        "chatclient.advisors.tool_search.advisor": "TOOL_SEARCH_ROLES ToolSearchToolCallingAdvisor",
+        "chatclient.advisors.tool_search.advisor": "ToolSearchToolCallingAdvisor",
     },
     "chatclient.tools": {
         "chatclient.chat.tool": (
@@ -130,7 +133,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.augmentation": (
             "AugmentedArguments AugmentedToolCallback AugmentedToolProvider Consumer augment"
         ),
-        "chatclient.tools.execution.approval": "Decision Decisions ToolApproval",
+        "chatclient.chat.resumption": "Decision Decisions",
+        "chatclient.tools.execution.approval": "ToolApproval",
         "chatclient.tools.execution.failure": (
             "ExceptionText FailureKind Reaction ToolExecutionExceptionProcessor ToolFailure "
             "ToolFailurePolicy"
@@ -160,7 +164,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "McpUserAnswer ToolContextToMeta tool_context_meta"
         ),
         "chatclient.tools.mcp.tool_server": "McpToolServer ToolContextFromMeta",
-        "chatclient.tools.pending_turn": "ApprovalRequired PendingTurn",
+        "chatclient.chat.pending_turn": "ApprovalRequired PendingTurn",
         "chatclient.tools.resolvers": (
             "DelegatingToolCallbackResolver StaticToolCallbackResolver ToolRegistry"
         ),
@@ -179,7 +183,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.tools.search.vector": "VectorToolIndex",
         "chatclient.tools.skills": "ACTIVATE_SKILL READ_SKILL_RESOURCE Skill Skills",
         "chatclient.tools.sources": "tool_callbacks",
-        "chatclient.tools.tool_execution": "ToolExecution",
+        "chatclient.chat.tool_execution": "ToolExecution",
     },
     "chatclient.providers": {
         "chatclient.chat.batch_api": "BatchAnswers BatchApi BatchItem SendItem",
@@ -225,6 +229,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.providers.vertex": "vertex_model",
     },
     "chatclient.memory": {
+        "chatclient.chat.messages": "ENDED_EARLY",
         "chatclient.memory.chat_memory": (
             "ChatMemory MessageWindowChatMemory TokenWindowChatMemory WindowChatMemory"
         ),
@@ -260,9 +265,10 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.retrieval.ingestion.conversion_cache": "ConversionCache",
         "chatclient.retrieval.ingestion.formats": "FormatSplitter",
         "chatclient.retrieval.ingestion.index": "DocumentIndex Splitter",
+        "chatclient.retrieval.ingestion.limits": "ReadLimits",
         "chatclient.retrieval.ingestion.markdown": "MarkdownSplitter",
         "chatclient.retrieval.ingestion.reading": (
-            "DocumentReadError OnReadError ReadLimits aread_documents read_documents"
+            "DocumentReadError OnReadError aread_documents read_documents"
         ),
         "chatclient.retrieval.ingestion.record": (
             "InMemoryIndexRecord IndexConflictError IndexEntry IndexRecord IndexRecordError "
@@ -283,7 +289,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
             "CompressionQueryTransformer MultiQueryExpander RewriteQueryTransformer "
             "TranslationQueryTransformer"
         ),
-        "chatclient.retrieval.vector_store.filters": "Filter predicate",
+        "chatclient.retrieval.vector_store.filters": "Filter equal_to predicate",
         "chatclient.retrieval.vector_store.hybrid": "HybridVectorStore",
         "chatclient.retrieval.vector_store.in_memory": "InMemoryVectorStore",
         "chatclient.retrieval.vector_store.langchain": "LangChainVectorStore",
@@ -296,15 +302,14 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "chatclient.structured": {
+        "chatclient.chain.params": "NATIVE_STRUCTURED_OUTPUT",
         "chatclient.chat.thinking_tags": "without_thoughts",
         "chatclient.structured.answer_cleaning": "NOTHING Cleaner cleaned without_fence",
         "chatclient.structured.converters": (
             "JsonSchemaOutputConverter ListOutputConverter MapOutputConverter "
             "StructuredOutputConverter TextOutputConverter"
         ),
-        "chatclient.structured.output": (
-            "NATIVE_STRUCTURED_OUTPUT Native ResponseEntity StructuredOutput"
-        ),
+        "chatclient.structured.output": ("Native ResponseEntity StructuredOutput"),
         "chatclient.structured.type_converter": "TypeOutputConverter",
     },
     "chatclient.durable": {
@@ -317,10 +322,10 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "chatclient.durable.map": "MapResult TurnMap",
         "chatclient.durable.prefect_turn": "PrefectTurn",
         "chatclient.durable.queues": "Rate TurnQueue",
-        "chatclient.durable.recorded_errors": "error_from_dict error_to_dict",
-        "chatclient.durable.recorded_model": "TurnRetries",
+        "chatclient.chat.serialization": "error_from_dict error_to_dict",
         "chatclient.durable.recording": (
-            "ExecutionLostError OnInterrupted Publisher Recording StepRecorder"
+            "ExecutionLostError KnowsSteps OnInterrupted Publisher Recording StepRecorder "
+            "TurnRetries"
         ),
         "chatclient.durable.registry": "durable",
         "chatclient.durable.requests": "recorded request_from_dict request_to_dict",

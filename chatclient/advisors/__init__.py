@@ -56,7 +56,6 @@ if TYPE_CHECKING:
         RecallTools as RecallTools,
     )
     from chatclient.advisors.memory.session import (
-        EVENT_FILTER as EVENT_FILTER,
         SessionMemoryAdvisor as SessionMemoryAdvisor,
     )
     from chatclient.advisors.memory.session_log import (
@@ -71,7 +70,6 @@ if TYPE_CHECKING:
         RateLimitAdvisor as RateLimitAdvisor,
     )
     from chatclient.advisors.response_cache import (
-        CACHE_RESPONSES as CACHE_RESPONSES,
         CACHING_ORDER as CACHING_ORDER,
         REFRESH as REFRESH,
         InMemoryResponseStore as InMemoryResponseStore,
@@ -82,7 +80,6 @@ if TYPE_CHECKING:
         RetrievalAugmentationAdvisor as RetrievalAugmentationAdvisor,
     )
     from chatclient.advisors.retrieval.question_answer import (
-        FILTER_EXPRESSION as FILTER_EXPRESSION,
         QuestionAnswerAdvisor as QuestionAnswerAdvisor,
     )
     from chatclient.advisors.retrieval.re_reading import (
@@ -105,7 +102,6 @@ if TYPE_CHECKING:
         Steering as Steering,
     )
     from chatclient.advisors.tool_search.advisor import (
-        TOOL_SEARCH_ROLES as TOOL_SEARCH_ROLES,
         ToolSearchToolCallingAdvisor as ToolSearchToolCallingAdvisor,
     )
     from chatclient.advisors.usage_store import (
@@ -113,6 +109,12 @@ if TYPE_CHECKING:
         SharedUsageStore as SharedUsageStore,
         UsageKey as UsageKey,
         UsageStore as UsageStore,
+    )
+    from chatclient.chain.params import (
+        CACHE_RESPONSES as CACHE_RESPONSES,
+        EVENT_FILTER as EVENT_FILTER,
+        FILTER_EXPRESSION as FILTER_EXPRESSION,
+        TOOL_SEARCH_ROLES as TOOL_SEARCH_ROLES,
     )
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

@@ -22,7 +22,6 @@ from chatclient.chain.chain import (
     ChatClientRequest,
     ChatClientResponse,
     Next,
-    turn_of,
 )
 from chatclient.chain.model_call import (
     NOTHING_KNOWN,
@@ -31,11 +30,13 @@ from chatclient.chain.model_call import (
     current_ledger,
     record_usage,
 )
+from chatclient.chain.params import ANY
 from chatclient.chain.prices import prices_installed, unpriced_models
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
 from chatclient.chat.serialization import usage_from_dict, usage_to_dict
 from chatclient.chat.turn import Turn
 from chatclient.errors import BudgetExceededError, UnknownPriceError, UsageError
+from chatclient.observability.decision_call import DecisionCall
 from chatclient.observability.operations import ModelCall
 from chatclient.runtime.runtime import Runtime
 
@@ -144,8 +145,8 @@ class Budget:
     With a *period*, it is a quota: it limits all turns of the same *key* in each period together.
 
     Every model call of the turn counts: those of its rounds, of agents that it calls as tools, and
-    those that advisors and memories make with `ask_model`. Before each call, the budget checks
-    whether a limit has been reached; if so, nothing is sent, and the turn ends with a
+    those that advisors and memories make with `ask_model` and `ask_decision`. Before each call, the
+    budget checks whether a limit has been reached; if so, nothing is sent, and the turn ends with a
     `BudgetExceededError`. A call counts from when it is sent, and its usage from when it ends: of
     one that fails or is cancelled, what the provider has reported until then. A response that has
     arrived is never discarded, even if it was more expensive than expected. A turn that waited for
@@ -210,6 +211,7 @@ class Budget:
             msg = f"the limits of a budget must be positive, but these are {self.limits}"
             raise UsageError(msg)
         self.price = price
+        self.params = () if key is None else (ANY,)
         self.quota: Quota | None = None
         if period is not None:
             self.quota = Quota(period, checked_key(key), _store_or_new(store))
@@ -230,11 +232,11 @@ class Budget:
         Raises:
             BudgetExceededError: A limit was reached before the last model call.
         """
-        turn = turn_of(request)
+        turn = request.turn
         user = "" if self.quota is None else key_of(self.quota.key, request)
         ledger = _Ledger(self, current_ledger(), turn, user)
         key = ledger.note_key
-        if (note := load_note(key, request)) is not None:
+        if (note := load_note(key, turn)) is not None:
             ledger.spent = _spent_in(note)
         try:
             with record_usage(ledger):
@@ -252,7 +254,7 @@ class Budget:
             return {SPENT: ledger.spent}
 
         turn.finish_at_end(self, finish)  # memories may call models when they store the turn
-        response = save_note(key, spent_so_far, request, response) or response
+        save_note(key, spent_so_far, turn)
         return response.mutate(context={SPENT: spent})
 
 
@@ -323,7 +325,7 @@ class _Ledger:
         """End the limits, and release the turn: a context variable may reference the ledger."""
         self.closed, self.turn = True, None
 
-    async def enter(self, call: ModelCall, runtime: Runtime) -> UsageEntry:
+    async def enter(self, call: ModelCall | DecisionCall, runtime: Runtime) -> UsageEntry:
         """Count *call* here and in the ledgers further out.
 
         Raises:
@@ -346,10 +348,14 @@ class _Ledger:
             raise
         return entry
 
-    def _check_price(self, call: ModelCall) -> None:
-        if self.budget.price is None and (
-            unknown := unpriced_models(call.model, call.prompt.options)
-        ):
+    def _check_price(self, call: ModelCall | DecisionCall) -> None:
+        if self.budget.price is not None:
+            return
+        if isinstance(call, DecisionCall):
+            unknown = [call.model.name]
+        else:
+            unknown = unpriced_models(call.model, call.prompt.options)
+        if unknown:
             msg = (
                 f"the price of {', '.join(unknown)} is not known, which a limit of cost needs;"
                 " nothing was sent. Give the budget a function: Budget(cost=..., price=...)"

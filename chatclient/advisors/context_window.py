@@ -1,6 +1,6 @@
 """`ContextWindowAdvisor`: trims or refuses prompts that exceed the model's context window."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
 from chatclient._internal.checks import check_callable, check_choice, check_number
@@ -46,6 +46,7 @@ class ContextWindowAdvisor:
     """
 
     name = "ContextWindowAdvisor"
+    params: Collection[str] = ()
 
     def __init__(
         self,

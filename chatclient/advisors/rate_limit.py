@@ -11,6 +11,7 @@ from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.sliding_window import RateLimits, SharedWindow, SlidingWindow
 from chatclient.advisors.usage_store import Counters, UsageKey, UsageStore, checked_key, key_of
 from chatclient.chain.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
+from chatclient.chain.params import ANY
 from chatclient.chat.prompt import Prompt
 from chatclient.errors import UsageError
 from chatclient.memory.window import estimated_tokens
@@ -83,6 +84,7 @@ class RateLimitAdvisor:
             seconds("max_wait", max_wait) if waits else 0.0,
         )
         self._key = checked_key(key)
+        self.params = () if key is None else (ANY,)
         self._counters = None if store is None else Counters(store)
         self._clock = clock or (time.monotonic if store is None else time.time)
         self._windows: OrderedDict[str, SlidingWindow] = OrderedDict()

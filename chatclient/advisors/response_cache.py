@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -21,26 +21,23 @@ from chatclient.chain.chain import (
     ChatClientResponse,
     Next,
 )
+from chatclient.chain.params import CACHE_RESPONSES
 from chatclient.chat.events import RoundEnded, events_of
 from chatclient.chat.message_merging import has_content
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions, OptionsCache
 from chatclient.chat.prompt import Prompt
+from chatclient.chat.recorder import TurnStep
 from chatclient.chat.response import NO_USAGE, ChatResponse
-from chatclient.chat.serialization import message_to_dict
+from chatclient.chat.serialization import message_to_dict, response_from_dict, response_to_dict
 from chatclient.chat.server_tool import ServerTool
+from chatclient.chat.stored_values import from_stored, to_stored
 from chatclient.chat.tool import FAILURE, STEP
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
 
 CACHING_ORDER = LOWEST_PRECEDENCE - 600
 """The default order of response caches: next to the model, outside of rate limits."""
-
-CACHE_RESPONSES = "cache_responses"
-"""The advisor param that disables response caches for a request if it is False.
-
-An advisor that requests another answer sets it to `REFRESH` in the request's context.
-"""
 
 REFRESH = "refresh"
 """The value of `CACHE_RESPONSES` that calls the model in any case, and replaces the cached
@@ -141,6 +138,7 @@ class ResponseCacheAdvisor:
     """
 
     name = "ResponseCacheAdvisor"
+    params: Collection[str] = (CACHE_RESPONSES,)
 
     def __init__(self, store: ResponseStore | None = None, *, order: int = CACHING_ORDER) -> None:
         if store is not None:
@@ -167,7 +165,7 @@ class ResponseCacheAdvisor:
         prompt = request.prompt
         key = _key_of(prompt, self._options.get(prompt.options), model)
         runtime = request.runtime
-        cached = None if mode == REFRESH else await self._load(key, runtime)
+        cached = None if mode == REFRESH else await self._found(key, request)
         if cached is None:
             response = await call_next(request)
             if _is_complete(response.chat_response):
@@ -181,6 +179,28 @@ class ResponseCacheAdvisor:
                     await runtime.emit(event)
             await runtime.emit(RoundEnded(cached))
         return ChatClientResponse(cached, request.context)
+
+    async def _found(self, key: str, request: ChatClientRequest) -> ChatResponse | None:
+        """Return the cached response, if there is one.
+
+        A look-up is a step of a recorded turn: another execution of the turn would find the
+        response that the one before it has stored.
+        """
+        recorder = request.turn.recorder
+        if recorder is None:
+            return await self._load(key, request.runtime)
+
+        def dump(found: ChatResponse | Exception | None) -> dict[str, Any]:
+            if isinstance(found, ChatResponse):
+                return to_stored({"found": response_to_dict(found)})
+            return {"found": None}
+
+        async def load(recorded: dict[str, Any]) -> ChatResponse | None:
+            found = recorded["found"]
+            return None if found is None else response_from_dict(from_stored(found))
+
+        step = TurnStep("lookup", f"cache {key[:16]}", partial(self._load, key), dump, load)
+        return await recorder.step(step, request.runtime)
 
     async def _load(self, key: str, runtime: Runtime) -> ChatResponse | None:
         try:

@@ -7,6 +7,7 @@ from chatclient._internal.checks import check_choice
 from chatclient._internal.logging import get_logger
 from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
+from chatclient.chain.params import ANY
 from chatclient.chat.response import ChatResponse
 
 log = get_logger("chatclient.advisors.simple_logger")
@@ -54,6 +55,7 @@ class SimpleLoggerAdvisor:
         self._is_enabled = log.is_enabled_for_info if info else log.is_enabled_for_debug
         self._request_to_text = request_to_text
         self._response_to_text = response_to_text
+        self.params = () if request_to_text in (None, _request_text) else (ANY,)
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response of the rest of the chain, unchanged."""

@@ -1,6 +1,6 @@
 """Advisors that request structured output, and retry if an answer is invalid."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,8 +25,6 @@ from chatclient.errors import DeadlineExceededError, EntityError, UsageError
 from chatclient.runtime.runtime import Runtime
 from chatclient.structured.converters import StructuredOutputConverter, converter_of
 from chatclient.structured.output import (
-    STRUCTURED_OUTPUT,
-    VALIDATED,
     StructuredOutput,
     read_answer,
     with_format,
@@ -61,6 +59,7 @@ class StructuredOutputValidationAdvisor:
     """
 
     name = "StructuredOutputValidationAdvisor"
+    params: Collection[str] = ()
 
     def __init__(
         self,
@@ -88,7 +87,7 @@ class StructuredOutputValidationAdvisor:
         Raises:
             EntityError: The last attempt is invalid as well.
         """
-        output: StructuredOutput[Any] | None = request.context.get(STRUCTURED_OUTPUT)
+        output: StructuredOutput[Any] | None = request.turn.part.output
         converter = self.converter or (output.converter if output is not None else None)
         if converter is None:
             return await call_next(request)
@@ -123,7 +122,8 @@ class StructuredOutputValidationAdvisor:
                 sent, attempt = sent.mutate(prompt=_corrected(sent, answer, error)), attempt + 1
             else:
                 await held.release()
-                return response.mutate(context={VALIDATED: (converter, answer.text, value)})
+                request.turn.validated = converter, answer.text, value
+                return response
 
 
 def _exhausted(error: EntityError, attempts: int) -> EntityError:
@@ -151,11 +151,12 @@ class StructuredOutputAdvisor:
     """
 
     name = "StructuredOutputAdvisor"
+    params: Collection[str] = ()
     order = _FORMAT_ORDER
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response, with the structured answer as its text."""
-        output: StructuredOutput[Any] = request.context[STRUCTURED_OUTPUT]
+        output: StructuredOutput[Any] = request.turn.part.output
         schema = output.converter.json_schema
         # If no tools may be called, as at the limit of a loop, the format is given as text.
         may_call = request.prompt.options.tool_choice != "none"

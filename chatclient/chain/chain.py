@@ -1,7 +1,7 @@
 """The advisor contract, and the chain of advisors around a model."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import CO_VARARGS
@@ -9,14 +9,15 @@ from types import FunctionType, MethodType
 from typing import Any, Protocol, Self
 
 from chatclient._internal.exceptions import raise_single
-from chatclient._internal.frozen import EMPTY, freeze_fields, frozen, merged, without
-from chatclient.chain.model_call import call_model
+from chatclient._internal.frozen import EMPTY, freeze_fields, frozen, merged
+from chatclient.chain.model_call import call_model, round_step
+from chatclient.chain.params import ANY, check_params, params_of
 from chatclient.chat.model import ChatModel
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import CONVERSATION_ID
-from chatclient.chat.turn import TURN, TURN_ID, Turn
-from chatclient.errors import WrongTypeError
+from chatclient.chat.turn import Turn, present_turn
+from chatclient.errors import ToolUsageError, WrongTypeError
 from chatclient.observability.operations import AdvisorPass, ModelCall
 from chatclient.observability.trail import Trail
 from chatclient.runtime.runtime import BLOCKING, Runtime
@@ -37,6 +38,11 @@ DOCUMENTS = "documents"
 """Key in a response's context: the documents that the answer is based on, in order."""
 
 
+def _turn() -> Turn:
+    """Return the turn of a request or response that an advisor makes without naming one."""
+    return present_turn() or Turn()
+
+
 @dataclass(frozen=True, slots=True)
 class ChatClientRequest:
     """The request of an advisor.
@@ -45,11 +51,13 @@ class ChatClientRequest:
         prompt: The prompt for the model; inner advisors may change it.
         context: Values shared by advisors; initially the advisor params of the request.
         runtime: How the request runs; waits, calls functions and emits events.
+        turn: The turn that the request is part of; the same object for all advisors.
     """
 
     prompt: Prompt
     context: Mapping[str, Any] = EMPTY
     runtime: Runtime = BLOCKING
+    turn: Turn = field(default_factory=_turn, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.context is not EMPTY:
@@ -78,6 +86,7 @@ class ChatClientRequest:
             self.prompt if prompt is None else prompt,
             self.context if context is None else merged(self.context, frozen(context, "context")),
             self.runtime if runtime is None else runtime,
+            self.turn,
         )
 
 
@@ -90,18 +99,20 @@ class ChatClientResponse:
         context: Values of advisors; initially the context of the innermost request.
         trail: The trail of the turn, set by the client after all advisors. It is not pickled,
             because it references the tools, which are functions.
+        turn: The turn that the response is part of.
     """
 
     chat_response: ChatResponse
     context: Mapping[str, Any] = EMPTY
     trail: Trail | None = field(default=None, compare=False, repr=False)
+    turn: Turn = field(default_factory=_turn, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.context is not EMPTY:
             freeze_fields(self, "context")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.chat_response, self.context)
+        return type(self), (self.chat_response, self.context, None, self.turn)
 
     def mutate(
         self,
@@ -114,6 +125,7 @@ class ChatClientResponse:
             self.chat_response if chat_response is None else chat_response,
             self.context if context is None else merged(self.context, frozen(context, "context")),
             self.trail,
+            self.turn,
         )
 
 
@@ -155,6 +167,8 @@ class AdvisorAttributes:
             does.
         storage: The object in which a memory stores its turns; a client refuses a second memory
             with the same one.
+        params: The names of the advisor params that it reads; `"*"`, the default, stands for any
+            but those of the library's advisors. A param that nobody reads is an error.
     """
 
     order: int = 0
@@ -163,6 +177,7 @@ class AdvisorAttributes:
     is_memory: bool = False
     needs_conversation: bool = False
     storage: object = None
+    params: Collection[str] = (ANY,)
 
     def before_model(self, model: ChatModel) -> Advisor | None:  # noqa: ARG002 - as below
         """Return the advisor that replaces this one in a chain around *model*, or None."""
@@ -261,49 +276,45 @@ def part_around_loop(advisor: Advisor, order: int) -> Advisor | None:
 class AdvisorChain:
     """Advisors around a model, outermost first; built once and never changed."""
 
-    __slots__ = ("_entry", "advisors", "model", "names")
+    __slots__ = ("_entry", "_params", "advisors", "model", "names")
 
     def __init__(self, advisors: Iterable[Advisor], model: ChatModel) -> None:
         self.advisors: tuple[Advisor, ...] = tuple(sorted(advisors, key=order_of))
         self.names = tuple(name_of(advisor) for advisor in self.advisors)
         self.model = model
+        self._params = params_of(*self.advisors)
         self._entry = _model_call(model)
         for advisor in reversed(self.advisors):
             self._entry = _step(advisor, self._entry, model)
 
+    def check_params(self, params: Mapping[str, Any]) -> None:
+        """Check that somebody reads each of the advisor *params* of a request.
+
+        Raises:
+            UsageError: Nobody reads one of them.
+        """
+        check_params(params, self._params)
+
     def __call__(self, request: ChatClientRequest) -> Awaitable[ChatClientResponse]:
         """Return the response to *request*.
 
-        A client has put its `Turn` into the request's context. Without one, the chain creates it,
-        and memories store the turn before the chain returns.
+        A client runs the turn of its request. Without one, the chain begins a turn, and memories
+        store it before the chain returns.
         """
-        if TURN in request.context:
-            return self._entry(request)
-        return _run_turn(request, self._entry)
+        return self._entry(request) if request.turn.is_running else _run_turn(request, self._entry)
 
 
 async def _run_turn(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-    """Return the response to *request*, having created its turn and ended it."""
+    """Return the response to *request*, in a turn of its own."""
     turn = Turn.of(request.context)
     try:
-        response = await call_next(request.mutate(context={TURN: turn}))
-        await turn.commit(request.runtime)
-    except BaseException:
-        turn.close()
-        raise
-    return with_turn_closed(turn, response)
-
-
-def with_turn_closed(turn: Turn, response: ChatClientResponse) -> ChatClientResponse:
-    """Return *response* as it leaves the chain, once *turn* is stored."""
-    context = merged(without(response.context, TURN, TURN_ID), turn.close())
-    return ChatClientResponse(response.chat_response, context, response.trail)
-
-
-def turn_of(request: ChatClientRequest) -> Turn:
-    """Return the turn of *request*; a new one if an advisor has dropped the request's context."""
-    turn: Turn | None = request.context.get(TURN)
-    return Turn.of(request.context) if turn is None else turn
+        with turn:
+            sent = ChatClientRequest(request.prompt, request.context, request.runtime, turn)
+            response = await call_next(sent)
+            await turn.commit(request.runtime)
+    finally:
+        added = turn.close()
+    return response.mutate(context=added) if added else response
 
 
 def _step(advisor: Advisor, call_next: Next, model: ChatModel) -> Next:
@@ -324,9 +335,19 @@ def _step(advisor: Advisor, call_next: Next, model: ChatModel) -> Next:
             observed.result = response
         if not isinstance(response, ChatClientResponse):
             raise _wrong_response(name, response)
+        if response.turn is not request.turn and response.turn.pending is not None:
+            raise _waits_elsewhere(name)
         return response
 
     return step
+
+
+def _waits_elsewhere(name: str) -> ToolUsageError:
+    return ToolUsageError(
+        f"advisor {name!r} returned the response of another request, whose turn waits for approval,"
+        " and nobody would resume it: decide about its pending_turn() in the advisor, or offer that"
+        " client as a tool, client.as_tool(...), so that the turn waits, too"
+    )
 
 
 def _wrong_request(given: object) -> WrongTypeError:
@@ -357,11 +378,19 @@ def _model_call(model: ChatModel) -> Next:
     async def call(request: ChatClientRequest) -> ChatClientResponse:
         if type(request) is not ChatClientRequest:
             raise _wrong_request(request)
-        runtime = request.runtime
-        if (turn := request.context.get(TURN)) is not None:
-            turn.offered_tools = request.prompt.options.tool_callbacks or ()
+        runtime, turn = request.runtime, request.turn
+        turn.offered_tools = request.prompt.options.tool_callbacks or ()
         conversation_id = request.context.get(CONVERSATION_ID)
         operation = ModelCall(model, request.prompt, runtime.streaming, conversation_id)
-        return ChatClientResponse(await call_model(operation, runtime), request.context)
+        for log in turn.logs.values():
+            await log(None, runtime)
+        if turn.recorder is None:
+            response = await call_model(operation, runtime)
+        else:
+            response = await turn.recorder.step(round_step(operation, turn, runtime), runtime)
+        turn.responses.append(response)
+        for log in turn.logs.values():
+            await log(response.output, runtime)
+        return ChatClientResponse(response, request.context, None, turn)
 
     return call

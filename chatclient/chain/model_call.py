@@ -1,17 +1,20 @@
 """Calls models, with observation, deadline and usage limits; the innermost step of the chain."""
 
+import hashlib
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Literal, Protocol
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.exceptions import raise_single
+from chatclient._internal.json import dumps
 from chatclient._internal.logging import described, get_logger
 from chatclient.chain.prices import load_prices, models_in, with_cost
 from chatclient.chat.aggregator import MessageAggregator
-from chatclient.chat.events import RoundEnded, TextDelta, events_of
+from chatclient.chat.events import RoundEnded, TextDelta, ToolCallFinished, events_of
 from chatclient.chat.message_merging import merge_consecutive
 from chatclient.chat.messages import AssistantMessage
 from chatclient.chat.model import (
@@ -22,8 +25,19 @@ from chatclient.chat.model import (
     stream_checked,
 )
 from chatclient.chat.options import check_tool_choice
+from chatclient.chat.pending_turn import answered_in
 from chatclient.chat.prompt import Prompt, as_prompt, with_default_options
+from chatclient.chat.recorder import TurnStep
 from chatclient.chat.response import ChatResponse, Generation
+from chatclient.chat.serialization import (
+    error_from_dict,
+    error_to_dict,
+    message_to_dict,
+    response_from_dict,
+    response_to_dict,
+)
+from chatclient.chat.stored_values import from_stored, to_stored
+from chatclient.chat.turn import Turn, present_recorder
 from chatclient.errors import (
     DeadlineExceededError,
     RequestTimeoutError,
@@ -31,6 +45,7 @@ from chatclient.errors import (
     ToolCallRefusedError,
     UsageError,
 )
+from chatclient.observability.decision_call import DecisionCall
 from chatclient.observability.observers import all_observers
 from chatclient.observability.operations import ANSWERING_MODEL, TIME_TO_FIRST_CHUNK, ModelCall
 from chatclient.runtime.context_vars import context_variable
@@ -59,7 +74,7 @@ class UsageEntry(Protocol):
 class UsageLedger(Protocol):
     """Counts model calls and their usage, and may refuse calls; must be thread-safe."""
 
-    async def enter(self, call: ModelCall, runtime: Runtime) -> UsageEntry:
+    async def enter(self, call: ModelCall | DecisionCall, runtime: Runtime) -> UsageEntry:
         """Count *call*, which is about to be sent.
 
         Raises:
@@ -102,6 +117,18 @@ def count_replayed(response: ChatResponse) -> None:
         ledger.replay(response)
 
 
+def dump_known(call: ModelCall | DecisionCall) -> dict[str, Any]:
+    """Return what budgets have counted of a *call* that failed, for its record."""
+    return {} if call.known is None else {"known": to_stored(response_to_dict(call.known))}
+
+
+def count_known(recorded: Mapping[str, Any]) -> None:
+    """Count a call that failed, from its record; see `dump_known`."""
+    if (known := recorded.get("known")) is not None:
+        response = response_from_dict(from_stored(known))
+        count_replayed(response if response.usage else NOTHING_KNOWN)
+
+
 async def ask_model(model: ChatModel, prompt: PromptLike, runtime: Runtime) -> ChatResponse:
     """Return the response of *model* to *prompt*, for advisors that call a model themselves.
 
@@ -121,7 +148,12 @@ async def ask_model(model: ChatModel, prompt: PromptLike, runtime: Runtime) -> C
     if runtime.steps is None:  # outside of a client's request, which has the client's observers
         runtime = runtime.for_request(None, runtime.observers or all_observers())
     complete = with_default_options(as_prompt(prompt), model.options)
-    return await call_model(ModelCall(model, complete, runtime.streaming, auxiliary=True), runtime)
+    call = ModelCall(model, complete, runtime.streaming, auxiliary=True)
+    recorder = present_recorder()
+    if recorder is None:
+        return await call_model(call, runtime)
+    name = f"ask {model.name} {prompt_digest(complete)}"
+    return await recorder.step(_step_of(call, "question", name, runtime), runtime)
 
 
 async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
@@ -158,15 +190,25 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
                 raise deadline_error(error) from error
             observed.result = response
     except BaseException as error:
-        if entry is not None:
-            try:
-                await runtime.shielded(entry.correct(_known_of(observed, error), runtime))
-            except Exception as problem:  # noqa: BLE001 - the call's own error is raised
-                log.warning("usage not counted", error=described(problem))
+        call.known = _known_of(observed, error)
+        await correct_failed(entry, call.known, runtime)
         raise
+    call.known = response
     if entry is not None:
         await runtime.shielded(entry.correct(response, runtime))
     return response
+
+
+async def correct_failed(
+    entry: UsageEntry | None, known: ChatResponse | None, runtime: Runtime
+) -> None:
+    """Correct the *entry* of a call that failed, whose error is about to be raised."""
+    if entry is None:
+        return
+    try:
+        await runtime.shielded(entry.correct(known, runtime))
+    except Exception as error:  # noqa: BLE001 - the call has an error of its own
+        log.warning("usage not counted", error=described(error))
 
 
 def _known_of(observed: Step, error: BaseException) -> ChatResponse | None:
@@ -255,3 +297,77 @@ def _with_refused_call(error: ToolCallRefusedError) -> ChatResponse:
     """Return a response with the refused call; the tool loop sends the problem to the model."""
     message = AssistantMessage(tool_calls=[error.tool_call])
     return ChatResponse((Generation(message, "tool_call"),))
+
+
+# --- recorded calls -------------------------------------------------------------------------
+
+
+def prompt_digest(prompt: Prompt) -> str:
+    """Return what is equal for equal prompts: a digest of their messages, without metadata."""
+    messages = [message_to_dict(message) for message in prompt.messages]
+    for each in messages:
+        for key in ("metadata", "id", "stored_at"):
+            each.pop(key, None)
+    return hashlib.sha256(dumps(to_stored({"messages": messages}))).hexdigest()[:16]
+
+
+def round_step(call: ModelCall, turn: Turn, runtime: Runtime) -> TurnStep[ChatResponse]:
+    """Return *call*, a round of *turn*, as a step of it."""
+    step = _step_of(call, "model", f"model {len(turn.rounds)}", runtime)
+    return replace(step, before=lambda: [*_results(turn)])
+
+
+def _step_of(
+    call: ModelCall, kind: Literal["model", "question"], name: str, runtime: Runtime
+) -> TurnStep[ChatResponse]:
+    """Return *call* as a step of a turn."""
+
+    def dump(outcome: ChatResponse | Exception) -> dict[str, Any]:
+        if isinstance(outcome, Exception):
+            return {"error": error_to_dict(outcome), **dump_known(call)}
+        recorded = {"response": response_to_dict(outcome)}
+        if runtime.state:  # such as the model that answered, of several
+            recorded["models"] = runtime.state
+        return to_stored(recorded)
+
+    async def load(recorded: dict[str, Any]) -> ChatResponse:
+        """Return the recorded response, and emit its text as one event."""
+        if "error" in recorded:
+            count_known(recorded)
+            raise error_from_dict(recorded["error"])
+        if runtime.state is not None:
+            runtime.state.update(recorded.get("models", {}))
+        # Part of the trail, but nothing for observers: they have seen it when it was executed.
+        with replace(runtime, observers=()).observe(call) as observed:
+            response = observed.result = response_from_dict(from_stored(recorded["response"]))
+        count_replayed(response)
+        for event in response_events(response):
+            await runtime.emit(event)
+        return response
+
+    def after(outcome: ChatResponse | Exception, _seconds: float) -> list[Any]:
+        """Return what a streamed call has emitted itself."""
+        if runtime.streaming or isinstance(outcome, Exception):
+            return []
+        return response_events(outcome)
+
+    return TurnStep(
+        kind,
+        name,
+        lambda runtime: call_model(call, runtime),
+        dump,
+        load,
+        after=after if kind == "model" else None,
+    )
+
+
+def response_events(response: ChatResponse) -> list[Any]:
+    """Return the events of a model call that has returned *response*."""
+    message = response.output
+    return [*(() if message is None else events_of(message.parts)), RoundEnded(response)]
+
+
+def _results(turn: Turn) -> Iterator[ToolCallFinished]:
+    """Yield the results of the last round: of calls that were not run, too."""
+    for call, response in answered_in(turn.rounds[-2:]):
+        yield ToolCallFinished(call, response)

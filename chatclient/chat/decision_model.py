@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from chatclient._internal.checks import check_type
@@ -21,6 +21,7 @@ from chatclient.chat.decision import (
     YesNoQuestion,
 )
 from chatclient.chat.response import NO_USAGE, Usage
+from chatclient.chat.stored_values import register_stored_type
 from chatclient.errors import ContentFilterError, InvalidResponseError, UsageError, WrongTypeError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.deadlines import within_callers_deadline
@@ -188,6 +189,20 @@ class DecisionResponse:
         return result
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+register_stored_type(YesNoAnswer, "yes/no answer", _fields, lambda it: YesNoAnswer(**it))
+register_stored_type(ChoiceAnswer, "choice answer", _fields, lambda it: ChoiceAnswer(**it))
+register_stored_type(ScoreAnswer, "score answer", _fields, lambda it: ScoreAnswer(**it))
+register_stored_type(DecisionRefusal, "refusal", _fields, lambda it: DecisionRefusal(**it))
+register_stored_type(
+    DecisionMetadata, "decision metadata", _fields, lambda it: DecisionMetadata(**it)
+)
+register_stored_type(DecisionResponse, "decision", _fields, lambda it: DecisionResponse(**it))
+
+
 class DecisionModel(Closeable, ABC):
     """A model that answers questions about an input with probabilities, all in one call.
 
@@ -204,6 +219,11 @@ class DecisionModel(Closeable, ABC):
     def provider(self) -> str:
         """The provider's name in spans."""
         return "custom"
+
+    @property
+    def asks_models(self) -> bool:
+        """Whether `answer` asks chat models, with `ask_model`."""
+        return False
 
     @abstractmethod
     async def answer(self, request: DecisionRequest, runtime: Runtime) -> DecisionResponse:

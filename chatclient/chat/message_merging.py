@@ -136,11 +136,10 @@ def with_answered_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     Calls are left open by a crash, by a turn that waits for approval and is not resumed, or by a
     conversation that was cut off. Providers reject them.
     """
-    open_calls = {
-        at: calls
-        for at, message in enumerate(messages)
-        if isinstance(message, AssistantMessage) and (calls := _open_calls(message, messages, at))
-    }
+    open_calls = {}
+    for at, message in enumerate(messages):
+        if isinstance(message, AssistantMessage) and (calls := _open_calls(message, messages, at)):
+            open_calls[at] = calls
     if not open_calls:
         return messages
     late = {r.id for m in messages if isinstance(m, ToolResponseMessage) for r in m.responses}
@@ -212,4 +211,7 @@ def ends_turn(message: Message) -> bool:
 
 def last_turn_start(messages: Sequence[Message]) -> int | None:
     """Return the index at which the last turn of *messages* begins, or None."""
-    return next((at for at in reversed(range(len(messages))) if begins_turn(messages, at)), None)
+    for at in reversed(range(len(messages))):
+        if begins_turn(messages, at):
+            return at
+    return None

@@ -27,6 +27,7 @@ from chatclient.chat.parts import (
 from chatclient.errors import WrongTypeError
 
 __all__ = [
+    "ENDED_EARLY",
     "ENDS_TURN",
     "AssistantMessage",
     "Media",
@@ -53,6 +54,10 @@ Role = Literal["system", "user", "assistant", "tool"]
 ENDS_TURN = "ends_turn"
 """Metadata key of a `ToolResponseMessage` that ends a turn, without an answer of the model to it.
 Set by memory and by the `messages()` of a response."""
+
+ENDED_EARLY = "ended_early"
+"""Metadata key of the last message of a stored turn that was stopped, or that failed while a
+frontend displayed it. Set by memory."""
 
 
 class Message:
@@ -92,8 +97,10 @@ class Message:
         return result
 
     def _set(self, metadata: Any, id: str | None, stored_at: datetime | None) -> None:
-        check_moment("the time of storing", stored_at)
-        object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
+        if stored_at is not None:
+            check_moment("the time of storing", stored_at)
+        metadata = frozen(metadata, "metadata") if metadata else EMPTY
+        object.__setattr__(self, "metadata", metadata)
         object.__setattr__(self, "id", id)
         object.__setattr__(self, "stored_at", stored_at)
 
@@ -263,7 +270,9 @@ class AssistantMessage(Message):
         id: str | None = None,
         stored_at: datetime | None = None,
     ) -> None:
-        parts = (*as_tuple(reasoning), *join_parts(content, media), *as_tuple(tool_calls))
+        parts = join_parts(content, media)
+        if reasoning != () or tool_calls != ():
+            parts = (*as_tuple(reasoning), *parts, *as_tuple(tool_calls))
         check_parts(parts, PARTS, "no text, no media, no tool call")
         object.__setattr__(self, "parts", parts)
         self._set(metadata, id, stored_at)
@@ -276,7 +285,11 @@ class AssistantMessage(Message):
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The tool calls, in order."""
-        return parts_of(self.parts, ToolCall)
+        parts = self.parts
+        if len(parts) == 1:  # the common case; asked several times in each round
+            only = parts[0]
+            return (only,) if isinstance(only, ToolCall) else ()
+        return parts_of(parts, ToolCall)
 
     @property
     def media(self) -> tuple[Media, ...]:

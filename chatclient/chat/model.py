@@ -174,7 +174,9 @@ async def generate_checked(model: ChatModel, prompt: Prompt, runtime: Runtime) -
         response = await awaitable
     except ExceptionGroup as group:
         raise_single(group)
-    check_type(f"what generate() of {model.name} returns", response, ChatResponse, RESPONSE_HINT)
+    if not isinstance(response, ChatResponse):
+        what = f"what generate() of {model.name} returns"
+        check_type(what, response, ChatResponse, RESPONSE_HINT)
     return cast("ChatResponse", response)
 
 

@@ -273,8 +273,9 @@ PARTS: tuple[Any, ...] = get_args(Part)
 def join_parts(content: Any, media: Any) -> tuple[Any, ...]:
     """Return *content* and *media*, each one part or several, as a tuple."""
     if content is None or content == "":
-        return as_tuple(media)
-    return (*as_tuple(content), *as_tuple(media))
+        return as_tuple(media) if media else ()
+    parts = (content,) if type(content) is str else as_tuple(content)
+    return (*parts, *as_tuple(media)) if media else parts
 
 
 def as_tuple(given: Any) -> tuple[Any, ...]:

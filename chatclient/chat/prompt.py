@@ -1,8 +1,8 @@
 """`Prompt`: a conversation and options, as sent to a model."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 from chatclient._internal.checks import check_type
 from chatclient.chat.messages import (
@@ -13,26 +13,10 @@ from chatclient.chat.messages import (
     as_messages,
     flat_messages,
     last_user_message,
-    without_system,
 )
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, OptionValues
 from chatclient.chat.parts import new_text
 from chatclient.errors import UsageError
-
-DEFAULT_MESSAGES = "default_messages"
-"""Key in a request's context: the default messages of the client, which begin every conversation.
-They are part of the prompt, but not of the present turn."""
-
-
-def count_default_messages(messages: Sequence[Message], context: Mapping[str, Any]) -> int:
-    """Return how many of the first *messages*, system messages left out, are default ones.
-
-    Args:
-        messages: The messages of a request, without system messages.
-        context: The context of the request.
-    """
-    defaults = without_system(context.get(DEFAULT_MESSAGES, ()))
-    return len(defaults) if defaults and tuple(messages[: len(defaults)]) == defaults else 0
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any, Literal
 
 from chatclient._internal.checks import check_type, names
@@ -78,7 +79,9 @@ class Usage:
 
     def __post_init__(self) -> None:
         for name in ("input_tokens", "output_tokens"):
-            check_type(name, getattr(self, name), (int, float), "write 0 where it is not known")
+            given = getattr(self, name)
+            if not isinstance(given, (int, float)):
+                check_type(name, given, (int, float), "write 0 where it is not known")
         if self.native is not EMPTY:
             freeze_fields(self, "native")
 
@@ -88,7 +91,7 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
     def __bool__(self) -> bool:
-        return self.total_tokens > 0
+        return self.input_tokens + self.output_tokens > 0
 
     def __add__(self, other: "Usage") -> "Usage":
         """Return the sum; if one is empty, the other one unchanged."""
@@ -152,6 +155,8 @@ class ChatResponseMetadata:
 
 NO_METADATA = ChatResponseMetadata()
 
+_TOOL_CALLS = attrgetter("output.tool_calls")
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -172,8 +177,10 @@ class Generation:
     metadata: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
-        hint = "wrap a text: AssistantMessage(text)"
-        check_type("the output of a generation", self.output, AssistantMessage, hint)
+        output: object = self.output
+        if not isinstance(output, AssistantMessage):
+            hint = "wrap a text: AssistantMessage(text)"
+            check_type("the output of a generation", output, AssistantMessage, hint)
         if self.metadata is not EMPTY:
             freeze_fields(self, "metadata")
 
@@ -190,10 +197,14 @@ class ChatResponse:
         if not isinstance(given, tuple):
             check_type("generations", given, Iterable, "put a single one into a tuple")
             object.__setattr__(self, "generations", tuple(self.generations))
-        for generation in self.generations:
-            check_type("a generation", generation, Generation, "of a text: ChatResponse.of(text)")
-        hint = "usage goes into it: ChatResponseMetadata(usage=usage)"
-        check_type("the metadata of a response", self.metadata, ChatResponseMetadata, hint)
+        generations: tuple[object, ...] = self.generations
+        for each in generations:
+            if not isinstance(each, Generation):
+                check_type("a generation", each, Generation, "of a text: ChatResponse.of(text)")
+        metadata: object = self.metadata
+        if not isinstance(metadata, ChatResponseMetadata):
+            hint = "usage goes into it: ChatResponseMetadata(usage=usage)"
+            check_type("the metadata of a response", metadata, ChatResponseMetadata, hint)
 
     @classmethod
     def of(cls, text: str, finish_reason: FinishReason | None = "stop") -> "ChatResponse":
@@ -253,7 +264,7 @@ class ChatResponse:
 
     def has_tool_calls(self) -> bool:
         """Return whether any generation has tool calls."""
-        return any(generation.output.tool_calls for generation in self.generations)
+        return any(map(_TOOL_CALLS, self.generations))
 
     def has_finish_reasons(self, reasons: str | Iterable[str]) -> bool:
         """Return whether a generation has one of *reasons*, ours or the provider's own values."""

@@ -1,6 +1,10 @@
-"""Converts messages and responses to and from JSON values, for memory and recordings."""
+"""Converts messages, responses and errors to and from JSON values.
+
+What is stored passes `chatclient.chat.stored_values` as well, which gives metadata its JSON form.
+"""
 
 import base64
+import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
@@ -30,7 +34,9 @@ from chatclient.chat.response import (
     RateLimit,
     Usage,
 )
-from chatclient.errors import UsageError
+from chatclient.chat.stored_values import equal_form, from_stored, register_stored_type
+from chatclient.chat.tool import ToolResult
+from chatclient.errors import ChatClientError, RecordedError, UsageError
 
 
 def message_to_dict(message: Message) -> dict[str, Any]:
@@ -285,3 +291,98 @@ def _metadata_from(data: Mapping[str, Any]) -> ChatResponseMetadata:
     if "rate_limit" in fields:
         fields["rate_limit"] = RateLimit(**fields["rate_limit"])
     return ChatResponseMetadata(**fields)
+
+
+# --- tool calls, their responses and results ------------------------------------------------
+
+
+def call_to_dict(call: ToolCall) -> dict[str, Any]:
+    """Return *call* as JSON values, for `call_from_dict`."""
+    return {"type": "tool_call", **_fields(call)}
+
+
+def call_from_dict(data: Mapping[str, Any]) -> ToolCall:
+    """Return the call in *data*, the result of `call_to_dict`."""
+    return ToolCall(**_content(data))
+
+
+def tool_response_to_dict(response: ToolResponse) -> dict[str, Any]:
+    """Return *response* as JSON values, for `tool_response_from_dict`."""
+    return _response_to_dict(response)
+
+
+def tool_response_from_dict(data: Mapping[str, Any]) -> ToolResponse:
+    """Return the response in *data*, the result of `tool_response_to_dict`."""
+    return _response_from_dict(data)
+
+
+def tool_result_to_dict(result: ToolResult) -> dict[str, Any]:
+    """Return *result* as JSON values; its value is None if nothing equal could be read again."""
+    response = ToolResponse("", "", result.text, result.is_error, result.media, result.metadata)
+    return {
+        **_response_to_dict(response),
+        "return_direct": result.return_direct,
+        "value": equal_form(result.value),
+    }
+
+
+def tool_result_from_dict(data: Mapping[str, Any]) -> ToolResult:
+    """Return the result in *data*, the result of `tool_result_to_dict`."""
+    # Older records have null for metadata without a JSON form.
+    response = _response_from_dict({**data, "metadata": data.get("metadata") or {}})
+    return ToolResult(
+        response.data,
+        response.media,
+        response.is_error,
+        response.metadata,
+        from_stored(data["value"]),
+        data["return_direct"],
+    )
+
+
+# --- errors ---------------------------------------------------------------------------------
+
+
+def error_to_dict(error: BaseException) -> dict[str, Any]:
+    """Return *error* as JSON values, for `error_from_dict`.
+
+    Attributes are None if nothing equal could be read again.
+    """
+    kind = type(error)
+    attributes = {name: equal_form(value) for name, value in vars(error).items() if name != "trail"}
+    return {
+        "module": kind.__module__,
+        "name": kind.__qualname__,
+        "message": str(error.args[0]) if error.args else str(error),
+        "attributes": attributes,
+    }
+
+
+def error_from_dict(data: Mapping[str, Any]) -> Exception:
+    """Return the error in *data*, the result of `error_to_dict`.
+
+    It has the class of the original error if a loaded module defines it; otherwise it is a
+    `RecordedError`. Nothing is imported, and no constructor is called.
+    """
+    found: Any = sys.modules.get(data["module"])
+    for part in data["name"].split("."):
+        found = getattr(found, part, None)
+    message = data["message"]
+    if not (isinstance(found, type) and issubclass(found, Exception)):
+        return RecordedError(f"{data['name']}: {message}", kind=f"{data['module']}.{data['name']}")
+    error = found.__new__(found)
+    error.args = (message,)
+    attributes = from_stored(data["attributes"])
+    if isinstance(error, ChatClientError):  # their sequences are tuples
+        attributes = {k: tuple(v) if isinstance(v, list) else v for k, v in attributes.items()}
+    vars(error).update(attributes)
+    return error
+
+
+for _kind in (SystemMessage, UserMessage, AssistantMessage, ToolResponseMessage):
+    register_stored_type(_kind, f"{_kind.role} message", message_to_dict, message_from_dict)
+_PARTS: tuple[type[Any], ...] = (Media, Reasoning, ToolCall, ToolCallChunk, ProviderPart)
+for _part in _PARTS:
+    register_stored_type(_part, _part.__name__, _part_to_dict, _part_from)
+register_stored_type(ToolResponse, "tool response", _response_to_dict, _response_from_dict)
+register_stored_type(Usage, "usage", usage_to_dict, usage_from_dict)

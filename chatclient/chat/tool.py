@@ -360,6 +360,14 @@ def is_handoff(tool: ToolCallback | None) -> bool:
     return hasattr(tool, "take_over")  # `isinstance` takes many times as long
 
 
+def is_agent(tool: ToolCallback) -> bool:
+    """Return whether *tool* is a client, or delegates to one: its call consists of steps."""
+    callback: Any = tool
+    while (delegate := getattr(callback, "delegate", None)) is not None:
+        callback = delegate
+    return getattr(callback, "has_steps", False) is True
+
+
 @dataclass(frozen=True, slots=True)
 class ToolRequest:
     """The request for which a tool provider is called.

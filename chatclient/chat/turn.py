@@ -1,49 +1,63 @@
-"""`Turn`, the record of one turn of a conversation, and the context keys that identify it."""
+"""`Turn`: one turn of a conversation, with everything that belongs to it."""
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Self, TypeAlias
 
+from chatclient._internal.logging import described, get_logger
+from chatclient.chat.events import RoundEnded, TextDelta, ToolCallFinished, ToolCallUndone
+from chatclient.chat.message_merging import INTERRUPTED
 from chatclient.chat.messages import (
     AssistantMessage,
     Message,
+    ToolResponse,
     ToolResponseMessage,
     last_user_message,
+    without_system,
 )
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.recorder import Recorder, Work
+from chatclient.chat.response import ChatResponse
+from chatclient.chat.resumption import Resumption
 from chatclient.chat.tool import ToolCallback
-from chatclient.errors import DeadlineExceededError
+from chatclient.chat.tool_execution import ToolExecution
+from chatclient.errors import (
+    DeadlineExceededError,
+    GuardrailError,
+    InvalidRequestError,
+    UsageError,
+)
+from chatclient.runtime.context_vars import context_variable
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import Emitter
 
-TURN = "turn"
-"""The key of the `Turn` in a request's context, while the request runs."""
+log = get_logger(__name__)
+
+Outcome: TypeAlias = Literal["answered", "waiting", "failed", "cancelled"]
+"""How a turn ended: with an answer, waiting for decisions about its tool calls, with an error, or
+cancelled. Only one that is answered has an answer."""
 
 TURN_KEY = "chat_memory_turn_key"
 """The key in a request's context of an idempotency key for the turn, set by the application. A turn
 that is repeated with the same key, such as a job that a queue delivers twice, is stored once, and
 its tools find the same `idempotency_key` each time."""
 
-TURN_ID = "turn_id"
-"""The key in a request's context of the id that the turn is to have; an agent that is called as a
-tool is given one. Default: derived from the `TURN_KEY`, or else random."""
-
 EARLIER_MESSAGES = "earlier_messages"
 """The key in a request's context of the messages of the turn that precede those of the prompt, a
 tuple without system messages, inside a tool loop that sends no history. A memory inside the loop
 sends them."""
 
-TURN_CLOCK = "turn_clock"
-"""The key in a request's context of the clock that measures how long the turn takes: a function
-that returns seconds. Default: `time.monotonic`. A recorded turn has one that survives restarts."""
+RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCallback]]]
+"""Returns the tools of a request for the messages so far."""
 
-AROUND_STORE = "turn_around_store"
-"""The key in a request's context of an `AroundStore`."""
+TurnLog = Callable[[AssistantMessage | None, Runtime], Awaitable[None]]
+"""Called before each model call of a turn with None, and after it with the answer."""
 
-Work = Callable[[Runtime], Awaitable[object]]
-
-AroundStore = Callable[[Work, Runtime], Awaitable[object]]
-"""Calls the function with which a memory stores a turn, perhaps several times."""
+_REFUSALS = (GuardrailError, InvalidRequestError, UsageError)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,18 +74,43 @@ class PendingStore:
     prepare: Work | None = None
 
 
+@dataclass(slots=True, eq=False)
+class ClientPart:
+    """What one client brings into a turn; a client that the turn is handed to has its own.
+
+    Attributes:
+        default_messages: The default messages of the client, which begin every conversation. They
+            are part of the prompt, but not of the turn.
+        refresh_tools: Lists the tools again, if the request has providers that are asked in every
+            round; else None.
+        user_input: Returns the user messages that arrived since its last call, or None. The tool
+            loop calls it after each round.
+        output: The `StructuredOutput` that the request asks for, or None.
+        resumption: What the client continues, until its tool loop has done so; or None.
+    """
+
+    default_messages: tuple[Message, ...] = ()
+    refresh_tools: RefreshTools | None = None
+    user_input: Callable[[], tuple[Message, ...]] | None = None
+    output: Any = None
+    resumption: Resumption | None = None
+
+
 class Turn:
-    """The record of one turn: the messages of a request, its tool rounds, and who stores them.
+    """One turn: the messages of a request, its tool rounds, its answer, and who stores them.
 
     The outermost participant creates it: a client, or an advisor chain that is used without one.
-    The tool loop appends each completed round. An advisor that calls `call_next` again stays in the
-    same turn: rounds are kept, and the answer that it rejected was never part of the record.
-    Memories leave a `PendingStore` here, which the last attempt replaces, and all of them store
-    the turn when the outermost participant has its response.
+    All others find it as `turn` of their request. The tool loop appends each completed round. An
+    advisor that calls `call_next` again stays in the same turn: rounds are kept, and the answer
+    that it rejected was never part of the record. Memories leave a `PendingStore` here, which the
+    last attempt replaces, and all of them store the turn when the outermost participant has its
+    response.
+
+    The code inside `with turn:` is part of the turn, with all requests that it makes.
 
     Args:
         id: Identifies the turn; idempotency keys and the ids of its messages are derived from it.
-        key: The application's idempotency key, under which memories store the turn; or None.
+        key: The idempotency key under which memories store the turn; or None.
         request_messages: What the request carries, without system messages and the client's
             default messages.
         rounds: Messages of completed rounds, if the turn continues after it was suspended.
@@ -80,9 +119,35 @@ class Turn:
         resumed: Whether the turn continues after it was suspended.
         history_sent: Whether the suspended turn contains the history that memory had sent.
         offered_tools: The tools that the last model call offered; None before the first call.
+        executions: The tool calls so far, those of all attempts and clients.
+        responses: What the model answered in each round, also of rejected answers.
+        handoffs: The names of the clients that the turn was handed to; the last one continues it.
+        pending: The turn as a value, if it waits for decisions about its tool calls; else None.
+        validated: The converter, text and value of an answer that an advisor has converted.
+        part: What belongs to the client that continues the turn.
+        recorder: Executes the steps of the turn; None executes them directly.
+        outer_recorder: The recorder of the turn that this one is part of, while it runs; or None.
+        shown: What the consumer of a stream has seen of the round that is not complete, if the
+            turn has a memory; or None.
+        replaces: Whether the messages of the request take the place of those that memories have
+            under the same ids, and of all that followed them.
+        is_displayed: Whether a frontend displays the messages of the request, even if it fails.
+        is_running: Whether somebody runs the turn and will store it.
+        is_nested: Whether a tool or an advisor of another turn made the request.
+        logs: Called around each model call, by participant.
         state: What participants keep for the turn, by participant.
-        around_store: Calls the functions with which memories store the turn, or None.
+        model_state: What models keep for the turn; see `Runtime.state`.
     """
+
+    resumed = history_sent = is_running = is_nested = replaces = is_displayed = False
+    shown: "ShownAnswer | None" = None
+    offered_tools: Sequence[ToolCallback] | None = None
+    handoffs: tuple[str, ...] = ()
+    pending: PendingTurn | None = None
+    validated: tuple[Any, str, Any] | None = None
+    recorder: Recorder | None = None
+    outer_recorder: Recorder | None = None
+    _outer: "Turn | None" = None
 
     def __init__(
         self,
@@ -95,20 +160,61 @@ class Turn:
         self.key = key
         self.request_messages = request_messages
         self.rounds = rounds
-        self.resumed = self.history_sent = False
-        self.offered_tools: Sequence[ToolCallback] | None = None
+        self.executions: list[ToolExecution] = []
+        self.responses: list[ChatResponse] = []
+        self.part = ClientPart()
+        self.logs: dict[object, TurnLog] = {}
         self.state: dict[object, Any] = {}
-        self.around_store: AroundStore | None = None
+        self.model_state: dict[str, Any] = {}
         self._beginner: object = None
         self._stores: dict[object, PendingStore] = {}
+        self._early_stores: dict[object, Work] = {}
         self._finishers: dict[object, Callable[[], Mapping[str, Any]]] = {}
 
     @classmethod
-    def of(cls, context: Mapping[str, Any]) -> "Turn":
-        """Return a new turn for a request with *context*."""
+    def of(cls, context: Mapping[str, Any], id: str | None = None) -> Self:
+        """Return a new turn for a request with *context*, perhaps with a given *id*."""
         key = context.get(TURN_KEY)
-        key = None if key is None else str(key)  # ids of jobs are numbers or UUIDs, too
-        return cls(context.get(TURN_ID, None if key is None else f"key {key}"), key)
+        if key is None:
+            return cls(id, id)
+        key = str(key)  # ids of jobs are numbers or UUIDs, too
+        return cls(f"key {key}" if id is None else id, key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: what the turn has led to, without the objects that took part."""
+        kept = ("id", "key", "request_messages", "rounds", "executions", "responses")
+        more = ("handoffs", "pending", "resumed", "history_sent")
+        return {**vars(type(self)()), **{name: getattr(self, name) for name in (*kept, *more)}}
+
+    def __enter__(self) -> Self:
+        self.is_running = True
+        self._outer = present_turn()
+        self.outer_recorder = present_recorder()
+        self.is_nested = self._outer is not None
+        self._presence = _Presence(self)
+        self._token: Token[_Presence | None] = _present.set(self._presence)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.is_running = False
+        self._outer = self.outer_recorder = None
+        self._presence.turn = None  # a context may live longer
+        _present.reset(self._token)
+        del self._token  # references the caller's context
+
+    def record_inside(self, recorder: Recorder) -> None:
+        """Let *recorder* execute the steps of the turn, which is part of another one.
+
+        Unless the application has given it a key, it is the same turn in each execution of the
+        other one.
+        """
+        self.recorder = recorder
+        if self.key is None and self._outer is not None:
+            self.id = self.key = f"{self._outer.id}/{recorder.name}"
+
+    def clock(self) -> float:
+        """Return the time in seconds, which measures how long the turn takes."""
+        return time.monotonic() if self.recorder is None else self.recorder.clock()
 
     def begin(self, participant: object, messages: tuple[Message, ...]) -> None:
         """Record what the request carries where the first memory sees it.
@@ -136,13 +242,11 @@ class Turn:
         self.rounds = (*self.rounds, *added)
         return added
 
-    def messages(self, answer: AssistantMessage | None = None) -> tuple[Message, ...]:
-        """Return all messages of the turn with their ids, and the *answer*, if there is one."""
-        count = len(self.request_messages)
+    def messages(self, *following: Message) -> tuple[Message, ...]:
+        """Return all messages of the turn, and those *following* them, with their ids."""
+        count = len(self.request_messages) + len(self.rounds)
         request = self._identified(self.request_messages, 0)
-        if answer is None:
-            return (*request, *self.rounds)
-        return (*request, *self.rounds, *self._identified((answer,), count + len(self.rounds)))
+        return (*request, *self.rounds, *self._identified(following, count))
 
     def _identified(self, messages: Sequence[Message], first: int) -> tuple[Message, ...]:
         """Return *messages*, those without an id with one that is the same each time."""
@@ -153,8 +257,10 @@ class Turn:
 
     def contains_round(self, messages: Sequence[Message]) -> bool:
         """Return whether *messages* contain some of the turn's rounds."""
+        if not self.rounds:
+            return False
         ids = {message.id for message in self.rounds}
-        return bool(ids) and any(message.id in ids for message in messages)
+        return any(message.id in ids for message in messages)
 
     def updated(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return *messages* with the tool results of this turn as they are now.
@@ -170,6 +276,37 @@ class Turn:
             self._stores[participant] = pending
         else:
             self._stores.pop(participant, None)
+
+    def store_if_ended_early(self, participant: object, store: Work) -> None:
+        """Have a memory store the turn with *store* if it fails or is stopped; see `keeps`."""
+        self._early_stores[participant] = store
+
+    def keeps(self, error: BaseException) -> bool:
+        """Return whether memories store the turn although it ended with *error*.
+
+        That is what its user has seen, so that the next question may refer to it: a stream that was
+        left after it had sent something, and everything that a frontend displays, unless the
+        request is one that would be refused again, with all that follow it in the conversation.
+        """
+        if self.shown is None:
+            return False
+        if isinstance(error, Exception):
+            return self.is_displayed and not isinstance(error, _REFUSALS)
+        return self.is_displayed or self.shown.anything
+
+    async def store_ended_early(self, runtime: Runtime) -> None:
+        """Let all memories store what was shown of the turn, which has failed or was stopped."""
+        stores = tuple(self._early_stores.values())
+        self._early_stores.clear()
+        if stores and self.recorder is not None:
+            await self.recorder.confirm()
+        for store in stores:
+            try:
+                await store(runtime)
+            except Exception as error:  # noqa: BLE001 - the turn has an error of its own
+                log.warning("turn that ended early was not stored", error=described(error))
+            except (asyncio.CancelledError, GeneratorExit):
+                pass  # it is stored, and the maintenance of the memory was cancelled with the turn
 
     def finish_at_end(self, participant: object, finish: Callable[[], Mapping[str, Any]]) -> None:
         """Call *finish* when the turn is over, stored or failed; the last one of a participant.
@@ -201,13 +338,14 @@ class Turn:
                 await each.prepare(runtime)
         runtime.check_cancelled()
         check_deadline(runtime)
+        self._early_stores.clear()  # from here on, it is stored, or the memory has failed
         cancelled: asyncio.CancelledError | None = None
         for each in stores:
             try:
-                if self.around_store is None:
+                if self.recorder is None:
                     await each.store(runtime)
                 else:
-                    await self.around_store(each.store, runtime)
+                    await self.recorder.store(each.store, runtime)
             except asyncio.CancelledError as error:
                 if error.__cause__ is not None:  # the store failed after it was cancelled
                     raise
@@ -221,8 +359,158 @@ class Turn:
         added = {key: value for each in self._finishers.values() for key, value in each().items()}
         self._finishers.clear()
         self._stores.clear()
+        self._early_stores.clear()
+        self.shown = None
         self.state.clear()
+        self.logs.clear()
+        self.part = ClientPart()
+        self.recorder = None
         return added
+
+
+class ShownAnswer:
+    """What a consumer has seen of the round of a turn that is not complete.
+
+    It stands next to the consumer, because advisors may withhold or change what the model says.
+
+    Args:
+        turn: The turn.
+        emitter: Receives the events.
+
+    Attributes:
+        anything: Whether the consumer was sent anything at all.
+    """
+
+    def __init__(self, turn: Turn, emitter: Emitter) -> None:
+        self.anything = False
+        self._turn = turn
+        self._emitter = emitter
+        self._texts: list[str] = []
+        self._ended: AssistantMessage | None = None  # the message of the model, at its end
+        self._rounds = 0  # the number of the turn's messages in rounds, at that time
+        self._results: dict[str, ToolResponse] = {}
+
+    async def emit(self, event: Any) -> None:
+        """Note *event*, and pass it on."""
+        self.anything = True
+        match event:
+            case TextDelta(text=text):
+                if self._ended is not None:  # another round, or another attempt
+                    self._ended = None
+                    self._texts.clear()
+                self._texts.append(text)
+            case RoundEnded(response=response):
+                self._ended, self._rounds = response.output, len(self._turn.rounds)
+                self._results.clear()
+            case ToolCallFinished(tool_call=call, response=result):
+                self._results[call.id] = result
+            case ToolCallUndone(tool_call=call, response=result):
+                self._results[call.id] = result
+            case _:
+                pass
+        await self._emitter(event)
+
+    def messages(self) -> tuple[Message, ...]:
+        """Return the messages of the round: the text so far, or the calls and their results."""
+        ended = self._ended
+        if ended is None or not ended.tool_calls:
+            text = "".join(self._texts)
+            return (AssistantMessage(text),) if text.strip() else ()
+        if len(self._turn.rounds) > self._rounds:
+            return ()  # the round is complete, and the next one has said nothing yet
+        results = [
+            self._results.get(call.id)
+            or ToolResponse(call.id, call.name, INTERRUPTED, is_error=True)
+            for call in ended.tool_calls
+        ]
+        return ended, ToolResponseMessage(results)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TurnSettings:
+    """How a request gets its turn; by default it begins a new one.
+
+    Attributes:
+        id: The id of the turn, which agents are given by their callers; default: derived from the
+            `TURN_KEY`, or else random.
+        recorder: Executes the steps of the turn.
+        resumption: The turn that waited, and the decisions with which it continues.
+        continued: The turn of another client that hands it over.
+        replaces: See `Turn`.
+        is_displayed: See `Turn`.
+        began: Called with the turn when it begins, for those who follow it; or None.
+    """
+
+    id: str | None = None
+    recorder: Recorder | None = None
+    resumption: Resumption | None = None
+    continued: Turn | None = None
+    began: Callable[[Turn], None] | None = None
+    replaces: bool = False
+    is_displayed: bool = False
+
+
+NEW_TURN = TurnSettings()
+
+
+class _Presence:
+    """The turn that code is part of, and whether it is part of a step as well."""
+
+    __slots__ = ("in_step", "turn")
+
+    def __init__(self, turn: Turn | None, *, in_step: bool = False) -> None:
+        self.turn = turn
+        self.in_step = in_step
+
+
+_present: ContextVar[_Presence | None] = context_variable("chatclient_turn", None)
+
+
+def present_turn() -> Turn | None:
+    """Return the turn that the present code is part of, or None."""
+    presence = _present.get()
+    return None if presence is None else presence.turn
+
+
+def present_recorder() -> Recorder | None:
+    """Return the recorder of the present turn, or None.
+
+    What a step does while it is executed is part of that step, and not recorded.
+    """
+    presence = _present.get()
+    if presence is None or presence.turn is None or presence.in_step:
+        return None
+    return presence.turn.recorder
+
+
+class WithinStep:
+    """A context in which a step of the present turn is executed."""
+
+    __slots__ = ("_token",)
+
+    _token: Token[_Presence | None]
+
+    def __enter__(self) -> None:
+        """Let requests in this context be part of the step."""
+        self._token = _present.set(_Presence(present_turn(), in_step=True))
+
+    def __exit__(self, *_error: object) -> None:
+        """End the step."""
+        _present.reset(self._token)
+        del self._token  # references the caller's context
+
+
+def count_default_messages(messages: Sequence[Message], turn: Turn) -> int:
+    """Return how many of the first *messages*, system messages left out, are default ones.
+
+    Args:
+        messages: The messages of a request, without system messages.
+        turn: Its turn.
+    """
+    if not turn.part.default_messages:
+        return 0
+    defaults = without_system(turn.part.default_messages)
+    return len(defaults) if tuple(messages[: len(defaults)]) == defaults else 0
 
 
 def check_deadline(runtime: Runtime) -> None:

@@ -1,7 +1,9 @@
 """Reads text, entity, documents, tool executions and pending turn from a response."""
 
+from asyncio import CancelledError
 from typing import TYPE_CHECKING, TypeVar
 
+from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
 from chatclient.chat.message_merging import (
     append_messages,
@@ -11,27 +13,26 @@ from chatclient.chat.message_merging import (
     with_turn_ended,
 )
 from chatclient.chat.messages import Message
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.turn import Turn
-from chatclient.errors import EntityError, ToolUsageError
-from chatclient.observability.operations import ClientCall, ModelCall
+from chatclient.chat.tool_execution import ToolExecution
+from chatclient.chat.turn import Outcome, Turn
+from chatclient.errors import EntityError, ToolUsageError, TurnCancelledError
 from chatclient.observability.trail import Trail
-from chatclient.runtime.observation import Step
 from chatclient.structured.converters import StructuredOutputConverter
 from chatclient.structured.output import entity_in
-from chatclient.tools.pending_turn import PENDING_TURN, PendingTurn
-from chatclient.tools.tool_execution import TOOL_EXECUTIONS, ToolExecution
 
 if TYPE_CHECKING:
     from chatclient.retrieval.vector_store.store import Document  # only loaded with retrieval
 
 T = TypeVar("T")
 
+log = get_logger(__name__)
+
 
 def executions_in(response: ChatClientResponse) -> tuple[ToolExecution, ...]:
-    """Return the tool executions in the context of a response."""
-    executions: tuple[ToolExecution, ...] = response.context.get(TOOL_EXECUTIONS, ())
-    return executions
+    """Return the tool executions of the turn of *response*."""
+    return tuple(response.turn.executions)
 
 
 def documents_in(response: ChatClientResponse) -> "tuple[Document, ...]":
@@ -51,7 +52,7 @@ def trail_of(response: ChatClientResponse) -> Trail:
 
 def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return the messages of the request, those of the tool rounds, and the answer."""
-    turn = _turn_in(response)
+    turn = response.turn
     answer = complete_answer(response.chat_response)
     # A paused answer is sent again as it is, even if it is empty.
     if answer is None or not (has_content(answer) or response.chat_response.paused):
@@ -62,20 +63,13 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
 
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return those of the messages that belong to the last turn: from the user's question on."""
-    begin = last_turn_start(_turn_in(response).request_messages)
+    begin = last_turn_start(response.turn.request_messages)
     return messages_in(response)[begin:]
 
 
 def round_responses_in(response: ChatClientResponse) -> tuple[ChatResponse, ...]:
     """Return what the model answered in each round, the last one among them."""
-    steps = () if response.trail is None else response.trail.steps
-    return tuple(step.result for step in steps if _is_complete_round(step))
-
-
-def _is_complete_round(step: Step) -> bool:
-    call = step.operation
-    whole = step.result is not None and step.error is None
-    return isinstance(call, ModelCall) and not call.auxiliary and whole
+    return tuple(response.turn.responses)
 
 
 def _turn_messages(turn: Turn) -> tuple[Message, ...]:
@@ -85,17 +79,22 @@ def _turn_messages(turn: Turn) -> tuple[Message, ...]:
     return append_messages(messages[:count], messages[count:])
 
 
-def _turn_in(response: ChatClientResponse) -> Turn:
-    """Return the record of the turn that led to *response*."""
-    steps = trail_of(response).steps
-    call = steps[0].operation if steps else None
-    return call.turn if isinstance(call, ClientCall) else Turn()
-
-
 def pending_in(response: ChatClientResponse) -> PendingTurn | None:
-    """Return the suspended turn in the context of a response, or None."""
-    pending: PendingTurn | None = response.context.get(PENDING_TURN)
-    return pending
+    """Return the turn of *response* as a value if it waits for decisions, or None."""
+    return response.turn.pending
+
+
+def outcome_of(error: BaseException | None) -> Outcome:
+    """Return how a turn ended that raised *error*, or None."""
+    match error:
+        case None:
+            return "answered"
+        case EntityError() if error.pending_turn is not None:
+            return "waiting"
+        case TurnCancelledError() | CancelledError():
+            return "cancelled"
+        case _:
+            return "failed"
 
 
 def entity_of(response: ChatClientResponse, converter: StructuredOutputConverter[T]) -> T:
@@ -124,13 +123,23 @@ def require_answer(response: ChatClientResponse) -> None:
     require_not_nested(response)
     pending = pending_in(response)
     if pending is not None:
-        names = ", ".join(dict.fromkeys(call.name for call in pending.to_decide().values()))
-        hint = "see its pending_turn, and go on with client.resume(turn, decisions)"
-        msg = f"there is no answer yet, the turn waits for approval of {names}; {hint}"
-        chat = response.chat_response
-        error = EntityError(msg, text=chat.text, response=chat, pending_turn=pending)
+        error = waiting_error(response.chat_response, pending)
         error.trail = response.trail
         raise error
+
+
+def waiting_error(response: ChatResponse, pending: PendingTurn) -> EntityError:
+    """Return the error that there is no answer, because the turn waits for approval."""
+    names = ", ".join(dict.fromkeys(call.name for call in pending.to_decide().values()))
+    hint = "see its pending_turn, and go on with client.resume(turn, decisions)"
+    msg = f"there is no answer yet, the turn waits for approval of {names}; {hint}"
+    return EntityError(msg, text=response.text, response=response, pending_turn=pending)
+
+
+def warn_waiting(pending: PendingTurn) -> None:
+    """Log that the text of a turn that waits for approval was taken for its answer."""
+    calls = [call.name for call in pending.to_decide().values()]
+    log.warning("the turn waits for approval, see pending_turn(); its text is no answer", of=calls)
 
 
 def require_not_nested(response: ChatClientResponse) -> None:
@@ -139,7 +148,7 @@ def require_not_nested(response: ChatClientResponse) -> None:
     Raises:
         ToolUsageError: It waits, and its request was made by a tool or advisor of another turn.
     """
-    if pending_in(response) is None or trail_of(response).parent is None:
+    if response.turn.pending is None or not response.turn.is_nested:
         return
     msg = (
         "a client that was asked within another turn waits for approval, and nobody would resume"

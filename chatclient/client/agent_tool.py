@@ -5,6 +5,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from chatclient.chat.parts import ToolCall
+from chatclient.chat.pending_turn import ApprovalRequired, PendingTurn
+from chatclient.chat.resumption import Decision
 from chatclient.chat.tool import (
     USER_ID,
     ToolContext,
@@ -13,11 +16,11 @@ from chatclient.chat.tool import (
     ToolProgress,
     ToolResult,
 )
-from chatclient.chat.turn import TURN_ID
+from chatclient.chat.turn import present_recorder
 from chatclient.client.accessors import pending_in
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import ToolArgumentError, ToolUsageError, UsageError
-from chatclient.tools.execution.approval import AGENT_TURNS, Decision
+from chatclient.tools.execution.approval import AGENT_TURNS
 from chatclient.tools.function.result import to_tool_result
 from chatclient.tools.function.schema import (
     ToolSignature,
@@ -26,7 +29,6 @@ from chatclient.tools.function.schema import (
     signature_of_model,
     signature_of_schema,
 )
-from chatclient.tools.pending_turn import ApprovalRequired, PendingTurn
 
 ConversationOf = Callable[[ToolContext], str | Awaitable[str]]
 """A plain or async function that returns the conversation id for a call of the agent."""
@@ -39,7 +41,13 @@ AgentRequest = Callable[[str | AgentTurn], ChatClientRequestSpec]
 
 
 class ClientTool:
-    """A client as a tool: the argument is the user message, and the answer is the result."""
+    """A client as a tool: the argument is the user message, and the answer is the result.
+
+    Attributes:
+        has_steps: Its calls consist of steps of the turn, those of the client; see `is_agent`.
+    """
+
+    has_steps = True
 
     def __init__(
         self,
@@ -113,8 +121,12 @@ class ClientTool:
         if USER_ID in context and USER_ID not in request.settings.advisor_params:
             request = request.advisor_params({USER_ID: context[USER_ID]})
         # If the turn is repeated, the call has the same key, and the agent repeats its turn.
-        request = request.advisor_params({TURN_ID: context.idempotency_key})
-        return request.tool_context(context)
+        key, recorder = context.idempotency_key, present_recorder()
+        if recorder is not None:
+            call = ToolCall(context.tool_call_id, context.tool_name, context.arguments or "{}")
+            recorder = recorder.inside(f"agent {call.name} {key}", call)
+        turn = replace(request.settings.turn, id=key, recorder=recorder)
+        return request.in_turn(turn).tool_context(context)
 
     def _question(self, arguments: str, context: ToolContext) -> str:
         """Return the question of the model; a value of `input_type` as JSON."""

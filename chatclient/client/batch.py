@@ -19,16 +19,21 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
 from chatclient._internal.checks import check_number
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.model import PromptLike
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
+from chatclient.chat.turn import Outcome
+from chatclient.client.accessors import outcome_of, require_answer, waiting_error
 from chatclient.client.batch_journal import BatchJournal
 from chatclient.client.batch_queue import BatchQueue
 from chatclient.client.pipeline import Pipeline
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.errors import EntityError, UsageError
+from chatclient.errors import EntityError, UsageError, WrongTypeError
 from chatclient.structured.converters import StructuredOutputConverter, converter_of
 from chatclient.structured.output import entity_in
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 _CANCEL_SECONDS = 0.5  # until a batch that waits sees that it was cancelled
 
@@ -63,9 +68,9 @@ class BatchResult(Generic[T]):
 
     Attributes:
         key: The key of the request, or its position as a text.
-        value: The text of the answer, or the entity; None if the request failed.
-        response: The response of the model; None if the request failed.
-        error: Why it failed, or None.
+        value: The text of the answer, or the entity; None if there is no answer.
+        response: The response of the model; None if there is no answer.
+        error: Why there is no answer, or None.
     """
 
     key: str
@@ -74,8 +79,18 @@ class BatchResult(Generic[T]):
     error: Exception | None = None
 
     @property
+    def outcome(self) -> Outcome:
+        """How the turn of the request ended."""
+        return outcome_of(self.error)
+
+    @property
+    def pending_turn(self) -> PendingTurn | None:
+        """The turn, for `client.resume`, if it waits for decisions about its tool calls."""
+        return self.error.pending_turn if isinstance(self.error, EntityError) else None
+
+    @property
     def usage(self) -> Usage:
-        """The token usage, also of an answer that could not be converted; else zero."""
+        """The token usage, also of a turn that waits, or whose answer has the wrong form."""
         answered = self.error if isinstance(self.error, EntityError) else self
         response: ChatResponse | None = answered.response
         return NO_USAGE if response is None else response.usage
@@ -95,16 +110,18 @@ class BatchProgress:
         total: The number of requests.
         succeeded: The number of those that were answered.
         failed: The number of those that failed.
+        waiting: The number of those whose turns wait for decisions about tool calls.
     """
 
     total: int
     succeeded: int = 0
     failed: int = 0
+    waiting: int = 0
 
     @property
     def finished(self) -> int:
-        """The number of requests that were answered or failed."""
-        return self.succeeded + self.failed
+        """The number of requests that were answered, failed or wait."""
+        return self.succeeded + self.failed + self.waiting
 
 
 class Batch(Generic[T]):
@@ -212,36 +229,43 @@ class Batch(Generic[T]):
     async def _result(
         self, pipeline: Pipeline, key: str, request: ChatClientRequestSpec
     ) -> BatchResult[T]:
+        recorded = self._journal.results.get(key)
+        resumes = request.settings.turn.resumption is not None
         try:
-            recorded = self._journal.results.get(key)
-            if recorded is not None:
-                return self._result_of(key, recorded)
+            if recorded is not None and (recorded[1] is None or not resumes):
+                return self._result_of(key, *recorded)
             call = ChatClientRequestSpec(pipeline, request.settings).acall()
             if self._converter is None:
-                response = await call.chat_response()
-                result = BatchResult(key, cast("T", await call.content()), response)
+                response = await call.chat_client_response()
+                require_answer(response)
+                value = cast("T", response.chat_response.text)
             else:
-                pair = await call.response_entity(self._converter)
-                result = BatchResult(key, pair.entity, pair.response)
-                response = pair.response
-            self._journal.add_result(key, response)
+                value = await call.entity(self._converter)
+                response = await call.chat_client_response()
+            self._journal.add_result(key, response.chat_response)
+            return BatchResult(key, value, response.chat_response)
+        except EntityError as error:
+            if error.pending_turn is not None:
+                self._journal.add_result(key, error.response, error.pending_turn)
+            return BatchResult(key, None, None, error)
         except Exception as error:  # noqa: BLE001 - belongs to this request only
             return BatchResult(key, None, None, error)
-        return result
 
-    def _result_of(self, key: str, response: ChatResponse) -> BatchResult[T]:
-        """Return the result for a response in the journal."""
+    def _result_of(
+        self, key: str, response: ChatResponse, pending: PendingTurn | None
+    ) -> BatchResult[T]:
+        """Return the result that is in the journal."""
+        if pending is not None:
+            return BatchResult(key, None, None, waiting_error(response, pending))
         if self._converter is None:
             return BatchResult(key, cast("T", response.text), response)
         entity = entity_in(ChatClientResponse(response), self._converter)
         return BatchResult(key, entity, response)
 
     def _counted(self, result: BatchResult[T]) -> BatchResult[T]:
-        done = self.progress
-        failed = result.error is not None
-        self.progress = BatchProgress(
-            done.total, done.succeeded + (not failed), done.failed + failed
-        )
+        outcomes = {"answered": "succeeded", "waiting": "waiting"}
+        name = outcomes.get(result.outcome, "failed")
+        self.progress = replace(self.progress, **{name: getattr(self.progress, name) + 1})
         return result
 
     def _new_queue(self) -> BatchQueue:
@@ -275,23 +299,43 @@ def batch_of(
     **settings: Unpack[BatchSettings],
 ) -> Batch[Any]:
     """Return the batch for the arguments of `ChatClient.batch`; *prompt* makes requests."""
-    if not isinstance(requests, Mapping):
-        requests = {str(at): request for at, request in enumerate(requests)}
-    if not requests:
+    given = keyed("a batch", requests)
+    if not given:
         msg = "a batch needs at least one request"
         raise UsageError(msg)
     if unknown := settings.keys() - BatchSettings.__annotations__:
         known = ", ".join(BatchSettings.__annotations__)
         msg = f"a batch has no setting {', '.join(sorted(unknown))}; it has {known}"
         raise UsageError(msg)
-    keyed: dict[str, ChatClientRequestSpec] = {}
-    for key, request in requests.items():
+    specs: dict[str, ChatClientRequestSpec] = {}
+    for key, request in given.items():
         spec = request if isinstance(request, ChatClientRequestSpec) else prompt(request)
         if spec._pipeline is not pipeline:
             msg = f"the request {key!r} is one of another client, or has another model"
             raise UsageError(msg)
-        keyed[str(key)] = spec
-    return Batch(pipeline, keyed, entity, settings)
+        specs[key] = spec
+    return Batch(pipeline, specs, entity, settings)
+
+
+def keyed(what: str, requests: Iterable[R] | Mapping[Any, R]) -> dict[str, R]:
+    """Return *requests* by their keys as texts; without keys, by their positions.
+
+    Raises:
+        WrongTypeError: It is one request instead of several.
+        UsageError: Two keys are the same text.
+    """
+    several: object = requests
+    if isinstance(several, str | bytes | Prompt) or not isinstance(several, Iterable):
+        msg = f"{what} takes several requests; put {several!r} into a list"
+        raise WrongTypeError(msg)
+    items = requests.items() if isinstance(requests, Mapping) else enumerate(requests)
+    result: dict[str, R] = {}
+    for key, request in items:
+        if str(key) in result:
+            msg = f"two requests of {what} have the key {str(key)!r}; keys are compared as texts"
+            raise UsageError(msg)
+        result[str(key)] = request
+    return result
 
 
 async def _next_of(ended: "asyncio.Queue[T]") -> T | None:

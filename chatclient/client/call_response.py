@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, Type
 from chatclient._internal.checks import missing_attribute
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.messages import Message
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.tool_execution import ToolExecution
 from chatclient.client.accessors import (
     documents_in,
     entity_of,
@@ -21,6 +23,7 @@ from chatclient.client.accessors import (
     round_responses_in,
     text_of,
     trail_of,
+    warn_waiting,
 )
 from chatclient.observability.trail import Trail
 from chatclient.runtime.blocking import drive
@@ -28,8 +31,6 @@ from chatclient.runtime.cancellation import Cancellation, run_request
 from chatclient.runtime.runtime import Runtime
 from chatclient.structured.converters import StructuredOutputConverter, converter_of
 from chatclient.structured.output import Native, ResponseEntity, StructuredOutput
-from chatclient.tools.pending_turn import PendingTurn
-from chatclient.tools.tool_execution import ToolExecution
 
 if TYPE_CHECKING:
     # `type[T]` does not accept unions, literals and annotated types.
@@ -69,12 +70,24 @@ class LazyResponse:
         self._used = False
         self._response: ChatClientResponse | None = None
         self._error: Exception | None = None
+        self._pending_seen = False
 
     def _output_of(
         self, kind: Any, native: Native | None, *, validate: bool, streamed: bool = False
     ) -> StructuredOutput[Any]:
         self._used = True  # also if this raises: the caller did not forget the response
         return StructuredOutput(converter_of(kind), native, validate, streamed)
+
+    def _text_of_answer(self, response: ChatClientResponse) -> str:
+        text, pending = text_of(response), pending_in(response)
+        if pending is not None and not self._pending_seen:
+            self._pending_seen = True
+            warn_waiting(pending)
+        return text
+
+    def _pending_in(self, response: ChatClientResponse) -> PendingTurn | None:
+        self._pending_seen = True
+        return pending_in(response)
 
     @contextmanager
     def _storing_error(self) -> Iterator[None]:
@@ -126,20 +139,21 @@ class CallResponse(LazyResponse):
         call_response = cls.__new__(cls)
         call_response._used = True
         call_response._response = response
+        call_response._pending_seen = False
         return call_response
 
     def content(self) -> str:
         """Return the text of the answer, which may be empty.
 
         If the turn waits for approval (see `pending_turn`), this is the text before the tool
-        calls, usually empty.
+        calls, usually empty, and a warning is logged.
 
         Raises:
             ChatClientError: The request failed; see `chatclient.errors`.
             ToolUsageError: The turn waits for approval inside another turn, which cannot resume
                 it: the request was made by a tool or an advisor.
         """
-        return text_of(self.chat_client_response())
+        return self._text_of_answer(self.chat_client_response())
 
     def chat_response(self) -> ChatResponse:
         """Return the response of the model, with usage and finish reason."""
@@ -256,7 +270,7 @@ class CallResponse(LazyResponse):
 
     def pending_turn(self) -> PendingTurn | None:
         """Return the turn if it waits for approval, for `client.resume`; otherwise None."""
-        return pending_in(self.chat_client_response())
+        return self._pending_in(self.chat_client_response())
 
 
 class AsyncCallResponse(LazyResponse):
@@ -277,7 +291,7 @@ class AsyncCallResponse(LazyResponse):
 
     async def content(self) -> str:
         """Return the text of the answer; see `CallResponse.content`."""
-        return text_of(await self.chat_client_response())
+        return self._text_of_answer(await self.chat_client_response())
 
     async def chat_response(self) -> ChatResponse:
         """Return the response of the model, with usage and finish reason."""
@@ -371,7 +385,7 @@ class AsyncCallResponse(LazyResponse):
 
     async def pending_turn(self) -> PendingTurn | None:
         """Return the turn if it waits for approval, for `client.resume`; otherwise None."""
-        return pending_in(await self.chat_client_response())
+        return self._pending_in(await self.chat_client_response())
 
     async def _call_response(self) -> CallResponse:
         return CallResponse.of(await self.chat_client_response())

@@ -11,7 +11,9 @@ from chatclient._internal.closeable import Closeable
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse
 from chatclient.chat.messages import Message
 from chatclient.chat.model import ChatModel
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.prompt import Prompt
+from chatclient.chat.resumption import Decisions
 from chatclient.chat.tool import ToolCallback, ToolMetadata
 from chatclient.client.agent_tool import AgentTurn, ClientTool, ConversationOf, conversation_below
 from chatclient.client.builder import ChatClientBuilder
@@ -22,10 +24,8 @@ from chatclient.client.request import CALL_SYNONYMS, ChatClientRequestSpec
 from chatclient.client.request_settings import RequestSettings, check_text
 from chatclient.client.shared_parts import SharedParts, model_of
 from chatclient.errors import UsageError
-from chatclient.tools.execution.approval import Decisions
 from chatclient.tools.execution.manager import ToolCallingManager
 from chatclient.tools.execution.toolset import ToolCallbackResolver
-from chatclient.tools.pending_turn import PendingTurn
 
 if TYPE_CHECKING:  # only loaded with batches, settings and tool search
     from chatclient.client.batch import Batch, BatchRequest, BatchSettings

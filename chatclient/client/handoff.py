@@ -5,9 +5,11 @@ from typing import Any
 
 from chatclient._internal.checks import check_number
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse
+from chatclient.chat.resumption import Resumption
 from chatclient.chat.tool import HANDOFF, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.client.client import ChatClient
 from chatclient.errors import ToolDeniedError, UsageError
+from chatclient.runtime.runtime import Runtime
 from chatclient.tools.function.schema import ToolSignature, check_tool_name, signature_of_schema
 from chatclient.tools.handoff import HANDOFFS, Handoff
 
@@ -94,6 +96,12 @@ class _HandoffTool:
     async def take_over(self, request: ChatClientRequest) -> ChatClientResponse:
         """Return the response of the client."""
         return await self._client().take_over(request)
+
+    async def check_decisions(
+        self, resumption: Resumption, context: Mapping[str, Any], runtime: Runtime
+    ) -> None:
+        """Check that the client can apply decisions; see `Handoff.check_decisions`."""
+        await self._client().prompt().pipeline.check_decisions(resumption, context, runtime)
 
     def __repr__(self) -> str:
         return f"handoff({self.agent!r})"

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from chatclient._internal.frozen import merged
 from chatclient.chat.messages import Message, UserMessage, last_user_message, without_system
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, check_options
 from chatclient.chat.tool import CONVERSATION_ID, ToolCallback, ToolRequest
+from chatclient.chat.turn import RefreshTools
 from chatclient.client.request_settings import RequestSettings
 from chatclient.client.shared_parts import SharedParts
 from chatclient.errors import ToolDefinitionError, UsageError
@@ -15,7 +15,7 @@ from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
 from chatclient.tools.duplicates import without_duplicates
 from chatclient.tools.execution.toolset import resolve_tool
-from chatclient.tools.providers import REFRESH_TOOLS, Offers, is_provider, offered_tools
+from chatclient.tools.providers import Offers, is_provider, offered_tools
 from chatclient.tools.sources import Resolved
 
 
@@ -105,16 +105,15 @@ def runs_tools(shared: SharedParts, settings: RequestSettings) -> bool:
 
 async def complete_request(
     shared: SharedParts, settings: RequestSettings, messages: tuple[Message, ...], runtime: Runtime
-) -> tuple[ChatOptions, Mapping[str, Any]]:
-    """Return the complete options of a request, and the initial context of its advisors.
+) -> tuple[ChatOptions, RefreshTools | None]:
+    """Return the complete options of a request, and a function that lists its tools again.
 
-    If there are dynamic tool providers, the context contains a function that lists their tools
-    again.
+    There is no function without dynamic tool providers.
     """
     offers: Offers = {}
     options = await complete_options(shared, settings, messages, runtime, offers)
     if not any(getattr(source, "dynamic", False) for source in settings.tool_sources):
-        return options, settings.advisor_params
+        return options, None
     announced = [
         c for source in settings.tool_sources for c in getattr(source, "tools_to_come", ())
     ]
@@ -134,7 +133,7 @@ async def complete_request(
             seen, callbacks = current, options.tool_callbacks or ()
         return callbacks
 
-    return options, merged(settings.advisor_params, {REFRESH_TOOLS: refresh})
+    return options, refresh
 
 
 async def complete_options(

@@ -1,11 +1,12 @@
 """`Pipeline`: builds the advisor chain of a request, runs it, and observes it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-from chatclient._internal.frozen import merged, without
+from chatclient._internal.frozen import EMPTY, merged
 from chatclient.advisors.structured_output import (
     StructuredOutputAdvisor,
     StructuredOutputValidationAdvisor,
@@ -26,16 +27,30 @@ from chatclient.chain.chain import (
     part_inside_loop,
     storage_of,
 )
+from chatclient.chain.model_call import prompt_digest
+from chatclient.chain.params import NATIVE_STRUCTURED_OUTPUT
 from chatclient.chat.message_merging import with_answered_calls
 from chatclient.chat.messages import Message, without_system
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
-from chatclient.chat.prompt import DEFAULT_MESSAGES, Prompt, count_default_messages
-from chatclient.chat.tool import CONVERSATION_ID
-from chatclient.chat.turn import AROUND_STORE, TURN, TURN_ID, Turn
-from chatclient.client.handed_over import handed_over_settings
-from chatclient.client.options import complete_request, runs_tools, static_options
-from chatclient.client.request_settings import RequestSettings
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.resumption import Resumption
+from chatclient.chat.tool import CONVERSATION_ID, USER_ID
+from chatclient.chat.turn import (
+    TURN_KEY,
+    ShownAnswer,
+    Turn,
+    TurnSettings,
+    count_default_messages,
+)
+from chatclient.client.options import (
+    complete_options,
+    complete_request,
+    runs_tools,
+    static_options,
+)
+from chatclient.client.request_settings import RequestSettings, TextSettings
 from chatclient.client.shared_parts import SharedParts
 from chatclient.errors import ChatClientError, UsageError
 from chatclient.observability.observers import all_observers
@@ -45,12 +60,10 @@ from chatclient.runtime.cancellation import UndoLog
 from chatclient.runtime.deadlines import CallerDeadline, within_callers_deadline
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_of_library
-from chatclient.structured.output import (
-    NATIVE_STRUCTURED_OUTPUT,
-    STRUCTURED_OUTPUT,
-    StructuredOutput,
-)
-from chatclient.tools.pending_turn import RESUMED_TURN
+from chatclient.structured.output import StructuredOutput
+from chatclient.tools.handoff import handoff_before
+
+_PASSED_ON = (TURN_KEY, CONVERSATION_ID, USER_ID, NATIVE_STRUCTURED_OUTPUT)
 
 
 class Pipeline:
@@ -97,17 +110,56 @@ class Pipeline:
         runtime = within_callers_deadline(runtime)
         if settings.deadline is not None:
             runtime = runtime.with_deadline(settings.deadline)
-        if self.defaults.messages:
-            default_messages = {DEFAULT_MESSAGES: self._default_messages}
-            params = merged(settings.advisor_params, default_messages)
-            settings = replace(settings, advisor_params=params)
         with CallerDeadline(runtime.deadline):
             return await self._run_observed(settings, output, runtime)
 
     def take_over(self, request: ChatClientRequest) -> Awaitable[ChatClientResponse]:
         """Continue the conversation and the turn of another client; see `Handoff`."""
-        output: StructuredOutput[Any] | None = request.context.get(STRUCTURED_OUTPUT)
-        return self.run(handed_over_settings(self.defaults, request), request.runtime, output)
+        defaults, context, turn = self.defaults, request.context, request.turn
+        # Other values in the context are those of the advisors of the other client.
+        params = {key: context[key] for key in _PASSED_ON if context.get(key) is not None}
+        settings = replace(
+            defaults,
+            user=TextSettings(),
+            advisor_params=merged(defaults.advisor_params, params),
+            tool_context=merged(defaults.tool_context, request.prompt.options.tool_context),
+            turn=TurnSettings(continued=turn),
+        )
+        messages = request.prompt.messages
+        if turn.part.resumption is None:
+            settings = settings.with_messages(messages)
+        else:  # they contain the client's system text and default messages
+            settings = settings.with_turn(settings.turn, messages)
+        return self.run(settings, request.runtime, turn.part.output)
+
+    async def check_decisions(
+        self,
+        resumption: Resumption,
+        context: Mapping[str, Any],
+        runtime: Runtime,
+        settings: RequestSettings | None = None,
+    ) -> None:
+        """Check that decisions can be applied to a turn that waits, without running anything.
+
+        Args:
+            resumption: The turn and the decisions.
+            context: More values of the tool context.
+            runtime: How the check runs.
+            settings: The settings of the request; default: those of the client.
+
+        Raises:
+            ToolUsageError: A tool is missing, or cannot be run with the arguments of a decision.
+        """
+        settings = self.defaults if settings is None else settings
+        settings = settings.with_tool_context(context)
+        pending, manager = resumption.pending, self.shared.manager
+        options = await complete_options(self.shared, settings, pending.messages, runtime)
+        handoff = handoff_before(pending, lambda: options.tool_callbacks or ())
+        if handoff is None:
+            await manager.check_decisions(pending, resumption.decisions, options, runtime)
+            return
+        inside = resumption.inside_handoff()
+        await handoff.check_decisions(inside, options.tool_context, runtime)
 
     async def _run_observed(
         self, settings: RequestSettings, output: StructuredOutput[Any] | None, runtime: Runtime
@@ -120,9 +172,14 @@ class Pipeline:
         conversation_id = settings.advisor_params.get(CONVERSATION_ID)
         observers = all_observers(self.shared.observers, conversation_id, self.shared.name)
         outer, undo_log = runtime.undo_log, UndoLog()
-        runtime = runtime.for_request(trail.steps, observers, conversation_id, undo_log)
-        turn = _turn_for(settings.advisor_params)
-        handed_over = TURN in settings.advisor_params
+        continued = settings.turn.continued
+        turn = self._new_turn(settings) if continued is None else continued
+        runtime = runtime.for_request(
+            trail.steps, observers, conversation_id, undo_log, turn.model_state
+        )
+        if runtime.streaming and outer is None and any(map(is_memory, settings.advisors)):
+            turn.shown = ShownAnswer(turn, runtime.emitter)
+            runtime = runtime.with_emitter(turn.shown.emit)
         call = ClientCall(
             EMPTY_PROMPT,
             (),
@@ -132,9 +189,10 @@ class Pipeline:
             turn,
             self.shared.name,
         )
+        added: Mapping[str, Any] = EMPTY
         try:
-            with runtime.observe(call) as step:
-                if not handed_over:
+            with runtime.observe(call) as step, turn if continued is None else nullcontext():
+                if continued is None:
                     step.link_to_parent(trail.steps)
                 chain, request = await self._prepare(settings, output, call, runtime)
                 if runtime.observers:
@@ -142,10 +200,12 @@ class Pipeline:
                 try:
                     response = await runtime.until_deadline(chain(request))
                     runtime.check_cancelled()
-                    if not handed_over:
+                    if continued is None:
                         await runtime.until_deadline(turn.commit(runtime), "memory")
-                except BaseException:
+                except BaseException as error:
                     await runtime.shielded(undo_log.undo())
+                    if continued is None and turn.keeps(error):
+                        await runtime.shielded(turn.store_ended_early(runtime))
                     raise
                 undo_log.hand_over(outer)
                 step.result = response.chat_response
@@ -153,9 +213,24 @@ class Pipeline:
             error.trail = trail  # the trail of a failed agent call is part of this one
             raise
         finally:
-            added = {} if handed_over else turn.close()
-        context = merged(without(response.context, TURN, TURN_ID), added)
-        return ChatClientResponse(response.chat_response, context, trail)
+            if continued is None:
+                added = turn.close()
+        context = merged(response.context, added) if added else response.context
+        return ChatClientResponse(response.chat_response, context, trail, turn)
+
+    def _new_turn(self, settings: RequestSettings) -> Turn:
+        """Return the turn that a request begins or resumes."""
+        how, context = settings.turn, settings.advisor_params
+        if how.resumption is None:
+            turn = Turn.of(context, how.id)
+        else:
+            turn = load_turn(how.resumption.pending, context, self._default_messages)
+            turn.part.resumption = how.resumption
+        turn.recorder = how.recorder
+        turn.replaces, turn.is_displayed = how.replaces, how.is_displayed
+        if how.began is not None:
+            how.began(turn)
+        return turn
 
     async def _prepare(
         self,
@@ -168,16 +243,19 @@ class Pipeline:
 
         The messages are set in *call* first, so that observers see them if a later step fails.
         """
-        handed_over = TURN in settings.advisor_params
-        if RESUMED_TURN in settings.advisor_params and not handed_over:
-            _check_resumed(settings)
+        turn, continued = call.turn, settings.turn.continued is not None
+        chain = self._chain_of(settings, output)
+        chain.check_params(settings.advisor_params)
+        turn.part.default_messages = self._default_messages
+        resumption = turn.part.resumption
+        if resumption is not None and not continued:
+            _check_resumed(settings, resumption.pending)
         in_worker = _has_renderer(settings)
         messages = await _rendered(settings.messages_without_system, runtime, in_worker=in_worker)
         messages = with_answered_calls(messages)
-        if not call.turn.resumed and not handed_over:
+        if not turn.resumed and not continued:
             spoken = without_system(messages)
-            first = count_default_messages(spoken, settings.advisor_params)
-            call.turn.request_messages = spoken[first:]
+            turn.request_messages = spoken[count_default_messages(spoken, turn) :]
         if settings.system_function is not None:
             from chatclient.client.system_function import (  # noqa: PLC0415 - only if it is used
                 with_system_text,
@@ -187,26 +265,46 @@ class Pipeline:
             settings = await runtime.until_deadline(work, "the system text function")
         with_system = partial(settings.prepend_system_message, messages)
         messages = await _rendered(with_system, runtime, in_worker=in_worker)
-        options, context = await self._options_and_context(settings, messages, runtime)
-        context = merged(context, {TURN: call.turn})
+        if self._options is not None and settings.has_same_options(self.defaults):
+            options = self._options
+        else:
+            listing = complete_request(self.shared, settings, messages, runtime)
+            options, refresh = await runtime.until_deadline(listing, "the listing of tools")
+            turn.part.refresh_tools = refresh
+        if resumption is not None:
+            _check_runs_tools(options)
         prompt = Prompt.of(messages, options)
         if output is not None:
-            prompt, context = prompt_for_entity(output, prompt, context, self.shared.model)
-        chain = self._chain_of(settings, output)
-        call.prompt, call.context, call.advisors = prompt, context, chain.names
-        return chain, ChatClientRequest(prompt, context, runtime)
+            prompt = self._with_output(output, prompt, settings, turn)
+        if turn.is_nested and turn.recorder is None:
+            self._record_in_outer_turn(turn, prompt)
+        call.prompt, call.advisors = prompt, chain.names
+        return chain, ChatClientRequest(prompt, settings.advisor_params, runtime, turn)
 
-    async def _options_and_context(
-        self, settings: RequestSettings, messages: tuple[Message, ...], runtime: Runtime
-    ) -> tuple[ChatOptions, Mapping[str, Any]]:
-        if self._options is not None and settings.has_same_options(self.defaults):
-            options, context = self._options, settings.advisor_params
-        else:
-            work = complete_request(self.shared, settings, messages, runtime)
-            options, context = await runtime.until_deadline(work, "the listing of tools")
-        if RESUMED_TURN in context:
-            _check_runs_tools(options)
-        return options, context
+    def _with_output(
+        self, output: StructuredOutput[Any], prompt: Prompt, settings: RequestSettings, turn: Turn
+    ) -> Prompt:
+        """Return *prompt* with the options for *output*, which advisors find in *turn*."""
+        native = settings.advisor_params.get(NATIVE_STRUCTURED_OUTPUT)
+        turn.part.output, options = output.for_request(
+            self.shared.model, prompt.messages, prompt.options, native
+        )
+        return prompt.with_options(options)
+
+    def _record_in_outer_turn(self, turn: Turn, prompt: Prompt) -> None:
+        """Let the recorder of the turn that *turn* is part of execute its steps, if it has one."""
+        outer = turn.outer_recorder
+        if outer is not None:
+            name = self.shared.name or self.shared.model.name
+            turn.record_inside(outer.inside(f"client {name} {prompt_digest(prompt)}"))
+
+    def check_params(self, settings: RequestSettings) -> None:
+        """Check that somebody reads each advisor param of a request.
+
+        Raises:
+            UsageError: Nobody reads one of them.
+        """
+        self._chain_of(settings, None).check_params(settings.advisor_params)
 
     def _chain_of(
         self, settings: RequestSettings, output: StructuredOutput[Any] | None
@@ -228,36 +326,23 @@ class Pipeline:
         return chain
 
 
-def _turn_for(context: Mapping[str, Any]) -> Turn:
-    """Return the turn that a request with *context* begins, resumes, or has been handed."""
-    if TURN in context:
-        return cast("Turn", context[TURN])
-    if RESUMED_TURN in context:
-        turn = load_turn(context[RESUMED_TURN].pending, context)
-    else:
-        turn = Turn.of(context)
-    turn.around_store = context.get(AROUND_STORE)
-    return turn
-
-
-def _check_resumed(settings: RequestSettings) -> None:
+def _check_resumed(settings: RequestSettings, pending: PendingTurn) -> None:
     """Check that a request that resumes a turn adds no messages and keeps the conversation.
 
     Raises:
         UsageError: It has messages of its own, or another conversation id.
     """
-    turn = settings.advisor_params[RESUMED_TURN].pending
-    if settings.has_text or len(settings.messages) > len(turn.messages):
+    if settings.has_text or len(settings.messages) > len(pending.messages):
         msg = (
             "a resumed turn has its own messages and would ignore those of .system(), .user() and"
             " .messages(); give a decision a message, or the request a Steering"
         )
         raise UsageError(msg)
     given = settings.advisor_params.get(CONVERSATION_ID)
-    if turn.conversation_id is not None and given != str(turn.conversation_id):
+    if pending.conversation_id is not None and given != str(pending.conversation_id):
         msg = (
-            f"the turn belongs to conversation {turn.conversation_id!r} and would be remembered in"
-            f" {given!r}; leave out .conversation(...), or resume a turn of that conversation"
+            f"the turn belongs to conversation {pending.conversation_id!r} and would be remembered"
+            f" in {given!r}; leave out .conversation(...), or resume a turn of that conversation"
         )
         raise UsageError(msg)
 
@@ -390,12 +475,3 @@ def with_output_advisors(settings: RequestSettings, *, validate: bool) -> Reques
     if validate and not any(isinstance(advisor, kind) for advisor in settings.advisors):
         added.append(_VALIDATION)
     return replace(settings, advisors=(*settings.advisors, *added))
-
-
-def prompt_for_entity(
-    output: StructuredOutput[Any], prompt: Prompt, context: Mapping[str, Any], model: ChatModel
-) -> tuple[Prompt, Mapping[str, Any]]:
-    """Return *prompt* and *context* with the options and the context entry for *output*."""
-    native = context.get(NATIVE_STRUCTURED_OUTPUT)
-    output, options = output.for_request(model, prompt.messages, prompt.options, native)
-    return prompt.with_options(options), merged(context, {STRUCTURED_OUTPUT: output})

@@ -6,14 +6,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from chatclient._internal.checks import check_callable, checked_id, missing_attribute
-from chatclient.advisors.tool_loop.resumed_turn import ResumedTurn
+from chatclient._internal.frozen import EMPTY
 from chatclient.chain.chain import Advisor, ChatClientResponse
 from chatclient.chat.messages import Media, Message
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions, OptionValues
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.resumption import Decisions, Resumption, decisions_for
 from chatclient.chat.template import TemplateRenderer
 from chatclient.chat.tool import CONVERSATION_ID
-from chatclient.chat.turn import TURN_KEY
+from chatclient.chat.turn import TURN_KEY, TurnSettings
 from chatclient.client.builder import MEMORY_HINT, ChatClientBuilder
 from chatclient.client.call_response import AsyncCallResponse, CallResponse
 from chatclient.client.dropped import warn_if_dropped
@@ -24,8 +26,6 @@ from chatclient.client.stream_response import AsyncStreamResponse, StreamRespons
 from chatclient.errors import UsageError
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.structured.output import StructuredOutput
-from chatclient.tools.execution.approval import Decisions, decisions_for
-from chatclient.tools.pending_turn import RESUMED_TURN, PendingTurn
 from chatclient.tools.sources import ToolSource
 
 if TYPE_CHECKING:  # only loaded if used
@@ -263,10 +263,18 @@ class ChatClientRequestSpec:
         """Resume *turn*; see `ChatClient.resume`."""
         if isinstance(turn, str):
             turn = PendingTurn.from_json(turn)
-        params: dict[str, Any] = {RESUMED_TURN: ResumedTurn(turn, decisions_for(turn, decisions))}
+        resumption = Resumption(turn, decisions_for(turn, decisions))
+        settings = self._use()
+        how = replace(settings.turn, resumption=resumption)
+        settings = settings.with_turn(how, turn.messages)
+        params: Mapping[str, Any] = EMPTY
         if turn.conversation_id is not None:
-            params[CONVERSATION_ID] = turn.conversation_id
-        return self.with_settings(self._use().with_turn(turn)).advisor_params(params)
+            params = {CONVERSATION_ID: turn.conversation_id}
+        return self.with_settings(settings.with_advisors((), params))
+
+    def in_turn(self, turn: TurnSettings) -> Self:
+        """Return a request that gets its turn in another way."""
+        return self.with_settings(replace(self._use(), turn=turn))
 
     def with_settings(self, settings: RequestSettings) -> Self:
         """Return a request with other settings."""

@@ -23,9 +23,9 @@ from chatclient.chat.template import (
     render_checked,
 )
 from chatclient.chat.tool import CONVERSATION_ID
+from chatclient.chat.turn import NEW_TURN, TurnSettings
 from chatclient.errors import UsageError, WrongTypeError
 from chatclient.tools.execution.approval import ToolApproval
-from chatclient.tools.pending_turn import PendingTurn
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
 
 if TYPE_CHECKING:  # only loaded with such a function
@@ -171,6 +171,7 @@ class RequestSettings:
         renderer: Fills the placeholders of templates.
         tool_calling: Whether tools are run.
         deadline: The maximum duration of a request in seconds, not a point in time; or None.
+        turn: How the request gets its turn.
     """
 
     system: TextSettings = TextSettings()
@@ -186,6 +187,7 @@ class RequestSettings:
     renderer: TemplateRenderer = DEFAULT_RENDERER
     tool_calling: bool = True
     deadline: float | None = None
+    turn: TurnSettings = NEW_TURN
 
     def with_system(
         self,
@@ -253,14 +255,15 @@ class RequestSettings:
             return self
         return replace(self, options=self.options.mutate(model=None))
 
-    def with_turn(self, turn: PendingTurn) -> Self:
-        """Return a copy with the messages of *turn*, which include system and user message."""
+    def with_turn(self, turn: TurnSettings, messages: tuple[Message, ...]) -> Self:
+        """Return a copy for a *turn* whose *messages* include system and user message."""
         return replace(
             self,
             system=TextSettings(),
             system_function=None,
             user=TextSettings(),
-            messages=turn.messages,
+            messages=messages,
+            turn=turn,
         )
 
     def with_deadline(self, seconds: float | timedelta) -> Self:

@@ -10,14 +10,14 @@ from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.events import Done, StreamEvent, TextDelta
 from chatclient.chat.messages import Message
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.tool_execution import ToolExecution
 from chatclient.client.accessors import (
     documents_in,
     executions_in,
     messages_in,
     new_messages_in,
-    pending_in,
-    require_not_nested,
     round_responses_in,
 )
 from chatclient.client.call_response import EntityType, LazyResponse, Run
@@ -38,8 +38,6 @@ from chatclient.runtime.event_stream import AsyncEvents, drive_stream
 from chatclient.runtime.runtime import Runtime
 from chatclient.structured.answer_cleaning import NOTHING
 from chatclient.structured.output import Native, StructuredOutput
-from chatclient.tools.pending_turn import PendingTurn
-from chatclient.tools.tool_execution import ToolExecution
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -117,7 +115,7 @@ class _Stream(LazyResponse):
 
     def pending_turn(self) -> PendingTurn | None:
         """Return the turn if it waits for approval, once the stream has ended."""
-        return pending_in(self.response)
+        return self._pending_in(self.response)
 
     def _consume(
         self, convert: Convert[T], output: StructuredOutput[Any] | None = None
@@ -163,7 +161,7 @@ class _Stream(LazyResponse):
         if type(event) is TextDelta:
             return event.text
         if type(event) is Done:
-            require_not_nested(self.response)
+            self._text_of_answer(self.response)
         return NOTHING  # type: ignore[no-any-return]
 
     def _client_chunk_of(self, event: Any) -> ChatClientResponse:

@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING
 from chatclient._internal.public_names import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient.chat.serialization import (
+        error_from_dict as error_from_dict,
+        error_to_dict as error_to_dict,
+    )
     from chatclient.durable.client import (
         DurableClient as DurableClient,
         DurableRequest as DurableRequest,
@@ -40,19 +44,14 @@ if TYPE_CHECKING:
         Rate as Rate,
         TurnQueue as TurnQueue,
     )
-    from chatclient.durable.recorded_errors import (
-        error_from_dict as error_from_dict,
-        error_to_dict as error_to_dict,
-    )
-    from chatclient.durable.recorded_model import (
-        TurnRetries as TurnRetries,
-    )
     from chatclient.durable.recording import (
         ExecutionLostError as ExecutionLostError,
+        KnowsSteps as KnowsSteps,
         OnInterrupted as OnInterrupted,
         Publisher as Publisher,
         Recording as Recording,
         StepRecorder as StepRecorder,
+        TurnRetries as TurnRetries,
     )
     from chatclient.durable.registry import (
         durable as durable,

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from chatclient._internal.checks import checked_id, seconds
+from chatclient._internal.frozen import EMPTY
 from chatclient.chat.model import PromptLike
-from chatclient.client.options import complete_options
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.resumption import Decision, Resumption
+from chatclient.client.batch import keyed
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.conversation import DurableConversation
 from chatclient.durable.handle import DurableTurn, turn_id
 from chatclient.durable.map import TurnMap
 from chatclient.durable.requests import request_from_dict, request_to_dict, tool_names
 from chatclient.durable.results import TurnResult
+from chatclient.durable.turn import check_tools, needed_tools
 from chatclient.errors import UsageError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
-from chatclient.tools.execution.approval import Decision
-from chatclient.tools.pending_turn import PendingTurn
 
 if TYPE_CHECKING:  # it imports most of the package; and the engine needs the extra
     from chatclient.client.client import ChatClient
@@ -110,6 +112,7 @@ class DurableClient:
 
         engine = current_engine()
         engine.check_queue(how)
+        self._pipeline.check_params(request.settings)
         limit = request.settings.deadline
         id = turn_id(self.name, key)
         now = time.time()
@@ -157,25 +160,27 @@ class DurableClient:
 
         Returns:
             The turns: iterate over them for the results.
+
+        Raises:
+            UsageError: A prompt is invalid, or two keys are the same text; no turn was started.
         """
         from chatclient.durable.engine import current_engine  # noqa: PLC0415 - an extra
 
-        keyed: Mapping[Any, DurableRequest] = (
-            prompts if isinstance(prompts, Mapping) else _by_position(prompts)
-        )
+        given = keyed("a map", prompts)
         engine = current_engine()
-        keys = {str(each): f"{key}/{each}" for each in keyed}
+        ids = {each: turn_id(self.name, f"{key}/{each}") for each in given}
         # Looked up together: a batch that continues has most of its turns.
-        present = engine.existing([turn_id(self.name, each) for each in keys.values()])
-        turns = {}
-        for each, prompt in keyed.items():
-            id = turn_id(self.name, keys[str(each)])
-            turns[str(each)] = (
-                self._handle(engine, id)
-                if id in present
-                else self.start(prompt, key=keys[str(each)], **how)
-            )
-        return TurnMap(turns)
+        present = engine.existing([*ids.values()])
+        # Made before the first turn starts, because a prompt may be invalid.
+        missing = {each: self.request_of(given[each]) for each in ids if ids[each] not in present}
+        return TurnMap(
+            {
+                each: self.start(missing[each], key=f"{key}/{each}", **how)
+                if each in missing
+                else self._handle(engine, id)
+                for each, id in ids.items()
+            }
+        )
 
     async def amap(
         self,
@@ -228,12 +233,9 @@ class DurableClient:
         return prompt
 
     def _check_decisions(
-        self, stored: Mapping[str, Any], pending: PendingTurn, decisions: dict[str, Decision]
+        self, data: Mapping[str, Any], pending: PendingTurn, decisions: dict[str, Decision]
     ) -> None:
-        shared, settings = self._pipeline.shared, request_from_dict(self._pipeline, stored).settings
-        options = drive(complete_options(shared, settings, pending.messages, BLOCKING))
-        drive(shared.manager.check_decisions(pending, decisions, options, BLOCKING))
-
-
-def _by_position(prompts: Iterable[DurableRequest]) -> dict[str, DurableRequest]:
-    return {str(position): prompt for position, prompt in enumerate(prompts)}
+        check_tools(self._pipeline, data, needed_tools(pending, decisions))
+        settings = request_from_dict(self._pipeline, data["request"]).settings
+        resumption = Resumption(pending, decisions)
+        drive(self._pipeline.check_decisions(resumption, EMPTY, BLOCKING, settings))

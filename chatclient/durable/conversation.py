@@ -11,7 +11,7 @@ from chatclient.errors import ConversationBusyError
 if TYPE_CHECKING:  # it makes conversations
     from chatclient.durable.client import DurableClient, DurableRequest
 
-UNFINISHED: tuple[TurnState, ...] = ("queued", "running", "waiting")
+UNFINISHED: tuple[TurnState, ...] = ("queued", "running", "waiting", "cancelling")
 _NUMBERS_AT_ONCE = 4
 
 
@@ -60,7 +60,8 @@ class DurableConversation:
         The arguments are those of `DurableClient.start`.
 
         Raises:
-            ConversationBusyError: The last turn runs or waits, or another one was just started.
+            ConversationBusyError: The last turn runs, waits or is being cancelled, or another one
+                was just started.
             UsageError: The request cannot be stored, there is no such queue, or this process has no
                 engine.
         """

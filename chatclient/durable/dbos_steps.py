@@ -8,15 +8,18 @@ loaded when an execution begins and are found by name, and new steps get positio
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
+from chatclient.chat.serialization import error_from_dict, error_to_dict
 from chatclient.durable.extra import DBOS, Serializer, StepInfo, dbos_errors, dbos_serialization
-from chatclient.durable.recorded_errors import error_from_dict, error_to_dict
-from chatclient.durable.recording import ExecutionLostError
+from chatclient.durable.faults import until_stored
+from chatclient.durable.recording import UNDO, ExecutionLostError
 from chatclient.errors import DurableTurnError
+
+T = TypeVar("T")
 
 
 class JsonSerializer(Serializer):
@@ -70,46 +73,80 @@ def refuse_pickles() -> None:
 
 
 class DbosSteps:
-    """Records the steps of the workflow that runs; a `StepRecorder`.
+    """Records the steps of one execution of a workflow; a `StepRecorder`.
+
+    Args:
+        id: The id of the workflow.
 
     Attributes:
-        recovered: Whether there are steps of an earlier execution.
+        id: The id of the workflow.
+        begun: Whether it has begun, and does not wait any more for its time in this process.
+        recorded: The recorded values of steps by name, also those of earlier executions.
         stopped: Why no step is recorded any more, or None.
-
-    Raises:
-        DurableTurnError: A step is stored in another format.
+        is_cancelled: Whether it is being cancelled.
+        interrupted: The tools that write and were interrupted by a crash, if the turn is cancelled:
+            it is unknown whether they took effect.
     """
 
-    def __init__(self, id: str, steps: list[StepInfo]) -> None:
-        self.recovered = bool(steps)
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.begun = False
         self.stopped: BaseException | None = None
-        self._recorded = {step["function_name"]: step["output"] for step in steps}
+        self.recorded: dict[str, Any] = {}
+        self.interrupted: list[str] = []
+        self.is_cancelled = False
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[Any] | None = None
+
+    async def load(self) -> None:
+        """Load the steps that earlier executions have recorded.
+
+        Raises:
+            DurableTurnError: A step is stored in another format.
+        """
+        self.begun = True
+        # Within the workflow, the query itself would be a step.
+        query = partial(Context().run, lambda: DBOS.list_workflow_steps(self.id))
+        loop = asyncio.get_running_loop()
+        steps: list[StepInfo] = await until_stored(lambda: loop.run_in_executor(None, query))
+        # DBOS may have recorded an error of its database as that of the step.
+        stored = [step for step in steps if step["error"] is None]
+        self.recorded = {step["function_name"]: step["output"] for step in stored}
         # What DBOS cannot read, it returns as the text that is stored.
-        if unread := [name for name, value in self._recorded.items() if isinstance(value, str)]:
-            msg = f"steps of turn {id!r} are stored in a form that is not read here: {unread}"
-            raise DurableTurnError(msg, turn_id=id)
+        if unread := [name for name, value in self.recorded.items() if isinstance(value, str)]:
+            msg = f"steps of turn {self.id!r} are stored in a form that is not read here: {unread}"
+            raise DurableTurnError(msg, turn_id=self.id)
         for _ in range(max((step["function_id"] for step in steps), default=0)):
             DBOS.reserve_step()
 
-    @classmethod
-    async def open(cls) -> "DbosSteps":
-        """Return the recorder of the workflow that runs, with its recorded steps."""
-        # Within the workflow, the query itself would be a step.
-        id = DBOS.workflow_id or ""
-        query = partial(Context().run, lambda: DBOS.list_workflow_steps(id))
-        return cls(id, await asyncio.get_running_loop().run_in_executor(None, query))
+    async def has(self, name: str) -> bool:
+        """Return whether the step *name* is recorded."""
+        return name in self.recorded
 
     async def step(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
         """Return the value of the step; see `StepRecorder.step`."""
         self._check()
-        if name in self._recorded:
-            return self._recorded[name]
+        if name in self.recorded:
+            return self.recorded[name]
+        if self.is_cancelled and not name.rpartition("/")[2].startswith(UNDO):
+            self._refuse(name)
+        values: list[Any] = []
 
         async def run() -> Any:
-            return await function()
+            if not values:  # otherwise, its value could not be stored
+                values.append(await function())
+            return values[0]
+
+        async def record() -> Any:
+            self._check()
+            return await DBOS.run_step_async({"name": name}, run)
 
         try:
-            value = await DBOS.run_step_async({"name": name, "preemptible": True}, run)
+            value = await until_stored(record)
+        except asyncio.CancelledError:
+            if self.is_cancelled and values:  # it could not be stored yet, and is needed to undo
+                await until_stored(record)
+            raise
         except (
             dbos_errors.DBOSWorkflowConflictIDError,
             dbos_errors.DBOSWorkflowCancelledError,
@@ -117,8 +154,46 @@ class DbosSteps:
             self.stopped = error
             self._check()
             raise
-        self._recorded[name] = value
+        self.recorded[name] = value
         return value
+
+    async def execute(self, turn: Coroutine[Any, Any, T], *, cancelled: bool) -> T:
+        """Return the result of *turn*, whose steps these are.
+
+        Args:
+            turn: The turn.
+            cancelled: Whether it is to be cancelled: it repeats what is recorded, and undoes it.
+
+        Raises:
+            CancelledError: It was cancelled, and its calls were undone.
+        """
+        self.is_cancelled = self.is_cancelled or cancelled
+        task = asyncio.create_task(turn)
+        self._task = task
+        return await task
+
+    def cancel(self) -> None:
+        """Cancel the turn, from any thread: nothing new begins, and its calls are undone."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        self.is_cancelled = True
+        if self._task is not None and not self._task.cancelling():  # or it would cancel the undoing
+            self._task.cancel()
+
+    def _refuse(self, name: str) -> NoReturn:
+        """End a cancelled turn where its record ends.
+
+        Raises:
+            CancelledError: Always.
+        """
+        # The steps of agents have names of their own, after those of the agents.
+        path, slash, own = name.rpartition("/")
+        kind, _, call = own.partition(" ")
+        if kind == "tool" and f"{path}{slash}begin {call}" in self.recorded:
+            self.interrupted.append(call.partition(" ")[0])
+        self._cancel()  # so that the request ends if an advisor catches the error
+        raise asyncio.CancelledError
 
     def detach(self) -> None:
         """Record nothing more: this process ends, and another one will continue the turn."""

@@ -15,7 +15,9 @@ from chatclient.durable.extra import (
     WorkflowStatus,
     dbos_errors,
 )
-from chatclient.durable.workflow import EVENTS, WORKFLOW, run_turn
+from chatclient.durable.handle import REJECTED
+from chatclient.durable.tables import CANCEL, WORKFLOW, Tables
+from chatclient.durable.workflow import EVENTS, run_turn, running
 from chatclient.errors import DurableTurnError, UsageError
 
 T = TypeVar("T")
@@ -49,6 +51,7 @@ class Engine:
         control: DBOS, if this process runs turns; otherwise a client of DBOS.
         application: The name of the application.
         runs_turns: Whether this process runs turns.
+        tables: The tables of the database.
         has_attributes: Whether the database finds turns by their attributes: SQLite does not.
         close: Called by `close` with the seconds to wait for running turns.
     """
@@ -58,6 +61,7 @@ class Engine:
         control: type[DBOS] | DBOSClient,
         application: str,
         *,
+        tables: Tables,
         runs_turns: bool,
         has_attributes: bool,
         close: Callable[[float], None],
@@ -65,6 +69,8 @@ class Engine:
         self._control: Any = control
         self._has_attributes = has_attributes
         self._default_queue = default_queue(application)
+        self._no_version = no_version(application)
+        self._tables = tables
         self.runs_turns = runs_turns
         self._close = close
         self._has_key_limits: dict[str, bool] = {}  # of the queues that turns were started in
@@ -168,8 +174,26 @@ class Engine:
         found = self.statuses(**by, sort_desc=True, limit=1, load_input=False, load_output=False)
         return found[0].workflow_id if found else None
 
-    def cancel(self, id: str) -> None:
-        """Cancel the workflow *id*."""
+    def version_of(self, status: WorkflowStatus) -> str | None:
+        """Return the version of the application that runs a workflow, or None if it has none."""
+        return None if status.app_version == self._no_version else status.app_version
+
+    def cancel(self, id: str, *, is_first: bool) -> None:
+        """Let the process that runs a segment cancel it.
+
+        Args:
+            id: The id of the segment.
+            is_first: Whether it is the first one of its turn; then it is cancelled immediately if
+                it has done nothing yet.
+        """
+        self.set_attributes(id, {CANCEL: True})
+        if is_first:
+            self._tables.cancel_unstarted(id)
+        running.cancel(id)
+
+    def reject(self, id: str, reason: str) -> None:
+        """End the workflow *id*, which nobody runs, without undoing anything."""
+        self.set_attributes(id, {REJECTED: reason})
         outside(self._control.cancel_workflow, id)
 
     def delete(self, ids: list[str]) -> None:
@@ -265,6 +289,15 @@ def default_queue(application: str) -> str:
     return application if application == APPLICATION else f"{APPLICATION} {application}"
 
 
+def no_version(application: str) -> str:
+    """Return the version in the database of an application that names none.
+
+    It is that of all of its releases, and of all releases of chatclient. DBOS wants the versions of
+    two applications to differ.
+    """
+    return f"{application} without version"
+
+
 def reject_older_turns(live: set[str]) -> None:
     """End the turns of versions that are not among *live*."""
     engine = _current
@@ -278,5 +311,4 @@ def reject_older_turns(live: set[str]) -> None:
             f"turn {status.workflow_id!r} was started by version {status.app_version!r} of the"
             " application, of which no worker is running"
         )
-        engine.set_attributes(status.workflow_id, {"rejected": reason})
-        engine.cancel(status.workflow_id)
+        engine.reject(status.workflow_id, reason)

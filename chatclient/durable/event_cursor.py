@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from chatclient.chat.events import ApprovalNeeded, Done, RoundEnded, TextDelta, TextReplaced
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.durable.events import DurableEvent, EventReader, RoundRestarted, TurnDecided
 from chatclient.durable.results import TurnResult, decisions_from_dict
-from chatclient.tools.pending_turn import PendingTurn
 
 if TYPE_CHECKING:  # it makes cursors
     from chatclient.durable.handle import DurableTurn

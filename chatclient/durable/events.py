@@ -13,23 +13,21 @@ from chatclient.chat.events import (
     ToolCallStarted,
     ToolRunStarted,
 )
-from chatclient.chat.messages import (
-    AssistantMessage,
-    ToolCall,
-    ToolResponse,
-    ToolResponseMessage,
-)
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.resumption import Decision
 from chatclient.chat.serialization import (
-    message_from_dict,
-    message_to_dict,
+    call_from_dict,
+    call_to_dict,
+    error_from_dict,
+    error_to_dict,
     response_from_dict,
     response_to_dict,
+    tool_response_from_dict,
+    tool_response_to_dict,
 )
+from chatclient.chat.stored_values import equal_form, from_stored, to_stored
 from chatclient.chat.tool import ToolProgress
 from chatclient.chat.ui_events import UiData, UiState
-from chatclient.durable.recorded_errors import error_from_dict, error_to_dict, json_form
-from chatclient.tools.execution.approval import Decision
-from chatclient.tools.pending_turn import PendingTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +54,11 @@ DurableEvent: TypeAlias = StreamEvent | RoundRestarted | TurnDecided | UiState |
 
 def event_to_dict(event: object) -> dict[str, Any] | None:
     """Return *event* as JSON values, or None if it is not published; a text is a step's name."""
+    found = _event_to_dict(event)
+    return None if found is None else to_stored(found)
+
+
+def _event_to_dict(event: object) -> dict[str, Any] | None:
     match event:
         case str():
             return {"type": "step", "name": event}
@@ -96,9 +99,9 @@ def _tool_event_to_dict(event: object) -> dict[str, Any] | None:
 
 
 def _progress_to_dict(event: object) -> dict[str, Any] | None:
-    if not isinstance(event, str) and (made := event_to_dict(event)) is not None:
+    if not isinstance(event, str) and (made := _event_to_dict(event)) is not None:
         return {"event": made}
-    value = json_form(event, None)
+    value = equal_form(event)
     return None if value is None else {"value": value}
 
 
@@ -110,7 +113,7 @@ class EventReader:
 
     def events(self, values: Iterable[Mapping[str, Any]]) -> Iterator[DurableEvent]:
         """Yield the events in *values*, the next results of `event_to_dict`."""
-        for value in values:
+        for value in map(from_stored, values):
             if value["type"] != "step":
                 yield from _event(value)
                 continue
@@ -143,7 +146,7 @@ def _tool_event(value: Mapping[str, Any]) -> Iterator[DurableEvent]:
             numbers = value["seconds"], value["attempt"]
             yield ToolCallFinished(call, tool_response_from_dict(response), *numbers, error)
         case "progress":
-            inner = _event(value["event"]) if "event" in value else (value["value"],)
+            inner = _event(value["event"]) if "event" in value else (from_stored(value["value"]),)
             for event in inner:
                 yield ToolProgress(value["id"], value["name"], event)
         case "ui_state":
@@ -152,33 +155,3 @@ def _tool_event(value: Mapping[str, Any]) -> Iterator[DurableEvent]:
             yield UiData(value["name"], value["value"], value["id"], value["transient"])
         case _:
             pass  # of a newer version
-
-
-def call_to_dict(call: ToolCall) -> dict[str, Any]:
-    """Return *call* as JSON values."""
-    (part,) = message_to_dict(AssistantMessage([call]))["content"]
-    found: dict[str, Any] = part
-    return found
-
-
-def call_from_dict(data: Mapping[str, Any]) -> ToolCall:
-    """Return the call in *data*, the result of `call_to_dict`."""
-    message: Any = message_from_dict({"role": "assistant", "content": [data]})
-    (call,) = message.tool_calls
-    found: ToolCall = call
-    return found
-
-
-def tool_response_to_dict(response: ToolResponse) -> dict[str, Any]:
-    """Return *response* as JSON values."""
-    (data,) = message_to_dict(ToolResponseMessage((response,)))["responses"]
-    found: dict[str, Any] = data
-    return found
-
-
-def tool_response_from_dict(data: Mapping[str, Any]) -> ToolResponse:
-    """Return the response in *data*, the result of `tool_response_to_dict`."""
-    message: Any = message_from_dict({"role": "tool", "responses": [data]})
-    (response,) = message.responses
-    found: ToolResponse = response
-    return found

@@ -14,6 +14,7 @@ try:
         _serialization as dbos_serialization,
         error as dbos_errors,
     )
+    from sqlalchemy import exc as sqlalchemy_errors
 except ImportError as error:
     msg = "durable turns need DBOS; pip install 'chatclient[dbos]'"
     raise ImportError(msg) from error
@@ -30,4 +31,5 @@ __all__ = [
     "dbos_errors",
     "dbos_serialization",
     "sqlalchemy",
+    "sqlalchemy_errors",
 ]

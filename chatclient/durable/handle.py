@@ -6,22 +6,28 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.resumption import Decision, Decisions, decisions_for
 from chatclient.chat.serialization import message_from_dict
+from chatclient.chat.stored_values import from_stored
 from chatclient.chat.turn import TURN_KEY, Turn
 from chatclient.durable.event_cursor import EventCursor
 from chatclient.durable.events import DurableEvent
 from chatclient.durable.polls import EVENT_SECONDS, RESULT_SECONDS, Polls
 from chatclient.durable.results import TurnResult, decisions_to_dict, result_from_dict
 from chatclient.errors import DurableTurnError, TurnCancelledError, TurnVersionError, UsageError
-from chatclient.tools.execution.approval import Decision, Decisions, decisions_for
-from chatclient.tools.pending_turn import PendingTurn
 
 if TYPE_CHECKING:  # only loaded with the extra
     from chatclient.durable.engine import Engine
     from chatclient.durable.extra import WorkflowStatus
 
-TurnState: TypeAlias = Literal["queued", "running", "waiting", "done", "failed", "cancelled"]
-"""Where a durable turn is; `waiting` means for decisions about its tool calls."""
+TurnState: TypeAlias = Literal[
+    "queued", "running", "waiting", "done", "failed", "cancelling", "cancelled"
+]
+"""Where a durable turn is; `waiting` means for decisions about its tool calls.
+
+It is `cancelling` until nothing of it runs any more and its calls were undone, then `cancelled`.
+"""
 
 _STATES: dict[str, TurnState] = {
     "DELAYED": "queued",
@@ -31,10 +37,18 @@ _STATES: dict[str, TurnState] = {
     "CANCELLED": "cancelled",
     "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "failed",
 }
+PROBLEM = "problem"
+"""The attribute of a workflow with `TurnStatus.problem`."""
+
+REJECTED = "rejected"
+"""The attribute of a workflow that was ended because its version has no worker: the reason."""
+
+_CANCEL = "cancel"  # as in the module of the tables, which needs the extra
+
 _SEGMENTS_AT_ONCE, _TURNS_AT_ONCE = 4, 500
 
 CheckDecisions = Callable[[Mapping[str, Any], PendingTurn, dict[str, Decision]], None]
-"""Raises a `UsageError` if decisions cannot be applied; the first argument is the request."""
+"""Raises an error if decisions cannot be applied; the first argument is what started the turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +57,16 @@ class TurnStatus:
 
     Attributes:
         state: Where it is.
-        version: The version of the application that runs it, or None before it has run.
+        version: The version of the application that runs it, or None if it has none or has not run.
         queue: The queue that it waits in or was taken from, or None.
+        problem: Why it does not continue at present, although it is queued: no worker that has seen
+            it has the tools that it has called, for example. Workers try again.
     """
 
     state: TurnState
     version: str | None
     queue: str | None
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +82,11 @@ class _Segment:
         """The result, if it has succeeded."""
         status = self.status
         return result_from_dict(output_of(status)) if status.status == "SUCCESS" else None
+
+    @property
+    def state(self) -> TurnState:
+        """Where it is."""
+        return _state(self.status)
 
 
 class DurableTurn:
@@ -98,7 +120,9 @@ class DurableTurn:
             UsageError: There is no such turn.
         """
         status = self._segment().status
-        return TurnStatus(_state(status), status.app_version, status.queue_name)
+        problem = _attribute(status, PROBLEM) if status.status == "DELAYED" else None
+        version = self.engine.version_of(status)
+        return TurnStatus(_state(status), version, status.queue_name, problem)
 
     async def astatus(self) -> TurnStatus:
         """Return where the turn is; see `status`."""
@@ -187,7 +211,7 @@ class DurableTurn:
         Raises:
             UsageError: There is no such turn.
         """
-        request = self._first_input()["request"]
+        request = from_stored(self._first_input()["request"])
         turn = Turn.of({TURN_KEY: self.id, **request["params"]})
         turn.request_messages = tuple(message_from_dict(each) for each in request["messages"])
         return turn
@@ -201,15 +225,17 @@ class DurableTurn:
         Raises:
             UsageError: The turn does not wait, has been continued by other decisions, or a
                 decision is missing or cannot be applied; nothing was changed.
+            TurnVersionError: This process does not have the tools that the turn needs to continue;
+                nothing was changed.
         """
         segment = self._segment()
         result = segment.result
         pending = None if result is None else result.pending_turn
-        if pending is None:
+        if pending is None or segment.state != "waiting":
             msg = f"turn {self.id!r} does not wait for decisions: it is {self.status().state}"
             raise UsageError(msg)
         given = decisions_for(pending, decisions)
-        self._check_decisions(self._first_input()["request"], pending, given)
+        self._check_decisions(self._first_input(), pending, given)
         resume = {"turn": pending.to_json(), "decisions": decisions_to_dict(given)}
         if not self._continue(segment, {"resume": resume}):
             msg = f"turn {self.id!r} has been continued by other decisions"
@@ -222,21 +248,15 @@ class DurableTurn:
     def cancel(self) -> None:
         """Cancel the turn; what its tools have done is undone, where they say how.
 
-        Does nothing if it has ended. A tool that runs is cancelled at its next `await`. If the turn
-        waits for decisions, nothing is undone.
+        Returns immediately, and does nothing if the turn has ended. Nothing new begins, and a tool
+        that runs is cancelled at its next `await`. The turn is `cancelling` until nothing of it
+        runs and its calls were undone, by another process if the present one ends meanwhile.
+        `result` waits for that, and raises a `TurnCancelledError`.
         """
-        while True:
-            segment = self._segment()
-            result = segment.result
-            if result is None:
-                self.engine.cancel(segment.id)
-                if self._segment().result is None:
-                    return
-                # It has ended meanwhile, and perhaps waits.
-            elif result.pending_turn is None or self._continue(segment, {"cancelled": True}):
-                # A segment that takes the place of decisions, and ends with an error. If decisions
-                # were faster, the turn runs again.
-                return
+        segment = self._segment()
+        while segment.state in ("queued", "running", "waiting"):
+            self.engine.cancel(segment.id, is_first=segment.number == 1)
+            segment = self._segment()  # it has ended meanwhile, or decisions were faster
 
     async def acancel(self) -> None:
         """Cancel the turn; see `cancel`."""
@@ -246,10 +266,10 @@ class DurableTurn:
         """Delete all that is stored of the turn, which has ended or waits for decisions.
 
         Raises:
-            UsageError: It is queued or running: cancel it first.
+            UsageError: It is queued, running or being cancelled: cancel it first.
         """
         segment = self._segment()
-        if (state := _state(segment.status)) in ("queued", "running"):
+        if (state := segment.state) in ("queued", "running", "cancelling"):
             msg = f"turn {self.id!r} is {state}; cancel it before it is deleted"
             raise UsageError(msg)
         self.engine.delete([segment_id(self.id, n + 1) for n in range(segment.number)])
@@ -262,11 +282,26 @@ class DurableTurn:
     # --- segments ---
 
     def _segment(self) -> _Segment:
-        """Return the last segment.
+        """Return the last segment, which does not wait if it is to be cancelled.
+
+        A turn may begin to wait at the same time as somebody cancels it. Then another segment takes
+        the place of decisions, and undoes the calls.
 
         Raises:
             UsageError: There is no such turn.
         """
+        while True:
+            segment = self._last_segment()
+            result = segment.result if segment.state == "cancelling" else None
+            if result is None or result.pending_turn is None:
+                return segment
+            pending = result.pending_turn
+            denied = decisions_to_dict(decisions_for(pending, "deny"))
+            resume = {"turn": pending.to_json(), "decisions": denied}
+            changes = {"resume": resume, "cancelled": True, "deadline": None}
+            self._continue(segment, changes, {_CANCEL: True})
+
+    def _last_segment(self) -> _Segment:
         last: _Segment | None = None
         while True:
             first = self._known if last is None else last.number + 1
@@ -286,7 +321,12 @@ class DurableTurn:
     def _missing(self) -> UsageError:
         return UsageError(f"there is no durable turn {self.id!r} in this database")
 
-    def _continue(self, segment: _Segment, changes: dict[str, Any]) -> bool:
+    def _continue(
+        self,
+        segment: _Segment,
+        changes: dict[str, Any],
+        attributes: dict[str, Any] | None = None,
+    ) -> bool:
         """Start the segment after *segment*; return False if there is one already."""
         from chatclient.durable.engine import Enqueued  # noqa: PLC0415 - an extra
 
@@ -302,7 +342,7 @@ class DurableTurn:
         }
         how = Enqueued(data["queue"], status.priority or None, None, status.queue_partition_key)
         id = segment_id(self.id, segment.number + 1)
-        return self.engine.start(id, data, how, reject=True)
+        return self.engine.start(id, data, how, reject=True, attributes=attributes)
 
     def result_so_far(self) -> TurnResult | None:
         """Return the result, or None while the turn is running.
@@ -318,8 +358,7 @@ class DurableTurn:
             case "ERROR":
                 raise _error_of(status)
             case "CANCELLED":
-                reason = (status.attributes or {}).get("rejected")
-                if reason is not None:
+                if (reason := _attribute(status, REJECTED)) is not None:
                     raise TurnVersionError(reason, turn_id=self.id, version=status.app_version)
                 msg = f"turn {self.id!r} was cancelled"
                 raise TurnCancelledError(msg, turn_id=self.id)
@@ -355,19 +394,25 @@ def states_of(turns: Sequence[DurableTurn]) -> dict[str, TurnState]:
         for status in engine.statuses(workflow_ids=ids, load_input=False):
             found[status.workflow_id] = _state(status)
         for turn in several:
-            if found.get(turn.id) == "waiting":  # or decided already
+            if found.get(turn.id) in ("waiting", "cancelling"):  # or continued already
                 found[turn.id] = turn.status().state
     return found
 
 
 def _state(status: "WorkflowStatus") -> TurnState:
-    if isinstance(status.error, TurnCancelledError):  # while it waited
+    if isinstance(status.error, TurnCancelledError):
         return "cancelled"
-    if status.status != "SUCCESS":
-        return _STATES[status.status]
-    if not isinstance(status.output, dict):
-        return "failed"  # its result says why
-    return "done" if status.output["pending"] is None else "waiting"
+    state = "failed" if _attribute(status, REJECTED) is not None else _STATES.get(status.status)
+    if state is None:  # success
+        if not isinstance(status.output, dict):
+            return "failed"  # its result says why
+        state = "done" if status.output["pending"] is None else "waiting"
+    is_marked = _attribute(status, _CANCEL) is not None
+    return "cancelling" if is_marked and state in ("queued", "running", "waiting") else state
+
+
+def _attribute(status: "WorkflowStatus", name: str) -> Any:
+    return (status.attributes or {}).get(name)
 
 
 # What DBOS cannot read, because it is in another format, it returns as the text that is stored.

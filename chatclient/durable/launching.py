@@ -8,25 +8,22 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from chatclient._internal.logging import get_logger
-from chatclient._internal.version import __version__
 from chatclient.durable.dbos_steps import JsonSerializer, refuse_pickles
 from chatclient.durable.engine import (
     APPLICATION,
     Engine,
     default_queue,
     has_engine,
-    outside,
+    no_version,
     reject_older_turns,
     set_engine,
 )
 from chatclient.durable.extra import DBOS, DBOSClient, DBOSConfig, sqlalchemy as sa
 from chatclient.durable.liveness import Liveness
 from chatclient.durable.queues import Pace, TurnQueue
-from chatclient.durable.workflow import PUBLISH_SECONDS, attach, detach_all, drain, paces
+from chatclient.durable.tables import Tables
+from chatclient.durable.workflow import PUBLISH_SECONDS, paces, running
 from chatclient.errors import UsageError
-
-log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -54,7 +51,7 @@ def launch(
         application: The name of the application, whose processes have the same durable clients.
             Applications with different names may share a database, not a queue.
         version: The version of the application. Turns continue in processes of the version that
-            started them only. Default: that of chatclient.
+            started them only. Default: none; turns continue in every process without a version.
         takeover_seconds: After how many seconds without a sign of life other processes continue
             the turns of this one.
         reject_older: Whether turns of other versions end with a `TurnVersionError` if no process
@@ -76,18 +73,25 @@ def launch(
         "executor_id": executor,
         "log_level": "WARNING",
         "notification_listener_polling_interval_sec": PUBLISH_SECONDS,
-        "application_version": version or f"chatclient {__version__}",
+        "application_version": version or no_version(application),
         **(config or {}),
     }
     several = [TurnQueue(default_queue(application)), *queues]
-    attach()
     paces.clear()
     paces.update({each.name: Pace(each.worker_rate) for each in several if each.worker_rate})
     DBOS.migrate(url)
-    version = settings["application_version"] or ""
-    alive = Liveness(url, executor, version, takeover_seconds, _take_over)
+    tables = Tables(
+        url,
+        application,
+        executor=executor,
+        version=settings["application_version"] or "",
+        silent_seconds=takeover_seconds,
+        schema=settings.get("dbos_system_schema") or "dbos",
+    )
+    running.attach(tables)
+    alive = Liveness(tables, takeover_seconds, running)
     if reject_older:
-        alive.each_beat = lambda: reject_older_turns(alive.live_versions())
+        alive.each_beat = lambda: reject_older_turns(tables.live_versions())
 
     def start() -> None:
         DBOS(config=settings)
@@ -108,18 +112,16 @@ def launch(
         raise
 
     close = partial(_stop, alive)
+    has_attributes = _has_attributes(url)
     engine = Engine(
-        DBOS, application, runs_turns=True, has_attributes=_has_attributes(url), close=close
+        DBOS,
+        application,
+        tables=tables,
+        runs_turns=True,
+        has_attributes=has_attributes,
+        close=close,
     )
     return set_engine(engine)
-
-
-def _take_over(silent: str) -> None:
-    """Continue the turns of a process that gives no sign of life."""
-    # What the control plane of DBOS calls; it has no public name.
-    handles = outside(DBOS._recover_pending_workflows, [silent])  # noqa: SLF001
-    if handles:
-        log.info("turns taken over", executor=silent, turns=len(handles))
 
 
 def _stop(alive: Liveness, drain_seconds: float) -> None:
@@ -130,11 +132,11 @@ def _stop(alive: Liveness, drain_seconds: float) -> None:
             seconds = math.ceil(drain_seconds) + 1
             destroy = partial(DBOS.destroy, workflow_completion_timeout_sec=seconds)
             destroyed = thread.submit(Context().run, destroy)
-            drain(drain_seconds)
-            detach_all()
+            running.drain(drain_seconds)
+            running.detach()
             destroyed.result()
         else:
-            detach_all()
+            running.detach()
             thread.submit(Context().run, DBOS.destroy).result()
     alive.stop()
 
@@ -159,12 +161,19 @@ def connect(database: str, *, application: str = APPLICATION) -> Engine:
         serializer=JsonSerializer(),
         application_name=application,
     )
+    tables = Tables(url, application)
+
+    def close(_: float) -> None:
+        client.destroy()
+        tables.close()
+
     engine = Engine(
         client,
         application,
+        tables=tables,
         runs_turns=False,
         has_attributes=_has_attributes(url),
-        close=lambda _: client.destroy(),
+        close=close,
     )
     return set_engine(engine)
 

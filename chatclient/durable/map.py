@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 
+from chatclient.chat.turn import Outcome
+from chatclient.client.accessors import outcome_of, waiting_error
 from chatclient.durable.handle import DurableTurn, TurnState, states_of
 from chatclient.durable.results import TurnResult
 from chatclient.errors import ChatClientError
@@ -20,8 +22,8 @@ class MapResult:
     Attributes:
         key: The key of its prompt, or its position as a text.
         turn: The handle of the turn.
-        result: The result; None if the turn failed.
-        error: Why it failed, or None.
+        result: The result; None if the turn failed or was cancelled.
+        error: Why there is no answer, or None.
     """
 
     key: str
@@ -29,8 +31,13 @@ class MapResult:
     result: TurnResult | None
     error: Exception | None = None
 
+    @property
+    def outcome(self) -> Outcome:
+        """How the turn ended."""
+        return outcome_of(self.error)
+
     def unwrap(self) -> TurnResult:
-        """Return the result, or raise the error."""
+        """Return the result with the answer, or raise the error."""
         if self.error is not None:
             raise self.error
         assert self.result is not None  # noqa: S101 - one of both
@@ -40,8 +47,8 @@ class MapResult:
 class TurnMap:
     """The turns of `DurableClient.map`; iterate over it for the results, in the order of their end.
 
-    A turn that waits for decisions counts as ended; its result has the `pending_turn`. Iterating
-    again yields all results again, in any process.
+    A turn that waits for decisions counts as ended; its result has the `pending_turn`, and its
+    error says that there is no answer. Iterating again yields all results again, in any process.
 
     Args:
         turns: The handles by key.
@@ -78,13 +85,16 @@ class TurnMap:
     def _ended(self, turns: Mapping[str, DurableTurn]) -> list[str]:
         states = states_of([*turns.values()])
         # One that was deleted has no state; its result is an error.
-        running = ("queued", "running")
+        running = ("queued", "running", "cancelling")
         return [key for key, turn in turns.items() if states.get(turn.id) not in running]
 
     @staticmethod
     def _result(key: str, turn: DurableTurn) -> MapResult:
         try:
-            return MapResult(key, turn, turn.result())
+            result = turn.result()
+            pending = result.pending_turn
+            error = None if pending is None else waiting_error(result.chat_response, pending)
+            return MapResult(key, turn, result, error)
         except ChatClientError as error:
             return MapResult(key, turn, None, error)
         except Exception as error:

@@ -18,8 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from chatclient._internal.checks import check_number, checked_id
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.durable.recorded_model import TurnRetries
-from chatclient.durable.recording import ExecutionLostError, OnInterrupted, Recording
+from chatclient.durable.recording import (
+    ExecutionLostError,
+    OnInterrupted,
+    Recording,
+    TurnRetries,
+)
 from chatclient.durable.requests import recorded
 
 if TYPE_CHECKING:  # an extra

@@ -5,25 +5,74 @@ a step that has finished is not executed again when the turn is run again from i
 """
 
 import asyncio
+import contextlib
+import copy
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
-from chatclient._internal.checks import check_choice
-from chatclient.chat.turn import Work
-from chatclient.durable.recorded_errors import error_from_dict, error_to_dict
-from chatclient.errors import ChatMemoryUnavailableError, DeadlineExceededError
+from chatclient._internal.checks import check_choice, check_number, seconds
+from chatclient.chat.events import ToolCallFinished
+from chatclient.chat.parts import ToolCall
+from chatclient.chat.pending_turn import ApprovalRequired
+from chatclient.chat.recorder import TurnStep, Work
+from chatclient.chat.tool import ToolProgress
+from chatclient.chat.turn import WithinStep
+from chatclient.errors import (
+    ChatMemoryUnavailableError,
+    DeadlineExceededError,
+    ProviderError,
+    ToolInterruptedError,
+)
 from chatclient.runtime.runtime import Runtime
+
+T = TypeVar("T")
 
 OnInterrupted = Literal["ask", "repeat", "tell_model"]
 """What happens with a call of a tool that writes, if the process ended while the tool ran: the turn
 waits for a decision, the tool is run again, or the model is told that the outcome is unknown."""
 
 
+UNDO = "undo "
+"""How the names of steps begin that undo a call; a cancelled turn has them, too."""
+
 _STORE_ATTEMPTS = 8
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds
+_LONGEST_EXPONENT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRetries:
+    """How often a turn waits and continues when the provider fails or is busy.
+
+    A retry repeats the failed model call only, after the retries of the model itself. The pauses
+    survive restarts.
+
+    Attributes:
+        attempts: The maximum number of attempts of each model call, the first one included.
+        seconds: The first pause; each further one is twice as long. A `retry_after` of the provider
+            that is longer takes precedence.
+        longest: The longest pause in seconds.
+    """
+
+    attempts: int = 5
+    seconds: float = 30.0
+    longest: float = 3600.0
+
+    def __post_init__(self) -> None:
+        check_number("attempts", self.attempts, least=1)
+        for name in ("seconds", "longest"):
+            object.__setattr__(self, name, seconds(name, getattr(self, name)))
+
+    def pause_after(self, attempt: int, error: Exception) -> float | None:
+        """Return the seconds to wait after failed attempt number *attempt*, or None to give up."""
+        if not isinstance(error, ProviderError) or not error.retryable or attempt >= self.attempts:
+            return None
+        pause = self.seconds * 2.0 ** min(attempt - 1, _LONGEST_EXPONENT)
+        return max(min(pause, self.longest), error.retry_after or 0.0)
 
 
 class StepRecorder(Protocol):
@@ -44,6 +93,18 @@ class StepRecorder(Protocol):
             ExecutionLostError: Another process executes the turn now.
             CancelledError: The turn was cancelled.
         """
+        ...
+
+
+@runtime_checkable
+class KnowsSteps(Protocol):
+    """A `StepRecorder` that knows which steps are recorded.
+
+    With it, an agent whose call was recorded is not run again from its record.
+    """
+
+    async def has(self, name: str) -> bool:
+        """Return whether the step *name* is recorded."""
         ...
 
 
@@ -69,19 +130,37 @@ class ExecutionLostError(BaseException):
     """
 
 
+@dataclass(slots=True)
+class _Execution:
+    """What all recorders of one execution of a turn share.
+
+    Attributes:
+        time: When the last recorded step ended, in seconds since 1970.
+        live: Whether a step was run that was not recorded.
+        uses: How often each name was used.
+        id: Identifies the execution.
+    """
+
+    time: float
+    live: bool = False
+    uses: Counter[str] = field(default_factory=Counter)
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+
+
 class Recording:
-    """The record of one execution of a turn.
+    """The record of one execution of a turn: its `Recorder`.
 
     Args:
         recorder: Records the steps.
         started: When the turn was started, in seconds since 1970; default: now.
         deadline: When it must have ended, or None.
         on_interrupted: What happens with interrupted calls of tools that write.
+        retries: Whether failed model calls are repeated.
         publisher: Receives the events of steps.
 
     Attributes:
         interrupted: The ids of calls that wait for a decision because they were interrupted.
-        published: The ids of calls whose results this execution has published.
+        name: The name of the turn among the steps of the outermost one; empty for that one.
     """
 
     def __init__(
@@ -91,90 +170,194 @@ class Recording:
         started: float | None = None,
         deadline: float | None = None,
         on_interrupted: OnInterrupted = "ask",
+        retries: TurnRetries | None = None,
         publisher: Publisher | None = None,
     ) -> None:
         check_choice("on_interrupted", on_interrupted, OnInterrupted)
         self.on_interrupted = on_interrupted
-        self.publisher = publisher
+        self.retries = retries or TurnRetries(attempts=1)
         self.interrupted: list[str] = []
-        self.published: set[str] = set()
+        self._publisher = publisher
+        self._published: set[str] = set()  # the ids of calls whose results were published
         self._recorder = recorder
         self._deadline = deadline
-        self._time = time.time() if started is None else started
-        self._live = False
-        self._uses: Counter[str] = Counter()
-        self._execution = secrets.token_hex(8)
+        self._execution = _Execution(time.time() if started is None else started)
+        self.name = self._ids = ""  # precede the names of steps, and the ids of calls
+        self._calls: tuple[ToolCall, ...] = ()  # to the agents that the steps are of
+
+    def inside(self, name: str, tool_call: ToolCall | None = None) -> Self:
+        """Return the recorder of a turn inside of this one; see `Recorder.inside`."""
+        inner = copy.copy(self)
+        inner.name = self._name(name)
+        if tool_call is None:
+            inner._publisher = None  # noqa: SLF001 - as above
+        else:
+            inner._ids = f"{self._ids}{tool_call.id}/"  # noqa: SLF001 - as above
+            inner._calls = (*self._calls, tool_call)  # noqa: SLF001 - as above
+        return inner
 
     @property
     def live(self) -> bool:
         """Whether a step was run that was not recorded."""
-        return self._live
+        return self._execution.live
 
     def clock(self) -> float:
         """Return the time in seconds: that of the last step while recorded steps are repeated."""
-        return time.time() if self._live else self._time
+        return time.time() if self.live else self._execution.time
 
-    async def step(self, name: str, function: Callable[[], Awaitable[Any]]) -> tuple[Any, bool]:
-        """Return the value of a step, and whether it was recorded before.
+    async def step(self, step: TurnStep[T], runtime: Runtime) -> T:
+        """Return the recorded result of *step*, or execute and record it.
 
-        If a turn uses a name again, the step gets a number as well.
+        Model calls that fail are repeated after a pause, as *retries* says.
         """
-        self._uses[name] += 1
-        if self._uses[name] > 1:
-            name = f"{name} #{self._uses[name]}"
-        ran = False
+        retries = self.retries if step.kind in ("model", "question") else None
+        attempt = 1
+        while True:
+            try:
+                return await self._once(step, runtime)
+            except Exception as error:
+                pause = None if retries is None else retries.pause_after(attempt, error)
+                if pause is None:
+                    raise
+            attempt += 1
+            await self._pause(f"retry {step.name}", pause, runtime)
+
+    async def _once(self, step: TurnStep[T], runtime: Runtime) -> T:
+        """Return the recorded result of *step*, or execute it once.
+
+        An agent is no step of the engine, because it consists of steps: the engine records what it
+        has returned, once it has.
+        """
+        name = self._name(step.name)
+        begun = step.writes and self.on_interrupted != "repeat" and await self._was_begun(step.name)
+        began, outcomes = time.monotonic(), list[T | Exception]()
+        if step.kind == "agent" and not await self._has(name):
+            outcomes.append(await _outcome_of(step.run(runtime)))
+
+        async def execute() -> dict[str, Any]:
+            if not outcomes:
+                running: Awaitable[T] = self._execute(step, runtime, begun=begun)
+                outcomes.append(await _outcome_of(running))
+            (outcome,) = outcomes
+            if step.after is not None and self._publisher is not None:
+                await self._publish(step.after(outcome, time.monotonic() - began))
+                await self._publisher.flush()
+            asks = begun and self.on_interrupted == "ask"
+            return {**({"interrupted": True} if asks else {}), **step.dump(outcome)}
+
+        try:
+            recorded, replayed = await self._record(name, execute)
+        except asyncio.CancelledError:
+            if step.kind != "undo" or outcomes:
+                raise
+            return await step.run(runtime)  # a cancelled turn is not executed again
+        if recorded is not None and "interrupted" in recorded and step.tool_call is not None:
+            self.interrupted.append(f"{self._ids}{step.tool_call.id}")
+        if replayed:
+            return await step.load(recorded)
+        (outcome,) = outcomes
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def _execute(self, step: TurnStep[T], runtime: Runtime, *, begun: bool) -> T:
+        """Execute *step*, unless an earlier execution has *begun* it."""
+        if step.kind != "undo":
+            self._check_deadline()
+        if begun and self.on_interrupted == "ask":
+            raise ApprovalRequired
+        if begun and step.tool_call is not None:
+            name = step.tool_call.name
+            msg = (
+                f"The process ended while {name} ran. It is unknown whether the call took effect:"
+                " find out before you repeat it"
+            )
+            raise ToolInterruptedError(msg, tool_name=name)
+        if self._publisher is not None:
+            if step.before is not None:
+                await self._publish(filter(self._is_new, step.before()))
+            if step.kind == "model" and not self.name:
+                await self._publisher.publish(step.name)
+            emit = runtime.emitter
+
+            async def publish_and_emit(event: Any) -> None:
+                await self._publish([event])
+                await emit(event)
+
+            runtime = runtime.with_emitter(publish_and_emit)
+        with WithinStep():
+            return await step.run(runtime)
+
+    async def _publish(self, events: Iterable[Any]) -> None:
+        """Publish *events*; those of an agent as the progress of the call to it."""
+        assert self._publisher is not None  # noqa: S101 - for type checkers
+        for event in events:
+            if isinstance(event, ToolCallFinished):
+                self._published.add(f"{self._ids}{event.tool_call.id}")
+            published = event
+            for call in reversed(self._calls):
+                published = ToolProgress(call.id, call.name, published)
+            await self._publisher.publish(published)
+
+    def _is_new(self, event: Any) -> bool:
+        """Return whether *event* is not the end of a call that has published it itself."""
+        is_end = isinstance(event, ToolCallFinished)
+        return not is_end or f"{self._ids}{event.tool_call.id}" not in self._published
+
+    async def _has(self, name: str) -> bool:
+        steps = self._recorder
+        return isinstance(steps, KnowsSteps) and await steps.has(name)
+
+    def _name(self, name: str) -> str:
+        """Return the name of a step for the engine; with a number if it was used before."""
+        name, uses = f"{self.name}/{name}" if self.name else name, self._execution.uses
+        uses[name] += 1
+        return name if uses[name] == 1 else f"{name} #{uses[name]}"
+
+    async def _record(self, name: str, function: Callable[[], Awaitable[Any]]) -> tuple[Any, bool]:
+        """Return the value of a step of the engine, and whether it was recorded before."""
+        ran, execution = False, self._execution
 
         async def run() -> dict[str, Any]:
             nonlocal ran
-            ran = self._live = True
+            ran = execution.live = True
             return {"value": await function(), "at": time.time()}
 
         record = await self._recorder.step(name, run)
-        if not self._live:
-            self._time = max(self._time, record["at"])
+        if not execution.live:
+            execution.time = max(execution.time, record["at"])
         return record["value"], not ran
 
-    async def was_started(self, name: str) -> bool:
-        """Record that something begins, and return whether an earlier execution has begun it."""
+    async def _was_begun(self, name: str) -> bool:
+        """Record that a tool call begins, and return whether an earlier execution has begun it."""
 
         async def mark() -> str:
-            return self._execution
+            return self._execution.id
 
-        execution, _ = await self.step(name, mark)
-        return bool(execution != self._execution)
+        execution, _ = await self._record(self._name(f"begin {name.removeprefix('tool ')}"), mark)
+        return bool(execution != self._execution.id)
 
-    async def undo(self, key: str, undo: Callable[[], Awaitable[None]]) -> None:
-        """Undo a tool call, once; also in a turn that was cancelled."""
-        begun = False
-
-        async def run() -> dict[str, Any] | None:
-            nonlocal begun
-            begun = True
-            try:
-                await undo()
-            except Exception as error:  # noqa: BLE001 - recorded
-                return error_to_dict(error)
-            return None
-
-        try:
-            failure, _ = await self.step(f"undo {key}", run)
-        except asyncio.CancelledError:
-            if begun:
-                raise
-            await undo()  # a cancelled turn is not executed again
-        else:
-            if failure is not None:
-                raise error_from_dict(failure)
-
-    async def pause(self, name: str, seconds: float, runtime: Runtime) -> None:
+    async def _pause(self, name: str, seconds: float, runtime: Runtime) -> None:
         """Wait for *seconds*, counted from the first execution."""
 
         async def until() -> float:
             return time.time() + seconds
 
-        end, _ = await self.step(name, until)
+        end, _ = await self._record(self._name(name), until)
         if (left := end - time.time()) > 0:
             await runtime.sleep(left)
+
+    async def confirm(self) -> None:
+        """Check that the turn ends in this process; see `Recorder.confirm`.
+
+        Raises:
+            ExecutionLostError: Another process continues it.
+        """
+
+        async def mark() -> None: ...
+
+        with contextlib.suppress(asyncio.CancelledError):  # it is not executed again
+            await self._record(self._name("ended early"), mark)
 
     async def store(self, work: Work, runtime: Runtime) -> object:
         """Let a memory store the turn; again if its database cannot be reached.
@@ -188,7 +371,7 @@ class Recording:
                 await runtime.sleep(min(_FIRST_PAUSE * 2.0**attempt, _LONGEST_PAUSE))
         return await work(runtime)
 
-    def check_deadline(self) -> None:
+    def _check_deadline(self) -> None:
         """Check the deadline before something is run that was not recorded.
 
         Raises:
@@ -197,3 +380,11 @@ class Recording:
         if self._deadline is not None and time.time() > self._deadline:
             msg = "the deadline of the turn has passed; finished steps were not repeated"
             raise DeadlineExceededError(msg)
+
+
+async def _outcome_of(running: Awaitable[T]) -> T | Exception:
+    """Return what *running* returns, or the error that it raises."""
+    try:
+        return await running
+    except Exception as error:  # noqa: BLE001 - recorded, and raised later
+        return error

@@ -3,8 +3,7 @@
 from chatclient._internal.checks import check_type, checked_id
 from chatclient.client.client import ChatClient
 from chatclient.durable.client import DurableClient
-from chatclient.durable.recorded_model import TurnRetries
-from chatclient.durable.recording import OnInterrupted
+from chatclient.durable.recording import OnInterrupted, TurnRetries
 from chatclient.durable.turn import SegmentRunner
 from chatclient.errors import UsageError
 

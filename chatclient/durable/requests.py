@@ -5,25 +5,22 @@ from dataclasses import replace
 from typing import Any
 
 from chatclient._internal.frozen import merged
-from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
 from chatclient.chat.options import NO_OPTIONS, ChatOptions
 from chatclient.chat.serialization import message_from_dict, message_to_dict
+from chatclient.chat.stored_values import equal_form, from_stored, to_stored
 from chatclient.chat.tool import ToolMetadata
 from chatclient.chat.tool_definition import ToolDefinition
-from chatclient.chat.turn import AROUND_STORE, TURN_CLOCK, TURN_KEY
+from chatclient.chat.turn import TURN_KEY, TurnSettings
 from chatclient.client.pipeline import Pipeline
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.client.request_settings import RequestSettings, TextSettings
-from chatclient.durable.recorded_errors import json_form
-from chatclient.durable.recorded_model import RecordedModel, TurnRetries
-from chatclient.durable.recorded_tools import RecordedTools
-from chatclient.durable.recording import Recording
+from chatclient.durable.recording import Recording, TurnRetries
 from chatclient.errors import UsageError
-from chatclient.tools.execution.manager import ToolCallingManager
 from chatclient.tools.function.data_tool import ExternalTool
 from chatclient.tools.sources import Resolved, ToolSource
 
 _MISSING = object()
+_TURN_SETTINGS = ("replaces", "is_displayed")
 
 
 def recorded(
@@ -35,6 +32,8 @@ def recorded(
 ) -> ChatClientRequestSpec:
     """Return *request* with its model calls and tool calls recorded.
 
+    Also those of clients that it is handed to, of agents, and of clients that advisors ask.
+
     Args:
         request: The request; it can be called in each of the four ways.
         recording: The record of the turn; a new one for each execution.
@@ -42,27 +41,15 @@ def recorded(
             the turn once under it, unless the request has an idempotency key of its own.
         retries: Whether failed model calls are repeated.
     """
-    pipeline, settings = request.pipeline, request.settings
-    tools = RecordedTools(recording)
-
-    def with_recorded_tools(manager: ToolCallingManager) -> ToolCallingManager:
-        return manager.recorded(tools, recording.undo)
-
-    advisors = [
-        each.with_manager(with_recorded_tools) if isinstance(each, ToolCallingAdvisor) else each
-        for each in settings.advisors
-    ]
-    params = merged({TURN_KEY: key}, settings.advisor_params)
-    shared = replace(pipeline.shared, manager=with_recorded_tools(pipeline.shared.manager))
-    return ChatClientRequestSpec(
-        Pipeline(shared, pipeline.defaults),
+    settings = request.settings
+    if retries is not None:
+        recording.retries = retries
+    return request.with_settings(
         replace(
             settings,
-            advisors=(*advisors, RecordedModel(recording, retries)),
-            advisor_params=merged(
-                params, {TURN_CLOCK: recording.clock, AROUND_STORE: recording.store}
-            ),
-        ),
+            advisor_params=merged({TURN_KEY: key}, settings.advisor_params),
+            turn=replace(settings.turn, recorder=recording),
+        )
     )
 
 
@@ -84,11 +71,13 @@ def request_to_dict(request: ChatClientRequestSpec) -> dict[str, Any]:
         "options": _added_options(settings.options, defaults.options),
         "tool_calling": settings.tool_calling,
     }
+    if turn := {name: True for name in _TURN_SETTINGS if getattr(settings.turn, name)}:
+        found["turn"] = turn
     if settings.system != defaults.system:
         found["system"] = settings.system.render(settings.renderer)
     if settings.tools is not None:
         found["tools"] = _tools_to_list(settings.tools, defaults.default_tools)
-    return found
+    return to_stored(found)
 
 
 def request_from_dict(pipeline: Pipeline, data: Mapping[str, Any]) -> ChatClientRequestSpec:
@@ -98,7 +87,7 @@ def request_from_dict(pipeline: Pipeline, data: Mapping[str, Any]) -> ChatClient
         pipeline: That of the client.
         data: The request.
     """
-    defaults = pipeline.defaults
+    data, defaults = from_stored(data), pipeline.defaults
     settings = replace(
         defaults,
         user=TextSettings(),
@@ -106,6 +95,7 @@ def request_from_dict(pipeline: Pipeline, data: Mapping[str, Any]) -> ChatClient
         tool_context=merged(defaults.tool_context, data["tool_context"]),
         advisor_params=merged(defaults.advisor_params, data["params"]),
         tool_calling=data["tool_calling"],
+        turn=TurnSettings(**data.get("turn", {})),
         deadline=None,
     )
     if "system" in data:
@@ -176,7 +166,7 @@ def _tools_from_list(data: Sequence[Any], defaults: Sequence[Resolved]) -> Itera
 
 
 def _added(what: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what *given* has in addition to *defaults*, as JSON values.
+    """Return what *given* has in addition to *defaults*, after a check that it can be stored.
 
     Raises:
         UsageError: A value has no JSON form. The message does not contain it.
@@ -185,8 +175,8 @@ def _added(what: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
     for key, value in given.items():
         if defaults.get(key, _MISSING) is value:
             continue
-        found[key] = json_form(value, _MISSING)
-        if found[key] is _MISSING:
+        found[key] = value
+        if equal_form(value) is None and value is not None:
             msg = (
                 f"{what}[{key!r}] of a durable request is a {type(value).__name__}, which has no"
                 " JSON form: give an id, and let the client's tools find the object"

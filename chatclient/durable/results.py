@@ -6,22 +6,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from chatclient.chain.chain import ChatClientResponse
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.serialization import response_from_dict, response_to_dict
-from chatclient.client.accessors import executions_in, pending_in, require_answer
-from chatclient.durable.events import (
+from chatclient.chat.resumption import Decision
+from chatclient.chat.serialization import (
     call_from_dict,
     call_to_dict,
+    error_from_dict,
+    error_to_dict,
+    response_from_dict,
+    response_to_dict,
     tool_response_from_dict,
     tool_response_to_dict,
+    tool_result_from_dict,
+    tool_result_to_dict,
 )
-from chatclient.durable.recorded_errors import error_from_dict, error_to_dict
-from chatclient.durable.recorded_tools import tool_result_from_dict, tool_result_to_dict
+from chatclient.chat.stored_values import LEFT_OUT, from_stored, to_stored
+from chatclient.chat.tool_execution import ToolExecution
+from chatclient.chat.turn import Turn
+from chatclient.client.accessors import executions_in, pending_in, require_answer, warn_waiting
 from chatclient.structured.converters import converter_of
 from chatclient.structured.output import read_answer
-from chatclient.tools.execution.approval import Decision
-from chatclient.tools.pending_turn import PENDING_TURN, PendingTurn
-from chatclient.tools.tool_execution import ToolExecution
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,12 @@ class TurnResult:
     tool_executions: tuple[ToolExecution, ...] = ()
 
     def content(self) -> str:
-        """Return the text of the answer; if the turn waits, the text before the tool calls."""
+        """Return the text of the answer.
+
+        If the turn waits, this is the text before the tool calls, and a warning is logged.
+        """
+        if self.pending_turn is not None:
+            warn_waiting(self.pending_turn)
         return self.chat_response.text
 
     def entity(self, kind: Any) -> Any:
@@ -51,8 +61,9 @@ class TurnResult:
         Raises:
             EntityError: The turn waits for decisions, or the answer cannot be converted.
         """
-        context = {} if self.pending_turn is None else {PENDING_TURN: self.pending_turn}
-        require_answer(ChatClientResponse(self.chat_response, context))
+        turn = Turn()
+        turn.pending = self.pending_turn
+        require_answer(ChatClientResponse(self.chat_response, turn=turn))
         return read_answer(self.chat_response, converter_of(kind))
 
 
@@ -67,17 +78,20 @@ def result_to_dict(
         deadline: The deadline of the turn in seconds since 1970, or None.
     """
     pending = pending_in(response)
-    return {
-        "response": response_to_dict(response.chat_response),
-        "pending": None if pending is None else pending.to_json(),
-        "interrupted": [*interrupted] if pending is not None else [],
-        "executions": [_execution_to_dict(each) for each in executions_in(response)],
-        "seconds_left": None if deadline is None else deadline - time.time(),
-    }
+    return to_stored(
+        {
+            "response": response_to_dict(response.chat_response),
+            "pending": None if pending is None else pending.to_json(),
+            "interrupted": [*interrupted] if pending is not None else [],
+            "executions": [_execution_to_dict(each) for each in executions_in(response)],
+            "seconds_left": None if deadline is None else deadline - time.time(),
+        }
+    )
 
 
 def result_from_dict(data: Mapping[str, Any]) -> TurnResult:
     """Return the result of a segment from what `result_to_dict` returned."""
+    data = from_stored(data)
     pending = data["pending"]
     return TurnResult(
         response_from_dict(data["response"]),
@@ -113,7 +127,7 @@ def _execution_from_dict(data: Mapping[str, Any]) -> ToolExecution:
 
 def decisions_to_dict(decisions: Mapping[str, Decision]) -> dict[str, Any]:
     """Return *decisions* as JSON values."""
-    found = {}
+    found: dict[str, Any] = {}
     for id, decision in decisions.items():
         result = decision.result
         found[id] = {
@@ -122,7 +136,7 @@ def decisions_to_dict(decisions: Mapping[str, Decision]) -> dict[str, Any]:
             "arguments": decision.arguments,
             "result": None if result is None else tool_result_to_dict(result),
         }
-    return found
+    return to_stored(found)
 
 
 def decisions_from_dict(data: Mapping[str, Any]) -> dict[str, Decision]:
@@ -134,5 +148,6 @@ def decisions_from_dict(data: Mapping[str, Any]) -> dict[str, Decision]:
             each["arguments"],
             None if each["result"] is None else tool_result_from_dict(each["result"]),
         )
-        for id, each in data.items()
+        for id, each in from_stored(data).items()
+        if id != LEFT_OUT
     }

@@ -2,16 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.resumption import Decision
+from chatclient.chat.serialization import response_from_dict
 from chatclient.client.pipeline import Pipeline
-from chatclient.durable.recorded_model import TurnRetries
-from chatclient.durable.recording import OnInterrupted, Publisher, Recording, StepRecorder
+from chatclient.durable.recording import (
+    OnInterrupted,
+    Publisher,
+    Recording,
+    StepRecorder,
+    TurnRetries,
+)
 from chatclient.durable.requests import recorded, request_from_dict, tool_names
 from chatclient.durable.results import decisions_from_dict, result_to_dict
-from chatclient.errors import ChatMemoryUnavailableError, TurnCancelledError, TurnVersionError
+from chatclient.errors import ChatMemoryUnavailableError, TurnVersionError
 from chatclient.runtime.cancellation import Cancellation, run_request
 from chatclient.runtime.runtime import ON_LOOP
 
@@ -36,7 +44,7 @@ class SegmentRunner:
     async def run(
         self, data: Mapping[str, Any], steps: StepRecorder, *, recovered: bool, publisher: Publisher
     ) -> dict[str, Any]:
-        """Return the result of a segment, as JSON values.
+        """Return the result of a segment, as JSON values; it has been checked.
 
         Args:
             data: What `segment` returns.
@@ -44,11 +52,6 @@ class SegmentRunner:
             recovered: Whether an earlier execution has recorded steps.
             publisher: Receives the events.
         """
-        if data.get("cancelled"):
-            msg = f"turn {data['turn']!r} was cancelled while it waited for decisions"
-            raise TurnCancelledError(msg, turn_id=data["turn"])
-        if recovered or data["resume"] is not None:
-            self._check_tools(data)
         pause = _FIRST_PAUSE
         while True:
             recording = Recording(
@@ -85,20 +88,64 @@ class SegmentRunner:
         response = await run_request(work, cancellation)
         return result_to_dict(response, recording.interrupted, deadline)
 
-    def _check_tools(self, data: Mapping[str, Any]) -> None:
-        """Check that this version has the tools that the turn was started with.
+    def check(self, data: Mapping[str, Any], recorded: Mapping[str, Any]) -> None:
+        """Check that this version has the tools that a segment needs to continue.
+
+        Args:
+            data: What the segment was started with.
+            recorded: The recorded values of its steps, by name.
 
         Raises:
             TurnVersionError: Tools are missing.
         """
-        missing = sorted(set(data["tools"]) - set(tool_names(self.pipeline)))
-        if missing:
-            names = ", ".join(missing)
-            msg = (
-                f"turn {data['turn']!r} was started with tools that the client {data['client']!r}"
-                f" does not have here: {names}. Run a worker of the version that started it"
-            )
-            raise TurnVersionError(msg, turn_id=data["turn"], missing_tools=missing)
+        called = _recorded_calls(recorded)
+        if (resume := data["resume"]) is not None:
+            decisions = decisions_from_dict(resume["decisions"])
+            called |= needed_tools(PendingTurn.from_json(resume["turn"]), decisions)
+        check_tools(self.pipeline, data, called)
+
+
+def needed_tools(pending: PendingTurn, decisions: Mapping[str, Decision]) -> set[str]:
+    """Return the names of the tools without which *pending* cannot continue with *decisions*.
+
+    These are the tools of calls that were run, which may have to be undone, and of those that will
+    be run.
+    """
+    waiting = [
+        call
+        for call in (*pending.pending, *pending.held)
+        if call.id not in decisions or decisions[call.id].approved
+    ]
+    run = [each.tool_call for each in pending.executions if each.arguments is not None]
+    return {call.name for call in (*waiting, *run)}
+
+
+def _recorded_calls(recorded: Mapping[str, Any]) -> set[str]:
+    """Return the names of the tools that recorded responses of the model call."""
+    values = [each["value"] for name, each in recorded.items() if name.startswith("model ")]
+    responses = [each["response"] for each in values if "response" in each]
+    return {
+        call.name
+        for response in map(response_from_dict, responses)
+        for generation in response.generations
+        for call in generation.output.tool_calls
+    }
+
+
+def check_tools(pipeline: Pipeline, data: Mapping[str, Any], called: AbstractSet[str]) -> None:
+    """Check that a client has those *called* tools that it had when a turn was started.
+
+    Raises:
+        TurnVersionError: Tools are missing.
+    """
+    missing = sorted(called & set(data["tools"]) - set(tool_names(pipeline)))
+    if missing:
+        names = ", ".join(missing)
+        msg = (
+            f"turn {data['turn']!r} has called tools that the client {data['client']!r} does not"
+            f" have here: {names}. Run a worker of a version that has them"
+        )
+        raise TurnVersionError(msg, turn_id=data["turn"], missing_tools=missing)
 
 
 async def _discard(_event: object) -> None:

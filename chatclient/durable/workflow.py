@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -14,11 +13,13 @@ from chatclient.chat.tool import ToolProgress
 from chatclient.durable.dbos_steps import DbosSteps
 from chatclient.durable.events import event_to_dict
 from chatclient.durable.extra import DBOS
+from chatclient.durable.faults import until_stored
 from chatclient.durable.queues import Pace
 from chatclient.durable.recording import Publisher, StepRecorder
-from chatclient.errors import TurnVersionError
+from chatclient.durable.running import RunningTurns
+from chatclient.durable.tables import WORKFLOW
+from chatclient.errors import TurnCancelledError, TurnVersionError
 
-WORKFLOW = "chatclient_turn"
 EVENTS = "events"
 """The stream of the workflow with its events."""
 
@@ -28,6 +29,10 @@ PUBLISH_SECONDS = 0.1
 
 class TurnRunner(Protocol):
     """Runs the turns of one client."""
+
+    def check(self, data: Mapping[str, Any], recorded: Mapping[str, Any]) -> None:
+        """Raise a `TurnVersionError` if this version cannot continue a segment of a turn."""
+        ...
 
     async def run(
         self, data: Mapping[str, Any], steps: StepRecorder, *, recovered: bool, publisher: Publisher
@@ -42,8 +47,8 @@ runners: WeakValueDictionary[str, TurnRunner] = WeakValueDictionary()
 paces: dict[str, Pace] = {}
 """The queues of this process that limit how often a worker starts turns."""
 
-_active: set[DbosSteps] = set()
-_is_ending = threading.Event()
+running = RunningTurns()
+"""The turns that this process runs."""
 
 
 class _StreamPublisher:
@@ -87,7 +92,7 @@ class _StreamPublisher:
             values = [each for each in map(event_to_dict, events) if each is not None]
             try:
                 if values:
-                    await DBOS.write_stream_async(EVENTS, values)
+                    await until_stored(lambda: DBOS.write_stream_async(EVENTS, values))
             except BaseException:
                 self._events = [*events, *self._events]
                 raise
@@ -107,45 +112,49 @@ def _joined(last: object, event: object) -> object | None:
 @DBOS.workflow(name=WORKFLOW)
 async def run_turn(data: dict[str, Any]) -> dict[str, Any]:
     """Run a segment; *data* is what `DurableClient.start` stores."""
-    runner = runners.get(data["client"])
+    steps = DbosSteps(DBOS.workflow_id or "")
+    with running.execution(steps):
+        if (pace := paces.get(data["queue"])) is not None:
+            await pace.wait()
+        try:
+            await steps.load()
+            has_begun = bool(steps.recorded) or data["resume"] is not None
+            # Otherwise it is soon found out, and the query saved.
+            cancelled = has_begun and await running.is_cancelled(steps)
+            try:
+                runner = _runner_of(data["client"], data["turn"])
+                runner.check(data, steps.recorded)
+            except TurnVersionError as error:
+                if not has_begun:
+                    raise
+                # A release without a tool must not end a turn that another release can continue.
+                pause = min(max((time.time() - data["started"]) / 4, 5.0), 300.0)
+                await running.postpone(steps, pause, str(error))
+                raise
+            publisher, recovered = _StreamPublisher(), bool(steps.recorded)
+            turn = runner.run(data, steps, recovered=recovered, publisher=publisher)
+            return await steps.execute(turn, cancelled=cancelled)
+        except BaseException as error:
+            if steps.stopped is not None:  # whatever the turn made of it
+                raise steps.stopped from None
+            if steps.is_cancelled and isinstance(error, asyncio.CancelledError):
+                raise _cancelled(data["turn"], steps.interrupted) from None
+            raise
+
+
+def _runner_of(client: str, turn: str) -> TurnRunner:
+    runner = runners.get(client)
     if runner is None:
         msg = (
-            f"this process has no durable client {data['client']!r}: create it before the worker"
-            f" starts, with durable(client, name={data['client']!r})"
+            f"this process has no durable client {client!r}: create it before the worker starts,"
+            f" with durable(client, name={client!r})"
         )
-        raise TurnVersionError(msg, turn_id=data["turn"])
-    if (pace := paces.get(data["queue"])) is not None:
-        await pace.wait()
-    steps = await DbosSteps.open()
-    _active.add(steps)
-    if _is_ending.is_set():  # the turn has waited in this process, or was just taken
-        steps.detach()
-    try:
-        return await runner.run(
-            data, steps, recovered=steps.recovered, publisher=_StreamPublisher()
-        )
-    except BaseException:
-        if steps.stopped is not None:  # whatever the turn made of it
-            raise steps.stopped from None
-        raise
-    finally:
-        _active.discard(steps)
+        raise TurnVersionError(msg, turn_id=turn)
+    return runner
 
 
-def attach() -> None:
-    """Record turns again, after `detach_all`."""
-    _is_ending.clear()
-
-
-def detach_all() -> None:
-    """Stop recording: what is cancelled from now on is continued by other processes."""
-    _is_ending.set()
-    for steps in tuple(_active):
-        steps.detach()
-
-
-def drain(seconds: float) -> None:
-    """Wait until no turn runs in this process, or *seconds* have passed."""
-    end = time.monotonic() + seconds
-    while _active and time.monotonic() < end:
-        time.sleep(0.05)
+def _cancelled(turn: str, interrupted: Sequence[str]) -> TurnCancelledError:
+    msg = f"turn {turn!r} was cancelled"
+    if interrupted:
+        msg += f"; it is unknown whether it has run {', '.join(interrupted)}, which was interrupted"
+    return TurnCancelledError(msg, turn_id=turn, interrupted=interrupted)

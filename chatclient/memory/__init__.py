@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from chatclient._internal.public_names import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient.chat.messages import ENDED_EARLY as ENDED_EARLY
     from chatclient.memory.chat_memory import (
         ChatMemory as ChatMemory,
         MessageWindowChatMemory as MessageWindowChatMemory,

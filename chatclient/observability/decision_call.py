@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from chatclient._internal.json import dumps
 from chatclient.chat.decision_model import DecisionModel, DecisionRequest, DecisionResponse
+from chatclient.chat.response import ChatResponse
 from chatclient.observability.semantic_conventions import provider_name, total_usage
 from chatclient.runtime.observation import Attributes, Kind, Operation
 
@@ -19,11 +20,14 @@ class DecisionCall(Operation):
     Attributes:
         model: The model.
         request: The request.
+        known: What budgets have counted of its response when it has ended; None if nothing was
+            sent.
     """
 
     kind: ClassVar[Kind] = "decision"
     model: DecisionModel
     request: DecisionRequest
+    known: ChatResponse | None = None
 
     @property
     def name(self) -> str:

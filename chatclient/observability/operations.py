@@ -135,6 +135,8 @@ class ModelCall(Operation):
         conversation_id: The id of the conversation, or None.
         auxiliary: Whether the call is not a round of the turn: an advisor or a memory calls a
             model, for a summary for example.
+        known: What budgets have counted of its response when it has ended; None if nothing was
+            sent.
     """
 
     kind: ClassVar[Kind] = "model"
@@ -143,6 +145,7 @@ class ModelCall(Operation):
     streaming: bool
     conversation_id: str | None = None
     auxiliary: bool = False
+    known: ChatResponse | None = None
 
     @property
     def name(self) -> str:

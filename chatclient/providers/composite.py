@@ -162,8 +162,9 @@ class FallbackChatModel(_CompositeModel):
 
     def _in_order(self, runtime: Runtime) -> list[ChatModel]:
         """Return the models, with those that have failed in this turn at the end."""
-        failed: list[ChatModel] = (runtime.state or {}).get(self, [])
-        return sorted(self.models, key=lambda model: any(model is each for each in failed))
+        failed: list[int] = (runtime.state or {}).get(self.name, [])
+        at = range(len(self.models))
+        return [self.models[each] for each in sorted(at, key=lambda each: each in failed)]
 
     def _record_or_raise(self, model: ChatModel, error: Exception, runtime: Runtime) -> None:
         """Record that *model* failed; raise *error* unless the next model may be tried."""
@@ -173,7 +174,9 @@ class FallbackChatModel(_CompositeModel):
             raise error
         log.info("fallback", model=model.name, error=described(error))
         if runtime.state is not None:
-            runtime.state.setdefault(self, []).append(model)
+            failed = runtime.state.get(self.name, [])
+            at = next(at for at, each in enumerate(self.models) if each is model)
+            runtime.state[self.name] = [*failed, at]
         with runtime.observe(Fallback(self, model, type(error).__name__)):
             pass  # recorded as an operation without duration
 
@@ -247,15 +250,16 @@ class RoutingChatModel(_CompositeModel):
         """Return the model for *prompt*, as chosen before if that choice is kept."""
         state, conversation = runtime.state, runtime.conversation_id
         kept: ChatModel | None = None
-        if self._keep != "call" and state is not None:
-            kept = state.get(self)
+        if self._keep != "call" and state is not None and self.name in state:
+            kept = self.models[state[self.name]]
         if kept is None and self._keep == "conversation" and conversation is not None:
             kept = self._conversations.get(conversation)
         if kept is not None:
             return kept
-        model = await self._chosen(prompt, runtime)
+        chosen = await self._chosen(prompt, runtime)
+        model = self.models[chosen]
         if state is not None:
-            state[self] = model
+            state[self.name] = chosen
         if self._keep == "conversation" and conversation is not None:
             with self._lock:
                 self._conversations[conversation] = model
@@ -263,13 +267,14 @@ class RoutingChatModel(_CompositeModel):
                     del self._conversations[next(iter(self._conversations))]
         return model
 
-    async def _chosen(self, prompt: Prompt, runtime: Runtime) -> ChatModel:
+    async def _chosen(self, prompt: Prompt, runtime: Runtime) -> int:
+        """Return the index of the model that the application chooses."""
         model: object = await runtime.invoke(self._choose, prompt)
         if model is None:
-            return self.models[0]
-        for each in self.models:
+            return 0
+        for at, each in enumerate(self.models):
             if each is model:
-                return each
+                return at
         msg = f"{model!r} was chosen, which is none of the models to choose from: {self.name}"
         raise UsageError(msg)
 

@@ -26,13 +26,15 @@ if TYPE_CHECKING:
         DocumentIndex as DocumentIndex,
         Splitter as Splitter,
     )
+    from chatclient.retrieval.ingestion.limits import (
+        ReadLimits as ReadLimits,
+    )
     from chatclient.retrieval.ingestion.markdown import (
         MarkdownSplitter as MarkdownSplitter,
     )
     from chatclient.retrieval.ingestion.reading import (
         DocumentReadError as DocumentReadError,
         OnReadError as OnReadError,
-        ReadLimits as ReadLimits,
         aread_documents as aread_documents,
         read_documents as read_documents,
     )
@@ -93,6 +95,7 @@ if TYPE_CHECKING:
     )
     from chatclient.retrieval.vector_store.filters import (
         Filter as Filter,
+        equal_to as equal_to,
         predicate as predicate,
     )
     from chatclient.retrieval.vector_store.hybrid import (

@@ -1,6 +1,6 @@
 """`DecisionDocumentFilter`: drops the documents that do not help, by a decision model."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from chatclient._internal.checks import check_number, check_type
@@ -37,6 +37,8 @@ class DecisionDocumentFilter:
         UsageError: A number is out of its range, or the question is blank.
         WrongTypeError: *model* is no decision model, or *question* no yes/no question.
     """
+
+    params: Collection[str] = ()
 
     def __init__(
         self,

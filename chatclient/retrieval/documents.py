@@ -1,9 +1,9 @@
 """Joins and filters retrieved documents."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from chatclient._internal.checks import check_number
 from chatclient.retrieval.query import Query
@@ -88,6 +88,8 @@ class DocumentLimit:
 
     max_documents: int | None = None
     max_characters: int | None = None
+
+    params: ClassVar[Collection[str]] = ()
 
     def __post_init__(self) -> None:
         for name in ("max_documents", "max_characters"):

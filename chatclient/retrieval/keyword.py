@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 
 from chatclient._internal.checks import check_number, check_type, names
+from chatclient.chain.params import ANY, FILTER_EXPRESSION
 from chatclient.observability.operations import Retrieval
 from chatclient.retrieval.keywords.inverted_index import (
     Field,
@@ -17,7 +18,7 @@ from chatclient.retrieval.keywords.inverted_index import (
 from chatclient.retrieval.keywords.ranking import Ranking, Scored
 from chatclient.retrieval.keywords.tokenizer import Words
 from chatclient.retrieval.query import Query
-from chatclient.retrieval.retrievers import FILTER
+from chatclient.retrieval.retrievers import filter_for
 from chatclient.retrieval.vector_store.filters import Filter, predicate
 from chatclient.retrieval.vector_store.store import DEFAULT_TOP_K, Document
 from chatclient.runtime.fork_safety import ForkSafeLock
@@ -70,9 +71,8 @@ class KeywordDocumentRetriever:
     Args:
         documents: The documents.
         top_k: The maximum number of documents.
-        where: A metadata filter, or a function that returns one for a query. A filter in the
-            request's context replaces it.
-        filter_key: The key of the filter in the context.
+        where: A metadata filter, or a function that returns one for a query. That of the request
+            (`FILTER_EXPRESSION`) replaces it.
 
     Raises:
         UsageError: *top_k* is less than one, or *where* is not a filter.
@@ -85,14 +85,13 @@ class KeywordDocumentRetriever:
         *,
         top_k: int = DEFAULT_TOP_K,
         where: Filter | Callable[[Query], Filter | None] | None = None,
-        filter_key: str = FILTER,
     ) -> None:
         check_number("top_k", top_k, least=1)
         if not callable(where):
             predicate(where)
         self._top_k = top_k
         self._where = where
-        self._filter_key = filter_key
+        self.params = {FILTER_EXPRESSION, *((ANY,) if callable(where) else ())}
         self._lock = ForkSafeLock()
         self._parts: tuple[_Part, ...] = ()
         self._words = Words(_REMEMBERED)
@@ -134,9 +133,7 @@ class KeywordDocumentRetriever:
         Raises:
             UsageError: The value in the query's context is not a filter.
         """
-        where = query.context.get(self._filter_key)
-        if where is None:
-            where = self._where(query) if callable(self._where) else self._where
+        where = filter_for(query, self._where)
         parts = self._parts
         with runtime.observe(Retrieval(query.text, type(self).__name__)) as observed:
             if sum(map(len, parts)) > (_SEARCHED_AT_ONCE if where is None else _FILTERED_AT_ONCE):

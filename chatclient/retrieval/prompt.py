@@ -79,6 +79,8 @@ class ContextualQueryAugmenter:
         TemplateError: The template lacks a placeholder.
     """
 
+    params: Collection[str] = ()
+
     def __init__(
         self,
         template: str = CONTEXT_TEMPLATE,

@@ -1,6 +1,6 @@
 """`DocumentReranker`: sorts retrieved documents with a rerank model."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from chatclient._internal.checks import check_choice, check_number, check_type
@@ -42,6 +42,8 @@ class DocumentReranker:
         UsageError: *model* is not a `RerankModel`, *top_k* is less than one, or *fallback* has an
             unknown value.
     """
+
+    params: Collection[str] = ()
 
     def __init__(
         self,

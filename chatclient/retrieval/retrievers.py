@@ -6,6 +6,7 @@ from html import escape
 from typing import Literal
 
 from chatclient._internal.checks import check_callable, check_choice, check_type
+from chatclient.chain.params import ANY, FILTER_EXPRESSION, params_of
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.errors import UsageError
@@ -21,8 +22,25 @@ from chatclient.retrieval.vector_store.store import (
 )
 from chatclient.runtime.runtime import Runtime
 
-FILTER = "vector_store_filter_expression"
-"""Key in a request's context: a filter that replaces that of the retriever."""
+
+def filter_for(
+    query: Query, own: Filter | Callable[[Query], Filter | None] | None
+) -> Filter | None:
+    """Return the filter of the request that *query* belongs to, or else the retriever's *own*.
+
+    Raises:
+        UsageError: The filter of the request is empty or None, and would find everything.
+    """
+    if FILTER_EXPRESSION not in query.context:
+        return own(query) if callable(own) else own
+    where: Filter | None = query.context[FILTER_EXPRESSION]
+    if where is None or where == {}:
+        msg = (
+            f"the filter of the request is {where!r}, with which all documents would be found;"
+            " leave out FILTER_EXPRESSION for the filter of the retriever"
+        )
+        raise UsageError(msg)
+    return where
 
 
 class VectorStoreDocumentRetriever:
@@ -32,9 +50,8 @@ class VectorStoreDocumentRetriever:
         vector_store: The vector store.
         top_k: The maximum number of documents.
         threshold: The minimum score of a document; None: no minimum.
-        where: A metadata filter, or a function that returns one for a query. A filter in the
-            request's context replaces it.
-        filter_key: The key of the filter in the context.
+        where: A metadata filter, or a function that returns one for a query. That of the request
+            (`FILTER_EXPRESSION`) replaces it.
         hybrid: Whether to search by words as well, in a `HybridVectorStore`. The threshold then
             applies to documents that were found by similarity only.
 
@@ -50,7 +67,6 @@ class VectorStoreDocumentRetriever:
         top_k: int = DEFAULT_TOP_K,
         threshold: float | None = None,
         where: Filter | Callable[[Query], Filter | None] | None = None,
-        filter_key: str = FILTER,
         hybrid: bool = False,
     ) -> None:
         check_type("vector_store", vector_store, HybridVectorStore if hybrid else VectorStore)
@@ -58,9 +74,9 @@ class VectorStoreDocumentRetriever:
         self._top_k = top_k
         self._threshold = threshold
         self._where = where
-        self._filter_key = filter_key
         self._hybrid = hybrid
         SimilaritySearch("", top_k, threshold, None if callable(where) else where)  # checks them
+        self.params = {FILTER_EXPRESSION, *((ANY,) if callable(where) else ())}
 
     async def __call__(self, query: Query, runtime: Runtime) -> Sequence[Document]:
         """Return the documents most similar to *query*, the best first.
@@ -68,9 +84,7 @@ class VectorStoreDocumentRetriever:
         Raises:
             UsageError: The value in the query's context is not a filter.
         """
-        where = query.context.get(self._filter_key)
-        if where is None:
-            where = self._where(query) if callable(self._where) else self._where
+        where = filter_for(query, self._where)
         search = SimilaritySearch(query.text, self._top_k, self._threshold, where)
         if self._hybrid and isinstance(self._store, HybridVectorStore):
             return await self._store.find_hybrid(search, runtime)
@@ -131,6 +145,7 @@ class LanguageModelQueryRouter:
             raise UsageError(msg)
         check_choice("fallback", fallback, RoutingFallback)
         self._retrievers = tuple(retrievers.values())
+        self.params = params_of(*self._retrievers)
         self._fallback = fallback
         sources = "\n".join(
             f'<source number="{number}">{escape(description, quote=False)}</source>'

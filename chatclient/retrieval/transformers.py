@@ -5,6 +5,7 @@ query and the history are escaped and put into tags.
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 from chatclient._internal.checks import check_number, check_type
@@ -53,6 +54,8 @@ class RewriteQueryTransformer:
         TemplateError: The template lacks a placeholder.
     """
 
+    params: Collection[str] = ()
+
     def __init__(
         self,
         model: ChatModel,
@@ -81,6 +84,8 @@ class CompressionQueryTransformer:
     Raises:
         TemplateError: The template lacks a placeholder.
     """
+
+    params: Collection[str] = ()
 
     def __init__(
         self,
@@ -113,6 +118,8 @@ class TranslationQueryTransformer:
         TemplateError: The template lacks a placeholder.
     """
 
+    params: Collection[str] = ()
+
     def __init__(
         self,
         model: ChatModel,
@@ -143,6 +150,8 @@ class MultiQueryExpander:
         UsageError: The number is less than one.
         TemplateError: The template lacks a placeholder.
     """
+
+    params: Collection[str] = ()
 
     def __init__(
         self,

@@ -78,18 +78,12 @@ class Observer(Protocol):
         ...
 
 
-class _StepReference:
-    """A reference to a running step; None after the step has ended.
+_StepReference = list["Step | None"]
+"""A reference to a running step, a list with one item, which is None after the step has ended.
 
-    Contexts may live longer than a request: a pooled connection keeps that in which it was opened.
-    Without this indirection, they would keep the data of the request alive.
-    """
-
-    __slots__ = ("step",)
-
-    def __init__(self, step: "Step") -> None:
-        self.step: Step | None = step
-
+Contexts may live longer than a request: a pooled connection keeps that in which it was opened.
+Without this indirection, they would keep the data of the request alive.
+"""
 
 _current: ContextVar[_StepReference | None] = context_variable("chatclient_step", None)
 
@@ -97,7 +91,7 @@ _current: ContextVar[_StepReference | None] = context_variable("chatclient_step"
 def current_step() -> "Step | None":
     """Return the observed step that the present code is part of, if any."""
     reference = _current.get()
-    return None if reference is None else reference.step
+    return None if reference is None else reference[0]
 
 
 WireListener = Callable[[bytes], None]
@@ -161,8 +155,9 @@ class Step:
         self._observers = observers
 
     def __enter__(self) -> Self:
-        self.parent = current_step()
-        self._reference = _StepReference(self)
+        outer = _current.get()
+        self.parent = None if outer is None else outer[0]
+        self._reference: _StepReference = [self]
         self._token: Token[_StepReference | None] | None = _current.set(self._reference)
         if self._steps is not None:
             self._steps.append(self)
@@ -210,12 +205,13 @@ class Step:
         _traceback: TracebackType | None,
     ) -> None:
         self.seconds = time.perf_counter() - self.started
-        if error is None and self.result is not None:
-            error = self.operation.failure(self.result)
+        # Most operations fail by raising only.
+        if error is None and type(self.operation).failure is not Operation.failure:
+            error = None if self.result is None else self.operation.failure(self.result)
         self.error = error
         if self._token is not None:
             _current.reset(self._token)
-            self._reference.step = None
+            self._reference[0] = None
             self._token = None  # references the caller's context
         if self._observers:
             self._end(error)

@@ -78,7 +78,8 @@ class Runtime:
         steps: The list of the request's operations, for its trail, or None.
         undo_log: What to undo if the request fails, or None outside of a client's request.
         cancellation: Whether the request was cancelled, or None outside of a client's request.
-        state: What models keep during the request, by model, or None outside of one.
+        state: What models keep during the turn, JSON values by the name of the model; it is stored
+            with a turn that waits, and with recorded steps. None outside of a client's request.
         conversation_id: The id of the request's conversation, or None.
     """
 
@@ -91,7 +92,7 @@ class Runtime:
     steps: list[Step] | None = None
     undo_log: UndoLog | None = None
     cancellation: Cancellation | None = None
-    state: dict[object, Any] | None = None
+    state: dict[str, Any] | None = None
     conversation_id: str | None = None
 
     async def emit(self, event: Any) -> None:
@@ -112,6 +113,7 @@ class Runtime:
         observers: tuple[Observer, ...],
         conversation_id: str | None = None,
         undo_log: UndoLog | None = None,
+        state: dict[str, Any] | None = None,
     ) -> "Runtime":
         """Return this runtime for a new request."""
         # For each request, so without `replace`, which takes several times as long.
@@ -125,7 +127,7 @@ class Runtime:
             steps,
             undo_log,
             self.cancellation,
-            {},
+            {} if state is None else state,
             conversation_id,
         )
 

@@ -9,13 +9,13 @@ from chatclient._internal.annotations import alias_value
 from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
 from chatclient.chat.events import StreamEvent
 from chatclient.chat.messages import AssistantMessage
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse, FinishReason, Usage
+from chatclient.chat.tool_execution import ToolExecution
 from chatclient.client.accessors import executions_in, pending_in, require_answer
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import UsageError
 from chatclient.structured.converters import StructuredOutputConverter, converter_of
-from chatclient.tools.pending_turn import PendingTurn
-from chatclient.tools.tool_execution import ToolExecution
 
 T = TypeVar("T")
 

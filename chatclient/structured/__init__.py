@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from chatclient._internal.public_names import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient.chain.params import (
+        NATIVE_STRUCTURED_OUTPUT as NATIVE_STRUCTURED_OUTPUT,
+    )
     from chatclient.chat.thinking_tags import (
         without_thoughts as without_thoughts,
     )
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
         TextOutputConverter as TextOutputConverter,
     )
     from chatclient.structured.output import (
-        NATIVE_STRUCTURED_OUTPUT as NATIVE_STRUCTURED_OUTPUT,
         Native as Native,
         ResponseEntity as ResponseEntity,
         StructuredOutput as StructuredOutput,

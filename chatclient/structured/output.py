@@ -6,6 +6,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from chatclient._internal.checks import check_choice
 from chatclient._internal.json import loads
 from chatclient.chain.chain import ChatClientResponse
+from chatclient.chain.params import NATIVE_STRUCTURED_OUTPUT
 from chatclient.chat.events import RoundEnded, TextDelta
 from chatclient.chat.messages import Message, UserMessage, last_user_message
 from chatclient.chat.model import ChatModel, OutputMode
@@ -26,15 +27,6 @@ _ENDED_EARLY = {
 
 Native: TypeAlias = bool | Literal["schema", "tool"]
 """Whether the provider enforces the schema (True: in the mode that suits the model best)."""
-
-STRUCTURED_OUTPUT = "structured_output"
-"""Key in a request's context: the `StructuredOutput`."""
-
-NATIVE_STRUCTURED_OUTPUT = "native_structured_output"
-"""Advisor param: the default of the parameter `native` of `entity`, a `Native`."""
-
-VALIDATED = "validated_output"
-"""Key in a response's context: the value, if an advisor has converted the answer."""
 
 _GROWTH = 0.01  # relative growth of an answer after which its partial value is computed again
 
@@ -131,7 +123,7 @@ def entity_in(response: ChatClientResponse, converter: StructuredOutputConverter
     Raises:
         EntityError: The answer cannot be converted.
     """
-    validated: tuple[Any, str, T] | None = response.context.get(VALIDATED)
+    validated: tuple[Any, str, T] | None = response.turn.validated
     answer = response.chat_response
     if validated is not None and validated[0] is converter and validated[1] == answer.text:
         return validated[2]

@@ -19,6 +19,7 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse, Generation
 from chatclient.chat.serialization import message_to_dict, response_to_dict
+from chatclient.chat.stored_values import to_stored
 from chatclient.errors import UsageError
 from chatclient.runtime.runtime import Runtime
 
@@ -112,7 +113,7 @@ class Recording:
 
     def add(self, prompt: Prompt, response: ChatResponse, pieces: Iterable[str] = ()) -> None:
         """Add one exchange, redacted."""
-        data = _redacted(_json_values(response_to_dict(response)), self.redact)
+        data = _redacted(to_stored(response_to_dict(response)), self.redact)
         pieces = tuple(pieces)
         text = "".join(pieces)
         redacted = _redacted(text, self.redact)  # joined, because a secret may be split
@@ -128,7 +129,7 @@ class Recording:
             "tools": [_tool(callback) for callback in options.tool_callbacks or ()],
             "options": _set_options(options),
         }
-        return _redacted(_json_values(request), self.redact)  # type: ignore[no-any-return]
+        return _redacted(_json_values(to_stored(request)), self.redact)  # type: ignore[no-any-return]
 
 
 class RecordingAdvisor:

@@ -15,6 +15,7 @@ from chatclient.chat.parts import text_of
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse, Generation
 from chatclient.chat.serialization import response_from_dict
+from chatclient.chat.stored_values import from_stored
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing.recording import Exchange, Recording, output_mode_key
 
@@ -55,7 +56,7 @@ class ReplayingModel(ChatModel):
         Raises:
             ReplayError: The request was not recorded.
         """
-        return response_from_dict(self._take(prompt).response)
+        return response_from_dict(from_stored(self._take(prompt).response))
 
     async def generate_stream(
         self,
@@ -64,7 +65,7 @@ class ReplayingModel(ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the recorded response in its original pieces."""
         exchange = self._take(prompt)
-        response = response_from_dict(exchange.response)
+        response = response_from_dict(from_stored(exchange.response))
         if not exchange.pieces:
             yield response
             return

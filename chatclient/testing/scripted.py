@@ -81,7 +81,8 @@ class ScriptedModel(ChatModel):
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the next answer."""
         script = await self._next(prompt, runtime)
-        await _pause(runtime, sum(script.pauses.values()))
+        if script.pauses[_END] or len(script.pauses) > 1:
+            await _pause(runtime, sum(script.pauses.values()))
         if script.error is not None:
             raise script.error
         return script.response
@@ -114,7 +115,8 @@ class ScriptedModel(ChatModel):
         """Return the script of the next response."""
         self.prompts.append(prompt)
         number = len(self.prompts)
-        await _pause(runtime, self._delay)
+        if self._delay:
+            await runtime.sleep(self._delay)
         if self._function is not None:
             answer: Any = self._function
         elif self._answers:

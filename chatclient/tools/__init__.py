@@ -5,6 +5,11 @@ from typing import TYPE_CHECKING
 from chatclient._internal.public_names import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient.chat.pending_turn import (
+        ApprovalRequired as ApprovalRequired,
+        PendingTurn as PendingTurn,
+    )
+    from chatclient.chat.resumption import Decision as Decision, Decisions as Decisions
     from chatclient.chat.server_tool import (
         Fallback as Fallback,
         ServerTool as ServerTool,
@@ -33,6 +38,9 @@ if TYPE_CHECKING:
         ToolDefinition as ToolDefinition,
         sanitise_tool_name as sanitise_tool_name,
     )
+    from chatclient.chat.tool_execution import (
+        ToolExecution as ToolExecution,
+    )
     from chatclient.tools.augmentation import (
         AugmentedArguments as AugmentedArguments,
         AugmentedToolCallback as AugmentedToolCallback,
@@ -40,11 +48,7 @@ if TYPE_CHECKING:
         Consumer as Consumer,
         augment as augment,
     )
-    from chatclient.tools.execution.approval import (
-        Decision as Decision,
-        Decisions as Decisions,
-        ToolApproval as ToolApproval,
-    )
+    from chatclient.tools.execution.approval import ToolApproval as ToolApproval
     from chatclient.tools.execution.failure import (
         ExceptionText as ExceptionText,
         FailureKind as FailureKind,
@@ -124,10 +128,6 @@ if TYPE_CHECKING:
     from chatclient.tools.openai_agents import (
         tools_from_openai_agents as tools_from_openai_agents,
     )
-    from chatclient.tools.pending_turn import (
-        ApprovalRequired as ApprovalRequired,
-        PendingTurn as PendingTurn,
-    )
     from chatclient.tools.pydantic_ai import (
         tools_from_pydantic_ai as tools_from_pydantic_ai,
     )
@@ -177,9 +177,6 @@ if TYPE_CHECKING:
     )
     from chatclient.tools.sources import (
         tool_callbacks as tool_callbacks,
-    )
-    from chatclient.tools.tool_execution import (
-        ToolExecution as ToolExecution,
     )
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

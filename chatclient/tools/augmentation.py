@@ -13,6 +13,7 @@ from chatclient._internal.frozen import deep_frozen
 from chatclient._internal.json import dumps_exact
 from chatclient._internal.json_schema import strict_form
 from chatclient._internal.logging import get_logger
+from chatclient.chat.pending_turn import ApprovalRequired
 from chatclient.chat.tool import (
     ToolCallback,
     ToolCallbackProvider,
@@ -29,7 +30,6 @@ from chatclient.tools.function.binding import ArgumentReader, object_in, own_sch
 from chatclient.tools.function.exact_numbers import public_schema
 from chatclient.tools.function.parameters import PYDANTIC_ERRORS
 from chatclient.tools.function.schema_generator import schema_of
-from chatclient.tools.pending_turn import ApprovalRequired
 from chatclient.tools.providers import is_provider
 from chatclient.tools.sources import ToolSource, offered_by, resolve_sources, tool_callbacks
 

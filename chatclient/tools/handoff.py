@@ -1,16 +1,19 @@
 """The contract of a handoff: a tool with which another client continues the conversation."""
 
-from collections.abc import Callable, Iterable
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse
-from chatclient.chat.tool import HANDOFF, ToolCallback
-from chatclient.tools.tool_execution import ToolExecution
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.resumption import Resumption
+from chatclient.chat.tool import HANDOFF, ToolCallback, is_handoff
+from chatclient.chat.tool_execution import ToolExecution
+from chatclient.errors import ToolUsageError
+from chatclient.runtime.runtime import Runtime
 
 HANDOFFS = "handoffs"
-"""The key in a response's context, and in the tool context, of the names of the clients that the
-conversation was handed to in this turn, a tuple; the last of them has answered. Absent without a
-handoff."""
+"""The key in the tool context of the names of the clients that the conversation was handed to in
+this turn, a tuple, as in `Turn.handoffs`. Absent without a handoff."""
 
 
 @runtime_checkable
@@ -29,8 +32,23 @@ class Handoff(ToolCallback, Protocol):
         """Return the response of the client to the conversation of *request*.
 
         Args:
-            request: The conversation, the record of the turn, and `HANDOFFS`, which ends with the
-                name of the client.
+            request: The conversation, and the turn, whose `handoffs` end with the name of the
+                client.
+        """
+        ...
+
+    async def check_decisions(
+        self, resumption: Resumption, context: Mapping[str, Any], runtime: Runtime
+    ) -> None:
+        """Check that decisions about calls of the client can be applied, without running anything.
+
+        Args:
+            resumption: The turn that waits, as the client sees it, and the decisions.
+            context: The values of the tool context.
+            runtime: How the request runs.
+
+        Raises:
+            ToolUsageError: A tool is missing, or cannot be run with the arguments of a decision.
         """
         ...
 
@@ -54,5 +72,28 @@ def handoff_in(
 
 def handoff_named(name: str, offered: Iterable[ToolCallback]) -> Handoff | None:
     """Return the handoff with the tool name *name* among the *offered* tools, or None."""
-    found = next((each for each in offered if each.definition.name == name), None)
+    found: Any = next((each for each in offered if each.definition.name == name), None)
+    while not is_handoff(found) and (delegate := getattr(found, "delegate", None)) is not None:
+        found = delegate
     return found if isinstance(found, Handoff) else None
+
+
+def handoff_before(
+    pending: PendingTurn, offered: Callable[[], Iterable[ToolCallback]]
+) -> Handoff | None:
+    """Return the handoff that was made before *pending* was suspended, or None.
+
+    Raises:
+        ToolUsageError: Its tool is not offered any more.
+    """
+    note = pending.notes.get(HANDOFF)
+    if note is None:
+        return None
+    handoff = handoff_named(note["tool"], offered())
+    if handoff is None:
+        msg = (
+            f"the turn was handed over with the tool {note['tool']!r}, which is not offered; give"
+            " the resumed request the tools that the first one had"
+        )
+        raise ToolUsageError(msg)
+    return handoff

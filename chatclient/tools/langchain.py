@@ -101,16 +101,26 @@ class _Failures:
 
 
 def _arguments(tool: BaseTool, call: ToolCall, context: ToolContext) -> Any:
-    """Return the call as LangChain represents it, with injected arguments."""
+    """Return the call as LangChain represents it, with injected arguments.
+
+    LangChain takes them from the call, so that a model that guesses their names could write them.
+    """
     schema: Any = tool.args_schema
-    injected: set[str] = set()
+    visible = _visible_schema(tool)
+    shown = visible.get("properties", {}).keys()
+    injected = set(tool._injected_args_keys)  # noqa: SLF001 - also without a model of the arguments
     if isinstance(schema, type) and issubclass(schema, BaseModel):
-        visible = _visible_schema(tool).get("properties", {})
-        injected = schema.model_fields.keys() - visible
+        for name, field in schema.model_fields.items():
+            injected |= {name, *((field.alias,) if field.alias else ())} - shown
+    written = {
+        name: value
+        for name, value in loads(call.arguments).items()
+        if name in shown or (visible.get("additionalProperties") and name not in injected)
+    }
     given = {name: context[name] for name in injected if name in context}
     # LangChain returns a message, with the artifact, only for a call with an id.
     id = call.id or "call"
-    return {"type": "tool_call", "id": id, "name": tool.name, "args": loads(call.arguments) | given}
+    return {"type": "tool_call", "id": id, "name": tool.name, "args": written | given}
 
 
 def _result(message: Any) -> ToolResult:

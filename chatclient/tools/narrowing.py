@@ -10,6 +10,7 @@ from chatclient._internal.logging import described, get_logger
 from chatclient.chat.decision_model import DecisionModel
 from chatclient.chat.messages import AssistantMessage, Message, UserMessage
 from chatclient.chat.tool import ToolCallback, ToolRequest
+from chatclient.chat.turn import present_turn
 from chatclient.errors import ProviderError, ToolDefinitionError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.deadlines import within_callers_deadline
@@ -111,8 +112,8 @@ class NarrowingToolProvider:
         Raises:
             ProviderError: The decision model failed, and *on_failure* is `fail`.
         """
-        state: dict[object, Any] = {} if runtime.state is None else runtime.state
-        current: _Request = state.setdefault(self, _Request())
+        turn = present_turn()
+        current = _Request() if turn is None else turn.state.setdefault(self, _Request())
         callbacks = await offered_tools(self._sources, request, runtime, current.offers)
         task = request.original_user_message
         if task is None or not task.text.strip():

@@ -1,6 +1,6 @@
 """Calls the tool providers of a request."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -8,18 +8,10 @@ from typing import Any
 from typing_extensions import TypeIs
 
 from chatclient._internal.checks import names, wants_argument
-from chatclient.chat.messages import Message
 from chatclient.chat.tool import ToolCallback, ToolCallbackProvider, ToolRequest
 from chatclient.errors import ToolDefinitionError, WrongTypeError
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.sources import Resolved, offered_by
-
-RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCallback]]]
-"""Returns all tools of a request, given the conversation so far."""
-
-REFRESH_TOOLS = "refresh_tools"
-"""The key in a request's context of a `RefreshTools`, if the request has tool providers that are
-asked again in every round."""
 
 Offers = dict[int, tuple[list[ToolCallback], frozenset[str]]]
 """The tools and the hidden names that providers returned, by the identity of the provider."""

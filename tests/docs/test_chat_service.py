@@ -21,6 +21,9 @@ from selenium.webdriver import Chrome
 from tests.support.browser import chromium, click, console_errors, shown, until, write
 from tests.support.databases import SERVERS, need
 from tests.support.paths import ROOT
+from tests.support.waiting import LONG
+
+pytestmark = pytest.mark.process("chat service")
 
 BOOKED = "Well: Booked a seat on IC 1."
 
@@ -55,18 +58,23 @@ class Service:
             **os.environ,
             "CHAT_DATABASE": database,
             "CHAT_GATE": str(self.gate),
+            "CHAT_TAKEOVER": "60",
             "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}",
         }
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Start the process; it is killed at the end."""
+    def running(self, *, takes_over: bool = False) -> Iterator[None]:
+        """Start the process; it is killed at the end.
+
+        One that takes over continues the turns of a killed one soon.
+        """
+        environment = self._environment | ({"CHAT_TAKEOVER": "2"} if takes_over else {})
         command = [sys.executable, "-m", "uvicorn", "--factory", "--port", str(self.port)]
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 [*command, "tests.support.chat_service:create_app"],
                 cwd=ROOT,
-                env=self._environment,
+                env=environment,
                 stdout=log,
                 stderr=log,
             )
@@ -78,7 +86,7 @@ class Service:
             process.wait()
 
     def _wait(self, process: "subprocess.Popen[bytes]") -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + LONG
         while time.monotonic() < end and process.poll() is None:
             with contextlib.suppress(httpx.TransportError):
                 httpx.get(self.address)
@@ -137,16 +145,16 @@ def text_of(chunks: list[dict[str, Any]]) -> str:
 
 
 def test_conversation(service: Service) -> None:
-    """Turns follow each other, also after one that failed; each conversation is on its own."""
+    """Turns follow each other, also one that failed; each conversation is on its own."""
     with service.running():
         assert text_of(service.chunks("c1", user("Hello", "1"))) == "1 questions."
         failed = service.chunks("c1", user("Please fail", "2"))
         assert failed[-1]["errorText"].startswith("The model is not available")
     with service.running():
-        assert text_of(service.chunks("c1", user("Hello?", "3"))) == "2 questions."
+        assert text_of(service.chunks("c1", user("Hello?", "3"))) == "3 questions."
         assert text_of(service.chunks("c2", user("Hello", "1"))) == "1 questions."
         assert service.stream("c1").status_code == 204
-        assert text_of(chunks_in(service.stream("c1", unanswered="3"))) == "2 questions."
+        assert text_of(chunks_in(service.stream("c1", unanswered="3"))) == "3 questions."
 
 
 @pytest.mark.parametrize(
@@ -209,7 +217,7 @@ def test_page_during_run_after_kill(browser: Chrome, service: Service) -> None:
         browser.refresh()
         until(browser, lambda: shown(browser, ".assistant .text") == ["There are"])
     service.gate.touch()
-    with service.running():  # the page connects again by itself
+    with service.running(takes_over=True):  # the page connects again by itself
         until(browser, lambda: shown(browser, ".assistant .text") == ["There are two trains."])
         assert shown(browser, ".user .text") == ["Trains?"]
         assert shown(browser, ".error") == []
@@ -225,7 +233,7 @@ def test_page_tool_interrupted_by_kill(browser: Chrome, service: Service) -> Non
         until(browser, lambda: shown(browser, ".waits"))
         click(browser, "Allow")
         until(browser, service.booking.exists)
-    with service.running():
+    with service.running(takes_over=True):
         browser.refresh()
         until(browser, lambda: shown(browser, ".waits"))
         service.gate.touch()

@@ -159,6 +159,7 @@ for span in spans.get_finished_spans():
 """
 
 
+@pytest.mark.process("environment of its own")
 def test_logfire_configured() -> None:
     """After `logfire.configure()`, requests are traced without further settings."""
     ran = run_in_environment("-c", LOGFIRE, requirements=("logfire>=4",))

@@ -230,6 +230,7 @@ batch_extraction.main(sys.argv[1:], ScriptedModel(answer, delay=float(sys.argv.p
 """
 
 
+@pytest.mark.process("example program")
 def test_killed_batch(tmp_path: Path) -> None:
     """Started again after it was killed, it asks only what it has no answer for."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'examples'}"}
@@ -278,6 +279,7 @@ def offered(prompt: Prompt) -> list[str]:
     return [callback.definition.name for callback in prompt.options.tool_callbacks or ()]
 
 
+@pytest.mark.process("example program")
 def test_agent(
     typed: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -315,6 +317,7 @@ def test_agent(
     assert json.loads(saved) == {"tea": "green"}
 
 
+@pytest.mark.process("example program")
 def test_agent_goes_on(typed: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     """Errors and Ctrl-C end an answer, and not the program; Ctrl-D ends the program."""
 
@@ -332,6 +335,7 @@ def test_agent_goes_on(typed: Callable[..., list[str]], capsys: pytest.CaptureFi
     assert "Three.\n" in shown
 
 
+@pytest.mark.process("example program")
 async def test_servers(tmp_path: Path) -> None:
     """There are 300 tools; those of the office keep records, and say what is missing."""
     units = await mcp_servers.units().callbacks()

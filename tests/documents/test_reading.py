@@ -158,9 +158,9 @@ def test_cache(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ru
     before = run(read_documents, aread_documents, folder, cache=cache)
     converted: list[str] = []
 
-    def counted(format: str, data: bytes, unpacked_bytes: int) -> Any:
+    def counted(format: str, data: bytes, *settings: Any) -> Any:
         converted.append(format)
-        return conversion.converted(format, data, unpacked_bytes)
+        return conversion.converted(format, data, *settings)
 
     monkeypatch.setattr(reading, "converted", counted)
     (folder / "prices.xlsx").rename(folder / "new.xlsx")
@@ -290,8 +290,8 @@ def test_cells_of_a_workbook(tmp_path: Path) -> None:
         "| code | part | since | note |",
         "| --- | --- | --- | --- |",
         "| NA | 4711 | 2026-01-02 | a\\|b c |",
-        "| null |  | 2026-01-02 09:30:00 |  |",
-        "| None | 1.5 |  |  |",
+        "| null |  | 2026-01-02 09:30:00 |",
+        "| None | 1.5 |",
         "",
         "## Empty",
     ]
@@ -409,20 +409,27 @@ def test_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert read_documents(folder / "deep", pattern="*.MD")[0].text == "# Read\n\nme\n"
     for cache in (None, ConversionCache(folder / "cache")):
         with pytest.raises(UsageError, match=r"pip install 'chatclient\[documents\]'"):
-            read_documents(folder / "leave.docx", cache=cache)
+            read_documents(folder / "animals.pdf", cache=cache)
 
 
 def test_missing_packages_of_a_format(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Markitdown without the packages of a format names the extra as well."""
-    from markitdown.converters import _docx_converter
+    """A missing package of any format names the extra as well."""
+    from markitdown.converters import _pdf_converter
 
     try:
-        raise ImportError("mammoth")
+        raise ImportError("pdfplumber")
     except ImportError:
-        monkeypatch.setattr(_docx_converter, "_dependency_exc_info", sys.exc_info())
-
-    with pytest.raises(UsageError, match=r"docx files .* pip install 'chatclient\[documents\]'"):
-        read_documents(folder / "leave.docx")
+        monkeypatch.setattr(_pdf_converter, "_dependency_exc_info", sys.exc_info())
+    for package, file in (
+        ("pdfplumber", "animals.pdf"),
+        ("mammoth", "leave.docx"),
+        ("pptx", "plan.pptx"),
+        ("openpyxl", "prices.xlsx"),
+        ("bs4", "guide.html"),
+    ):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(UsageError, match=r"files .* pip install 'chatclient\[documents\]'"):
+            read_documents(folder / file)
 
 
 # --- isolation ------------------------------------------------------------------------------

@@ -148,12 +148,21 @@ def test_headings() -> None:
         ("---\ntitle: Guide\n\ntags: [a]\n---\nText", ["Text"]),
         ('---\n"title": Guide\n---\nText', ["Text"]),
         ("---\n---\nText", ["Text"]),
+        ("---\ntitle: Guide\n...\nText", ["Text"]),
+        ("---\r\na: 'b: c'\r\n# d\r\ne.f-g:\r\n- h\r\n  i: [j,\r\n]\r\n---  \r\nText", ["Text"]),
+        ("--- \n'a b': http://c/d\n\ne: |\n  f: g\n...", []),
+        ("---\nSummary:\n\nText\n\n---\n\nMore", ["---\nSummary:\n\nText\n\n---\n\nMore"]),
+        ("---\nSummary:\n- one\n\n---\nMore", ["---\nSummary:\n- one\n\n---\nMore"]),
+        ("---\nNote: see below: it\n---\nMore", ["---", "Note: see below: it\n---\nMore"]),
+        ("---\nNote: this is\nlong\n---\nMore", ["---", "Note: this is\nlong\n---\nMore"]),
+        ("---\nTo be clear: no\n---\nMore", ["---", "To be clear: no\n---\nMore"]),
+        ("---\ntitle: never closed\n\nText", ["---\ntitle: never closed\n\nText"]),
         ("---\n\nNote: first\n\n---\n\nText", ["---\n\nNote: first\n\n---\n\nText"]),
         ("---\n# Title\n\nText\n\n---\n", ["---", "# Title\n\nText\n\n---"]),
     ],
 )
 def test_front_matter(text: str, expected: list[str]) -> None:
-    """Front matter is left out, and text between two thematic breaks is not."""
+    """Front matter is left out, however it ends, and text between two thematic breaks is not."""
     assert [chunk.text for chunk in MarkdownSplitter()(Document(text))] == expected
 
 
@@ -427,3 +436,67 @@ def test_failure_of_a_tokenizer() -> None:
     assert isinstance(Model(), EmbeddingModel)
     with pytest.raises(WrongTypeError, match="broken"):
         SentenceSplitter(Model())(Document("some text"))
+
+
+# --- large texts ----------------------------------------------------------------------------
+
+ONE_LINE = {"one word": "x", "words": "word ", "Chinese": "\u6f22\u5b57", "quotes": "> "}
+
+
+@pytest.mark.parametrize("piece", ONE_LINE.values(), ids=ONE_LINE)
+@pytest.mark.parametrize("kind", [SentenceSplitter, MarkdownSplitter, None])
+def test_work_for_one_long_line(kind: type[SentenceSplitter] | None, piece: str) -> None:
+    """Twice as long a line is twice the work, also in source code."""
+
+    def work(length: int) -> int:
+        measured = 0
+
+        def size(text: str) -> int:
+            nonlocal measured
+            measured += len(text)
+            return len(text)
+
+        limit = ChunkLimit(1_000, size, unit="characters")
+        splitter = CodeSplitter(python.language(), limit) if kind is None else kind(limit)
+        text = piece * (length // len(piece))
+        chunks = splitter(Document(text))
+        assert "".join(texts(chunks)).replace(" ", "") == text.replace(" ", "")
+        return measured
+
+    assert work(160_000) < 2.3 * work(80_000)
+
+
+@pytest.mark.parametrize("overlap", [0, 100])
+def test_large_texts_are_divided_as_small_ones(overlap: int) -> None:
+    """Chunks are the same, whether a text is divided as a whole or not."""
+    text = "\n\n".join(page.read_text("utf-8") for page in PAGES)
+    library = pytest.importorskip("semantic_text_splitter").TextSplitter
+
+    chunks = SentenceSplitter(500, overlap=overlap)(Document(text))
+
+    whole = [*library(500, overlap).chunk_indices(text)]
+    assert len(whole) > 500
+    assert [(each.metadata["start"], each.text) for each in chunks] == whole
+
+
+def test_chunks_that_are_longer_than_usual() -> None:
+    """A limit that allows very long chunks is used, and blank text in between is skipped."""
+    text = "a" * 300_000 + " " * 100_000 + "b " * 40
+
+    def size(chunk: str) -> int:
+        return len(chunk.split())
+
+    chunks = SentenceSplitter(ChunkLimit(15, size, unit="words"))(Document(text))
+
+    assert [size(each.text) for each in chunks] == [15, 15, 11]
+
+
+def test_lines_of_long_code() -> None:
+    """Each chunk of a long block of code has the number of its first line."""
+    code = "".join(f"x{number} = 1\n\n" for number in range(500))
+
+    chunks = MarkdownSplitter(100)(Document(f"# A\n\n```py\n{code}```\n"))
+
+    for chunk in chunks[1:]:
+        number = int(re.findall(r"x(\d+)", chunk.text)[0])
+        assert chunk.metadata["line"] == 4 + 2 * number

@@ -17,10 +17,17 @@ import sqlalchemy as sa
 from chatclient import ApprovalNeeded, Done, ToolCallFinished
 from chatclient.durable import DurableClient, Engine, TurnDecided, connect
 from chatclient.durable.workflow import runners
-from chatclient.errors import ConversationBusyError, TurnVersionError, UsageError
+from chatclient.errors import (
+    ConversationBusyError,
+    TurnCancelledError,
+    TurnVersionError,
+    UsageError,
+)
 from chatclient.memory import SqlChatMemoryRepository
 from chatclient.tools import Decision
 from tests.support.databases import SERVERS, need
+
+pytestmark = pytest.mark.process("durable worker")
 
 ROOT = Path(__file__).parents[2]
 
@@ -193,6 +200,33 @@ async def test_follows_from_another_process(place: Place, client: DurableClient)
         TurnDecided(events[-2].turn, {"c": Decision(approved=True)}),
         *later,
     ]
+
+
+@pytest.mark.parametrize("point", ["before", "release"])
+def test_undone_after_crash(place: Place, client: DurableClient, point: str) -> None:
+    """A cancelled turn is undone by another worker if its own died before or while it undid it."""
+    crashing = place.start_worker(CRASH_AT=point, BUY_SECONDS="60" if point == "before" else "1")
+    conversation = client.conversation(f"c-{uuid4()}")
+    turn = conversation.start("Buy tea")
+    place.wait_for("buy")
+    turn.cancel()
+    if point == "before":
+        crashing.kill()
+    assert crashing.wait(30) == -signal.SIGKILL
+    assert turn.status().state == "cancelling"
+    with pytest.raises(ConversationBusyError):
+        conversation.start("Extract")
+
+    place.start_worker()
+
+    with pytest.raises(TurnCancelledError, match="buy") as caught:
+        turn.result(60)
+    assert caught.value.interrupted == ("buy",)
+    assert turn.status().state == "cancelled"
+    assert place.reached()["release"] == (1 if point == "before" else 2)
+    assert place.reached()["buy"] == 1
+    assert place.reached()["model 2"] == 0
+    assert conversation.start("Extract").result(60).content() == "EXTRACT"
 
 
 def test_map_continues_after_crash(place: Place, client: DurableClient) -> None:

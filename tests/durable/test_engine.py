@@ -4,7 +4,6 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from chatclient.durable import DurableClient, TurnQueue, connect, durable, launc
 from chatclient.durable.workflow import runners
 from chatclient.errors import TurnVersionError, UsageError
 from chatclient.testing import ScriptedModel, call
+from tests.support.waiting import settled
 
 
 def test_needs_engine_and_database() -> None:
@@ -27,6 +27,7 @@ def test_needs_engine_and_database() -> None:
             opening("mysql://localhost/x")
 
 
+@pytest.mark.process("Python")
 def test_names_extra() -> None:
     """Without DBOS, recording works, and durable clients name the extra that they need."""
     code = (
@@ -78,13 +79,12 @@ def test_close_waits_for_turns(tmp_path: Path) -> None:
 def test_close_does_not_begin_turns(tmp_path: Path) -> None:
     """A turn that waits for its time in a process that ends is left to another one."""
     url, slow = f"sqlite:///{tmp_path / 'turns.db'}", Slow("paced", 60)
-    queue = TurnQueue("q", worker_concurrency=2, worker_rate=(1, 0.5), poll_seconds=0.02)
+    queue = TurnQueue("q", worker_concurrency=2, worker_rate=(1, 600.0), poll_seconds=0.02)
     engine = launch(url, takeover_seconds=0.4, queues=[queue])
     other = durable(ChatClient.create(ScriptedModel("Hi.")), name="other")
     other.call("Hello", queue="q")
     turn = slow.durable.start("Wait", queue="q")
-    while turn.status().state == "queued":
-        time.sleep(0.01)
+    assert settled(lambda: turn.status().state != "queued")
 
     engine.close(drain_seconds=1)
 

@@ -44,6 +44,7 @@ from chatclient.errors import (
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.testing import ScriptedModel, call
+from chatclient.tools.execution.steps import undo_step
 from tests.durable.conftest import Make
 from tests.support.ask import Ask
 from tests.support.journal import Journal
@@ -152,7 +153,7 @@ async def test_undo_of_cancelled_turn() -> None:
     async def undo() -> None:
         undone.append("x")
 
-    await Recording(Cancelled()).undo("k", undo)
+    await Recording(Cancelled()).step(undo_step("k", undo), ON_LOOP)
 
     assert undone == ["x"]
 
@@ -166,16 +167,19 @@ async def test_undo_that_failed() -> None:
 
     for _ in range(2):
         with pytest.raises(CustomError, match="cannot"):
-            await Recording(journal).undo("k", undo)
+            await Recording(journal).step(undo_step("k", undo), ON_LOOP)
     assert journal.ran == ["undo k"]
 
 
 async def test_pause_ends_at_recorded_time() -> None:
     """A pause that began before a crash is not begun anew."""
     journal = Journal()
-    journal.steps["wait"] = json.dumps({"value": 1.0, "at": 0.0})
+    journal.steps["retry model 0"] = json.dumps({"value": 1.0, "at": 0.0})
+    recording = Recording(journal, retries=TurnRetries(seconds=1000))
+    model = ScriptedModel(OverloadedError("busy"), "Hello")
 
-    await Recording(journal).pause("wait", 1000, ON_LOOP)
+    request = recorded(ChatClient.create(model).prompt("Hi"), recording, "t")
+    assert await request.acall().content() == "Hello"
 
 
 def test_no_new_step_after_deadline(ask: Ask) -> None:

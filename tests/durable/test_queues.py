@@ -1,7 +1,9 @@
 """Queues of durable turns: limits, priorities, delays, and many turns at once."""
 
 import asyncio
+import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -14,19 +16,22 @@ from chatclient import (
     Runtime,
 )
 from chatclient.durable import TurnQueue
-from chatclient.errors import AuthenticationError, UsageError
-from chatclient.testing import ScriptedModel
+from chatclient.errors import AuthenticationError, EntityError, UsageError, WrongTypeError
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import ToolApproval, tool
 from tests.durable.conftest import Make
+from tests.support.clock import Clock
+from tests.support.waiting import asettled, settled
 
 
 class Meter(ScriptedModel):
-    """A model that records its calls and how many overlap."""
+    """A model that records its calls and how many overlap, and answers once *until* is true."""
 
-    def __init__(self, seconds: float = 0.05) -> None:
+    def __init__(self, until: Callable[[], bool] = lambda: True) -> None:
         super().__init__(lambda prompt: prompt.messages[-1].text.upper())
         self.order: list[str] = []
         self.times: list[float] = []
-        self.seconds = seconds
+        self.until = until
         self.most = self.running = 0
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
@@ -34,7 +39,8 @@ class Meter(ScriptedModel):
         self.times.append(time.monotonic())
         self.running += 1
         self.most = max(self.most, self.running)
-        await runtime.sleep(self.seconds)
+        await runtime.sleep(0.05)
+        assert await asettled(self.until)
         self.running -= 1
         return await super().generate(prompt, runtime)
 
@@ -52,38 +58,41 @@ def test_concurrency(make: Make) -> None:
 
 def test_priority(make: Make) -> None:
     """Turns of higher priority start before those that wait already."""
-    meter = Meter(0.3)
+    started = threading.Event()
+    meter = Meter(until=started.is_set)
     client = make(meter)
     first = client.start("first", queue="one")
-    while not meter.order:
-        time.sleep(0.01)
+    assert settled(lambda: meter.order)
 
     turns = [client.start(f"p{number}", queue="one", priority=number) for number in (3, 1, 2)]
+    started.set()
 
     for turn in (first, *turns):
         turn.result()
     assert meter.order == ["first", "p1", "p2", "p3"]
 
 
-def test_delay(make: Make) -> None:
+def test_delay(make: Make, clock: Clock) -> None:
     """A delayed turn starts later; meanwhile it is queued."""
     client = make(ScriptedModel("Hi"))
-    began = time.monotonic()
 
-    turn = client.start("Hi", delay=0.5)
+    turn = client.start("Hi", delay=3600)
 
+    with pytest.raises(TimeoutError):
+        turn.result(timeout=0.1)
     assert turn.status().state == "queued"
-    turn.result()
-    assert time.monotonic() - began > 0.5
+    clock.set_forward(3600)
+    assert turn.result().content() == "Hi"
 
 
 def test_limits_per_key(make: Make) -> None:
     """Turns of one key run one after another, those of different keys at once."""
-    meter = Meter(0.3)
+    meter = Meter()
     client = make(meter)
 
     def run(*keys: str) -> int:
         meter.most = 0
+        meter.until = lambda: meter.most == len(set(keys))
         for turn in [client.start("x", queue="keys", limit_key=key) for key in keys]:
             turn.result()
         return meter.most
@@ -96,7 +105,7 @@ def test_limits_per_key(make: Make) -> None:
 
 def test_rate(make: Make) -> None:
     """No more turns start in a period than the rate of the queue."""
-    meter = Meter(0)
+    meter = Meter()
     client, began = make(meter), time.monotonic()
 
     for turn in [client.start(f"t{number}", queue="slow") for number in range(4)]:
@@ -107,7 +116,7 @@ def test_rate(make: Make) -> None:
 
 def test_rate_of_worker(make: Make) -> None:
     """In one process, no more turns start in a period than the rate of a worker."""
-    client = make(Meter(0))
+    client = make(Meter())
     began = time.monotonic()
 
     for turn in [client.start(f"t{number}", queue="paced") for number in range(5)]:
@@ -136,6 +145,45 @@ def test_map(make: Make) -> None:
             results["b"].unwrap()
     assert len(model.prompts) == 3
     assert client.map(prompts, key="m").progress() == {"done": 2, "failed": 1}
+
+
+@tool
+def refund(order: int) -> str:
+    """Refund an order."""
+    return f"refunded {order}"
+
+
+def test_map_with_turn_that_waits(make: Make) -> None:
+    """A turn that waits for a decision has no answer, unlike one that was decided."""
+    model = ScriptedModel(call("refund", {"order": 7}, id="c1"), "Done.")
+    client = make(model, refund, interceptors=[ToolApproval()])
+    turns = client.map(["Refund"], key="m")
+    [waiting] = turns
+    assert waiting.outcome == "waiting"
+    assert waiting.result is not None
+    assert waiting.result.pending_turn is not None
+    with pytest.raises(EntityError, match="waits for approval of refund"):
+        waiting.unwrap()
+
+    waiting.turn.decide("approve")
+
+    [answered] = turns
+    assert (answered.outcome, answered.unwrap().content()) == ("answered", "Done.")
+
+
+def test_map_that_cannot_start(make: Make) -> None:
+    """Nothing starts if one of the prompts is invalid, or two have the same key."""
+    client = make(ScriptedModel())
+
+    with pytest.raises(UsageError, match="two requests of a map have the key '1'"):
+        client.map({1: "a", "1": "b"}, key="m")  # type: ignore[dict-item]
+    with pytest.raises(WrongTypeError, match="into a list"):
+        client.map("hello", key="m")
+    with pytest.raises(UsageError, match="blank"):
+        client.map(["a", " "], key="m")
+    for key in "01":
+        with pytest.raises(UsageError, match="no durable turn"):
+            client.turn(key=f"m/{key}").status()
 
 
 async def broken(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:

@@ -523,7 +523,7 @@ def test_dropped_provider_ends_its_servers() -> None:
     del provider
     took = time.monotonic() - started
 
-    assert took < 0.5
+    assert took < 1.5  # the process has two seconds to end
     assert settled(lambda: not runs(pid))
 
 

@@ -57,6 +57,7 @@ def question(method: str, **params: Any) -> dict[str, Any]:
     return {"method": method, "params": params}
 
 
+@pytest.mark.process("MCP server of the SDK with client features")
 @pytest.mark.feature("mcp-elicitation-handler")
 def test_elicitation(ask: Ask) -> None:
     """The tool gets the user's answer."""
@@ -172,6 +173,7 @@ def test_requests_without_handlers(method: str) -> None:
     assert "not supported" in answer["message"]
 
 
+@pytest.mark.process("MCP server of the SDK with client features")
 @pytest.mark.feature("mcp-sampling-handler")
 def test_sampling(ask: Ask) -> None:
     """The server's prompt is sent to the model, and the answer to the server only."""
@@ -223,6 +225,7 @@ def test_sampling_token_limit(wanted: int, granted: int) -> None:
     assert first.media[0].data == b"hi"
 
 
+@pytest.mark.process("MCP server of the SDK with client features")
 def test_sampling_closes_http_connections(ask: Ask, chat_server: Callable[..., ChatServer]) -> None:
     """The model is called on the connection loop, whose HTTP connections are closed."""
     server = chat_server(completion("tea"))
@@ -263,6 +266,7 @@ def test_rejected_sampling(model: ChatModel, params: dict[str, Any], expected: s
     assert json.loads(answer)["message"] == expected
 
 
+@pytest.mark.process("MCP server of the SDK with client features")
 @pytest.mark.feature("mcp-roots")
 def test_roots(ask: Ask, tmp_path: Path) -> None:
     """Roots are returned in the newest protocol and by request."""
@@ -276,6 +280,7 @@ def test_roots(ask: Ask, tmp_path: Path) -> None:
     assert [root["uri"] for root in json.loads(answer)["roots"]] == listed
 
 
+@pytest.mark.process("MCP server of the SDK with client features")
 @pytest.mark.feature("mcp-log-handler")
 @pytest.mark.filterwarnings("ignore:The logging capability")
 def test_server_logs(caplog: pytest.LogCaptureFixture) -> None:

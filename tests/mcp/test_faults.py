@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.properties.test_tool_faults import problem_with
 from tests.support.ask import Ask
 from tests.support.mcp_setup import ask_with_tools, mcp_threads, offered_names, peer, runs
 from tests.support.paths import SUPPORT
-from tests.support.waiting import settled
+from tests.support.waiting import LONG, longer_and_longer, settled
 
 pytest.importorskip("mcp")
 
@@ -165,32 +166,36 @@ def _kill_then_call(prompt: Any, pid: int, program: Path) -> Any:
 @pytest.mark.feature("mcp-tool-execution-timeout-60")
 def test_call_timeout(ask: Ask, tmp_path: Path) -> None:
     """The model gets an error, the call is cancelled, and the server stays in use."""
-    cancelled = tmp_path / "cancelled"
-    server = peer(env={"CANCELLED": str(cancelled)}, timeout=1)
+    for seconds in longer_and_longer():
+        cancelled = tmp_path / f"cancelled after {seconds}"
+        server = peer(env={"CANCELLED": str(cancelled)}, timeout=seconds)
+        # A machine may be too busy even for the listing.
+        with McpToolCallbackProvider(server) as provider, suppress(McpServerError):
+            result, model = ask_with_tools(
+                ask, provider, call("hang"), call("echo", '{"text": "hi"}'), "done"
+            )
+            hung, echoed = result.executions
+            if not echoed.is_error:
+                assert settled(cancelled.exists)
+                break
 
-    with McpToolCallbackProvider(server) as provider:
-        started = time.monotonic()
-        result, model = ask_with_tools(
-            ask, provider, call("hang"), call("echo", '{"text": "hi"}'), "done"
-        )
-        seconds = time.monotonic() - started
-        assert settled(cancelled.exists)
-
-    hung, echoed = result.executions
     assert (hung.response.data, hung.is_error) == ("The tool 'hang' did not answer in time.", True)
     assert echoed.response.data == "hi"
-    assert seconds < 30
     check_history(model)
 
 
 def test_hung_server_is_restarted(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
     """After a time-out, a server that answers no ping is started again for the next call."""
-    with McpToolCallbackProvider(peer(fault="deaf", timeout=3)) as provider:
-        result, model = ask_with_tools(
-            ask, provider, call("pid", id="1"), call("hang"), call("pid", id="2"), "done"
-        )
+    for seconds in (1, 10, 60):
+        caplog.clear()
+        with McpToolCallbackProvider(peer(fault="deaf", timeout=seconds)) as provider:
+            result, model = ask_with_tools(
+                ask, provider, call("pid", id="1"), call("hang"), call("pid", id="2"), "done"
+            )
+        first, hung, second = result.executions
+        if not first.is_error and not second.is_error:
+            break
 
-    first, hung, second = result.executions
     assert hung.response.data == "The tool 'hang' did not answer in time."
     assert not second.is_error
     assert first.response.data != second.response.data
@@ -215,6 +220,7 @@ McpToolServer(hang, pid, name="slow", version="1").serve_stdio()
 """
 
 
+@pytest.mark.process("MCP server of the SDK")
 def test_slow_server_of_the_newest_protocol() -> None:
     """It has no ping, but answers another request while a tool waits, so it is kept."""
     server = McpServer.stdio("slow", sys.executable, "-c", SLOW, timeout=4)
@@ -474,7 +480,7 @@ BROKEN = {
             "peer",
             sys.executable,
             env={"PORT": 5},  # type: ignore[dict-item]
-            connect_timeout=2.0,
+            connect_timeout=LONG,
             **settings,
         ),
         r"cannot be reached by starting .* \(ValidationError\)",
@@ -510,18 +516,17 @@ def test_optional_server_fails(
     with (
         caplog.at_level(logging.WARNING, "chatclient"),
         McpToolCallbackProvider(
-            server(required=False), peer("other"), tool_filter=lambda _server, t: t.name == "pid"
+            server(required=False, retry_after=LONG),
+            peer("other"),
+            tool_filter=lambda _server, t: t.name == "pid",
         ) as provider,
     ):
         result, model = ask_with_tools(Ask("call"), provider, call("pid"), "done")
-        started = time.monotonic()
         tool_callbacks(provider)
-        again = time.monotonic() - started
 
     assert offered_names(model) == ["pid"]
     assert not result.executions[0].is_error
-    assert caplog.text.count("mcp server left out") == 1
-    assert again < 0.2  # not tried again for every request
+    assert caplog.text.count("mcp server left out") == 1  # not tried again for every request
 
 
 async def test_concurrent_requests_share_a_failure() -> None:
@@ -531,12 +536,12 @@ async def test_concurrent_requests_share_a_failure() -> None:
             await provider.tool_callbacks()
         started = time.monotonic()
         errors = await asyncio.gather(
-            *(provider.tool_callbacks() for _ in range(20)), return_exceptions=True
+            *(provider.tool_callbacks() for _ in range(200)), return_exceptions=True
         )
         took = time.monotonic() - started
 
     assert {str(error) for error in errors} == {"the MCP server 'peer' did not answer within 0.5 s"}
-    assert took < 8  # one waits for half a second and for the end of the process
+    assert took < 90  # one after another, they would wait for half a second each
 
 
 def test_server_recovers(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def test_endless_listing(ask: Ask, kind: Any, caplog: pytest.LogCaptureFixture) 
     assert "mcp definitions left out, which are too long" in caplog.text
 
 
+@pytest.mark.process("MCP server of the SDK")
 def test_log_messages(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
     """Messages above the limit are dropped, and one warning tells of it."""
     caplog.set_level("INFO", "chatclient")

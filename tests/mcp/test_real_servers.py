@@ -109,6 +109,7 @@ def data(ask: Ask, provider: Any, name: str, arguments: Any = None) -> Any:
     return result.executions[0]
 
 
+@pytest.mark.process("MCP server of the SDK")
 @pytest.mark.feature("mcp-transports-stdio-streamable-http")
 def test_texts(ask: Ask, everything: McpToolCallbackProvider) -> None:
     """Text is unchanged over both transports."""
@@ -217,6 +218,7 @@ def test_missing_resources_and_prompts(ask: Ask, everything: McpToolCallbackProv
     assert result.executions[0].response.data == "there is no server 'x'; there is everything"
 
 
+@pytest.mark.process("MCP server of the SDK")
 def test_two_servers(ask: Ask, over_stdio: McpServer, clock: McpServer) -> None:
     """Tools of several servers are offered together, and each call reaches its own."""
     calls = [
@@ -239,6 +241,7 @@ ROME_TO_TOKYO = {
 }
 
 
+@pytest.mark.process("MCP server of the SDK")
 def test_failure(ask: Ask, clock: McpServer) -> None:
     """The server's message reaches the model."""
     with McpToolCallbackProvider(clock) as provider:
@@ -250,6 +253,7 @@ def test_failure(ask: Ask, clock: McpServer) -> None:
     assert "No/Where" in result.executions[0].response.data
 
 
+@pytest.mark.process("MCP server of the SDK")
 def test_close_ends_the_process(over_stdio: McpServer) -> None:
     """The process ends with the provider."""
     before = set(children())
@@ -273,6 +277,7 @@ def children() -> list[int]:
     return found
 
 
+@pytest.mark.process("MCP server of the SDK")
 def test_http_server_restart(everything_js: Path, ask: Ask) -> None:
     """After a restart one call fails, and the next starts a new session."""
     port = free_port()

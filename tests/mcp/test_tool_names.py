@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("mcp")
 
-from chatclient.advisors.tool_search.advisor import TOOL_SEARCH_ROLES
 from chatclient.advisors.tool_search.session import FOUND_TOOLS
 from chatclient.advisors.tool_search.tool import SEARCH_TOOL
+from chatclient.chain.params import TOOL_SEARCH_ROLES
 from chatclient.chat.message_merging import CORRECTION
 from chatclient.chat.messages import ENDS_TURN
 from chatclient.chat.tool import OWN_METADATA, RESERVED_TOOL_NAMES

@@ -103,6 +103,7 @@ def shop(request: pytest.FixtureRequest) -> Iterator[McpToolCallbackProvider]:
         yield provider
 
 
+@pytest.mark.process("served tools")
 @pytest.mark.feature("mcp-tools-server-sync-tool")
 def test_served_tools(ask: Ask, shop: McpToolCallbackProvider) -> None:
     """Prints of a tool do not break the protocol, and results are complete."""
@@ -233,6 +234,7 @@ McpToolServer(which).serve_stdio()
 """
 
 
+@pytest.mark.process("served tools")
 def test_call_id_is_the_request_id() -> None:
     """The request id is used, also 0."""
     hello = {
@@ -400,6 +402,7 @@ def test_invalid_server_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
         McpToolServer(add)
 
 
+@pytest.mark.process("served tools")
 def test_prints_go_to_stderr() -> None:
     """Over stdio prints of tools go to the standard error stream."""
     shop = [sys.executable, str(SUPPORT / "mcp_shop.py"), "stdio"]
@@ -488,7 +491,7 @@ async def test_public_host_without_auth_on_request() -> None:
     serving = asyncio.create_task(McpToolServer(add).aserve_http("0.0.0.0", port, auth=False))
     try:
         async with httpx.AsyncClient() as http:
-            for _ in range(100):
+            for _ in range(2000):
                 with contextlib.suppress(httpx.TransportError):
                     assert (await http.options(f"http://127.0.0.1:{port}/mcp")).status_code == 405
                     return

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import threading
-import time
 from typing import Any, Literal
 
 import pytest
@@ -37,6 +36,7 @@ from chatclient.tools import (
 )
 from tests.modes.test_tool_calling import assert_paired, client_of, results
 from tests.support.ask import Ask
+from tests.support.waiting import longer_and_longer
 
 
 @tool
@@ -235,15 +235,16 @@ def test_the_deadline_outside_holds_inside(ask: Ask) -> None:
     @tool
     async def slow(context: ToolContext) -> None:
         seen.append(context.remaining_seconds)
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
-    _, agent = expert(call("slow"), "never", tools=[slow])
-    started = time.monotonic()
-    with pytest.raises(DeadlineExceededError):
-        ask(client_of(ScriptedModel(ASK, "never"), agent).prompt("x").deadline(1))
+    for seconds in longer_and_longer():
+        _, agent = expert(call("slow"), "never", tools=[slow])
+        with pytest.raises(DeadlineExceededError):
+            ask(client_of(ScriptedModel(ASK, "never"), agent).prompt("x").deadline(seconds))
+        if seen:
+            break
 
-    assert seen[0] <= 1
-    assert time.monotonic() - started < 30
+    assert seen[0] <= seconds
 
 
 def test_an_agents_own_timeout_is_told(ask: Ask) -> None:
@@ -251,12 +252,12 @@ def test_an_agents_own_timeout_is_told(ask: Ask) -> None:
 
     @tool
     async def slow() -> None:
-        await asyncio.sleep(5)
+        await asyncio.sleep(600)
 
     _, agent = expert(call("slow"), "never", tools=[slow], timeout=0.05)
     model = ScriptedModel(ASK, "recovered")
 
-    assert ask(client_of(model, agent).prompt("x").deadline(30)).text == "recovered"
+    assert ask(client_of(model, agent).prompt("x").deadline(500)).text == "recovered"
     assert results(model.prompts[1]) == ["The tool 'expert' did not answer in time."]
 
 

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from chatclient import Batch, BatchResult, ChatClient, Prompt, Usage
-from chatclient.errors import EntityError, UsageError
-from chatclient.testing import ScriptedModel
+from chatclient import Batch, BatchResult, BatchSettings, ChatClient, Prompt, Usage
+from chatclient.errors import EntityError, UsageError, WrongTypeError
+from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tools import ToolApproval, ToolCallingManager, tool
 from tests.support.paths import ROOT
+from tests.support.waiting import settled
 
 
 async def results_of(batch: Batch[Any], *, blocking: bool) -> dict[str, BatchResult[Any]]:
@@ -60,7 +62,7 @@ async def test_at_most_so_many_requests_run_at_once(blocking: bool) -> None:
         with lock:
             running.append(1)
             most = max(most, len(running))
-        time.sleep(0.02)
+        settled(lambda: most >= 3)
         with lock:
             running.pop()
 
@@ -127,14 +129,125 @@ def test_journal_that_cannot_be_written(tmp_path: Path) -> None:
         client.batch(["1"], journal=tmp_path / "missing" / "journal")
 
 
-@pytest.mark.parametrize("content", ["{}\n", '{"v":2}\n', "x\n", "[1]\n"])
-def test_other_file_is_not_a_journal(content: str, tmp_path: Path) -> None:
-    journal = tmp_path / "notes"
-    journal.write_text(content)
+OTHER_FILES = [
+    b"{}\n",
+    b'{"v":2}\n',
+    b"x\n",
+    b'{"v":1,"result":"0"}',
+    b"\x89PNG\r\n\x1a\n\x00",
+    b"\x00" * 99,
+    b'{"v":1,"journal":"chatclient batch"}\n[1]\n',
+]
 
-    with pytest.raises(UsageError, match="line 1, is not the journal"):
+
+@pytest.mark.parametrize("content", OTHER_FILES)
+def test_other_file_is_not_a_journal(content: bytes, tmp_path: Path) -> None:
+    """A file that is no journal is left as it is, with or without a line end."""
+    journal = tmp_path / "notes"
+    journal.write_bytes(content)
+
+    with pytest.raises(UsageError, match="is not the journal of a batch"):
         ChatClient.create(ScriptedModel()).batch(["1"], journal=journal)
-    assert journal.read_text() == content
+    assert journal.read_bytes() == content
+
+
+def test_cut_first_line_of_a_journal(tmp_path: Path) -> None:
+    """A journal that was being created when the process was killed begins anew."""
+    journal = tmp_path / "journal"
+    list(ChatClient.create(ScriptedModel("a")).batch(["1"], journal=journal))
+    journal.write_bytes(journal.read_bytes()[:7])
+
+    [result] = ChatClient.create(ScriptedModel("b")).batch(["1"], journal=journal)
+    [again] = ChatClient.create(ScriptedModel()).batch(["1"], journal=journal)
+
+    assert [result.value, again.value] == ["b", "b"]
+
+
+def test_device_is_not_a_journal() -> None:
+    """What is no file cannot keep the answers."""
+    with pytest.raises(UsageError, match="must be a file"):
+        ChatClient.create(ScriptedModel()).batch(["1"], journal="/dev/null")
+
+
+FULL_DISK = """
+import resource, sys
+from chatclient import ChatClient
+from chatclient.testing import ScriptedModel
+
+model = ScriptedModel("one", "two" * 400, "three")
+batch = ChatClient.create(model).batch(["1", "2", "3"], journal=sys.argv[1], concurrency=1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))
+print(*(result.unwrap()[:5] for result in batch))
+"""
+
+
+def test_full_disk(tmp_path: Path) -> None:
+    """An answer that cannot be recorded is not lost, and the journal stays readable."""
+    journal = tmp_path / "journal"
+    # Without compiled files (-B), which Python would write in part, and others would read.
+    command = [sys.executable, "-B", "-c", FULL_DISK, str(journal)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout == "one twotw three\n"
+    assert ran.stderr.count("not recorded in the journal") == 1
+
+    model = ScriptedModel("new")
+    results = ChatClient.create(model).batch(["1", "2", "3"], journal=journal)
+    assert sorted(str(result.value) for result in results) == ["new", "one", "three"]
+    assert model.unused == 0
+
+
+@tool
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+def paying(*answers: Answer) -> ChatClient:
+    """Return a client whose payments have to be approved."""
+    return (
+        ChatClient.builder(ScriptedModel(*answers))
+        .default_tools(pay)
+        .tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()]))
+        .build()
+    )
+
+
+@pytest.mark.parametrize("entity", [None, int])
+async def test_turn_that_waits(blocking: bool, entity: Any, tmp_path: Path) -> None:
+    """It is no answer: it has its pending turn, again after a crash, and can be resumed."""
+    journal = tmp_path / "journal"
+    client = paying("1", call("pay", {"amount": 5}))
+    settings: BatchSettings = {"journal": journal, "concurrency": 1}
+    batch = client.batch(["a", "b"], entity, **settings)
+    results = await results_of(batch, blocking=blocking)
+
+    assert [results[key].outcome for key in "01"] == ["answered", "waiting"]
+    assert (batch.progress.succeeded, batch.progress.waiting, batch.progress.failed) == (1, 1, 0)
+    assert results["1"].value is None
+    assert results["1"].usage.total_tokens == 15
+    with pytest.raises(EntityError, match="waits for approval of pay"):
+        results["1"].unwrap()
+
+    client = paying("7")
+    again = await results_of(client.batch(["a", "b"], entity, **settings), blocking=blocking)
+    assert again["1"].pending_turn == results["1"].pending_turn
+    assert again["1"].pending_turn is not None
+
+    resumed = {"1": client.resume(again["1"].pending_turn, "approve")}
+    for requests in (resumed, resumed, ["a", "b"]):
+        results = await results_of(client.batch(requests, entity, **settings), blocking=blocking)
+        assert str(results["1"].unwrap()) == "7"
+
+
+def test_batch_that_is_iterated_again(tmp_path: Path) -> None:
+    """With a journal, a batch that was left continues when it is iterated again."""
+    model = ScriptedModel(lambda prompt: prompt.contents)
+    client = ChatClient.create(model)
+    batch = client.batch(["a", "b", "c"], journal=tmp_path / "journal", concurrency=1)
+    assert next(iter(batch)).value == "a"
+
+    assert [each.value for each in batch] == ["a", "b", "c"]
+    assert [prompt.contents for prompt in model.prompts].count("a") == 1
 
 
 async def test_leaving_early_stops_the_requests(blocking: bool) -> None:
@@ -166,6 +279,11 @@ def test_invalid_batches() -> None:
 
     with pytest.raises(UsageError, match="at least one request"):
         client.batch([])
+    for one in ("hello", b"hello", client.prompt("hello"), 5):
+        with pytest.raises(WrongTypeError, match="into a list"):
+            client.batch(one)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="two requests of a batch have the key '1'"):
+        client.batch({1: "a", "1": "b"})  # type: ignore[dict-item]
     with pytest.raises(UsageError, match="another client"):
         client.batch([other.prompt("x")])
     with pytest.raises(UsageError, match="no setting workers; it has concurrency"):
@@ -191,6 +309,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.process("killed batch")
 def test_killed_batch_continues(tmp_path: Path) -> None:
     """Killed with `kill -9` several times, it sends each finished request once."""
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "journal"), str(tmp_path / "sent")]

@@ -228,7 +228,7 @@ def approving(model: ScriptedModel, *advisors: Any) -> Any:
 def approved_to_the_end(ask: Ask, client: ChatClient) -> Asked:
     """Return what a request comes to when every call of its turn is approved, after it waited."""
     asked = ask(client.prompt("?"))
-    while (turn := asked.response.context.get("pending_turn")) is not None:
+    while (turn := asked.response.turn.pending) is not None:
         asked = ask(client.resume(turn.to_json(), "approve"))
     return asked
 

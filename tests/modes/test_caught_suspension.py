@@ -96,7 +96,7 @@ def test_a_caught_suspension_suspends_the_turn(catcher: Callable[..., Any], ask:
     """The tool does not run before it is approved, and runs once after that."""
     client = client_of(catcher, ToolApproval())
 
-    turn = ask(client.prompt("Pay!")).response.context["pending_turn"]
+    turn = ask(client.prompt("Pay!")).waiting
     assert payments == []
     assert ask(client.resume(turn, "approve")).text == "Done."
 
@@ -120,7 +120,7 @@ def test_an_external_tool_suspends_the_turn(catcher: Callable[..., Any], ask: As
     """A tool that is run elsewhere waits for its result."""
     client = client_of(catcher, tools=ExternalTool(ToolDefinition("pay", "Pay.")))
 
-    assert "pending_turn" in ask(client.prompt("Pay!")).response.context
+    assert ask(client.prompt("Pay!")).waiting.pending
 
 
 @each_catcher
@@ -129,7 +129,7 @@ def test_an_agent_that_waits_suspends_the_turn(catcher: Callable[..., Any], ask:
     agent = client_of(ToolApproval()).as_tool("agent", "Pays.")
     client = client_of(catcher, tools=agent, answers=(call("agent", {"request": "x"}), "Done."))
 
-    turn = ask(client.prompt("Pay!")).response.context["pending_turn"]
+    turn = ask(client.prompt("Pay!")).waiting
     assert ask(client.resume(turn, "approve")).text == "Done."
 
     assert payments == [5]

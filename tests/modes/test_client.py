@@ -568,6 +568,7 @@ def test_defaults_are_merged_by_key(ask: Ask) -> None:
         .default_system("{a} {b}", params={"a": "1", "b": "1"}, metadata={"a": 1, "b": 1})
         .default_messages(UserMessage("first"))
         .default_advisor_params({"a": 1, "b": 1})
+        .default_advisors(lambda request, call_next: call_next(request))
         .build()
     )
     request = client.prompt("x").system(params={"b": "2"}, metadata={"b": 2})
@@ -895,6 +896,9 @@ def test_mutate_copies_everything() -> None:
         seen.append(request.context.get("key"))
         return await call_next(request)
 
+    async def other(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return await call_next(request)
+
     model = ScriptedModel("ok", "ok")
     client = (
         ChatClient.builder(model)
@@ -902,6 +906,7 @@ def test_mutate_copies_everything() -> None:
         .default_tools(ping)
         .default_tool_context({"t": 1})
         .default_advisor_params({"key": "value"})
+        .default_advisors(other)
         .default_options(temperature=0.1)
         .build()
     )

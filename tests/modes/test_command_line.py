@@ -19,8 +19,8 @@ from chatclient.__main__ import Chat, main
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chat.messages import AssistantMessage, Reasoning
 from chatclient.memory import MessageWindowChatMemory
-from chatclient.testing import ScriptedModel
-from chatclient.tools import tool
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import ExternalTool, ToolDefinition, tool
 from tests.support.paths import ROOT
 from tests.support.servers import ChatServer, Reply, completion
 
@@ -90,6 +90,18 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
 
     assert capsys.readouterr().out.strip() == metadata.version("chatclient") == __version__
+
+
+def test_turn_that_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    """A call that somebody else has to run is shown, and the exit status is not 0."""
+    where = ExternalTool(ToolDefinition("where_am_i", "Where the user is."))
+    model = ScriptedModel(call("where_am_i"))
+    client = ChatClient.builder(model).default_tools(where).build()
+
+    assert Chat(client, "c", sys.stdout).send("Where am I?") == 1
+    assert capsys.readouterr().out == (
+        "(no answer yet: a decision is needed about where_am_i({}); `chatclient web` asks for it)\n"
+    )
 
 
 def test_what_is_piped_in_is_answered(
@@ -180,6 +192,7 @@ def test_tools_of_mcp_servers_are_confirmed(
     assert "echo was not run" in capsys.readouterr().err
 
 
+@pytest.mark.process("MCP server of the SDK")
 @pytest.mark.parametrize("flags", [[], ["--log", "info"]])
 def test_standard_error_of_mcp_servers_goes_to_the_log(serve: Serve, flags: list[str]) -> None:
     """It does not interrupt the chat; `--log` shows it."""
@@ -251,6 +264,7 @@ def test_a_conversation_can_be_kept(
     ]
 
 
+@pytest.mark.process("MCP server of the SDK")
 def test_mcp_servers_offer_their_tools(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     """A command is started, and ended with the chat."""
     pytest.importorskip("mcp_server_time")

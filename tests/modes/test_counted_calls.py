@@ -6,18 +6,34 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal
 from threading import Barrier
+from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, ChatModel, ChatOptions, ChatResponse, Prompt
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatDecisionModel,
+    ChatModel,
+    ChatOptions,
+    ChatResponse,
+    DecisionModel,
+    DecisionRequest,
+    Next,
+    Prompt,
+    ask_decision,
+)
 from chatclient.advisors.budget import SPENT, Budget, Spent
 from chatclient.advisors.usage_store import InMemoryUsageStore, SharedUsageStore, UsageStore
 from chatclient.chat.response import ChatResponseMetadata, Cost, Usage
+from chatclient.durable import Recording, TurnRetries, recorded
 from chatclient.errors import (
     BudgetExceededError,
     DeadlineExceededError,
     OverloadedError,
     StreamInterruptedError,
+    UnknownPriceError,
     UsageError,
 )
 from chatclient.providers import FallbackChatModel
@@ -25,6 +41,8 @@ from chatclient.runtime.runtime import Runtime
 from chatclient.testing import ScriptedModel
 from tests.support.ask import Ask
 from tests.support.databases import redis_place
+from tests.support.decisions import always
+from tests.support.journal import Journal
 from tests.support.messages_server import as_stream, message, messages_servers
 from tests.support.servers import Reply
 
@@ -229,3 +247,59 @@ def test_cost_of_a_stopped_answer() -> None:
     assert usage.cost == Cost(Decimal("0.0000028"))
     with pytest.raises(BudgetExceededError):
         client.prompt("?").call().content()
+
+
+RUDE = '{"q1": {"Yes": 0.9, "No": 0.1}}'
+
+
+def deciding(model: DecisionModel, *advisors: Any, answers: ChatModel | None = None) -> ChatClient:
+    async def decide(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        asked = DecisionRequest(request.prompt.messages[-1].text, {"rude": "Is it rude?"})
+        with suppress(OverloadedError):
+            await ask_decision(model, asked, request.runtime)
+        return await call_next(request)
+
+    builder = ChatClient.builder(answers or ScriptedModel("Hi"))
+    return builder.default_advisors(*advisors, decide).build()
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        (always(0.9), 9),
+        (always(OverloadedError("busy", provider="x")), 0),
+        (ChatDecisionModel(ScriptedModel(lambda prompt: RUDE)), 15),
+    ],
+    ids=["decision", "failed", "chat model"],
+)
+def test_decisions(ask: Ask, model: DecisionModel, tokens: int) -> None:
+    """A decision is one call, with its tokens; one that asks a chat model is that call."""
+    spent = ask(deciding(model, Budget()).prompt("Fool!")).response.context[SPENT]
+
+    assert (spent.calls, spent.usage.total_tokens) == (2, 15 + tokens)
+
+
+def test_cost_of_decisions(ask: Ask) -> None:
+    """A limit of cost needs their price, too."""
+    with pytest.raises(UnknownPriceError, match="the price of judge-1"):
+        ask(deciding(always(0.9), Budget(cost=1.0)).prompt("Fool!"))
+    budget = Budget(cost=1.0, price=lambda response: response.usage.input_tokens / 100)
+
+    assert ask(deciding(always(0.9), budget).prompt("Fool!")).response.context[SPENT].cost == 0.17
+
+
+def test_repeated_record(ask: Ask) -> None:
+    """A turn that is executed again counts the same, and nothing more in a quota."""
+    store, journal = InMemoryUsageStore(), Journal()
+    answers: list[Any] = [OverloadedError("busy", provider="x"), "Hi"]
+    model, spent = ScriptedModel(*answers), list[Any]()
+    for _ in range(2):
+        budgets = Budget(), Budget(calls=3, period="day", store=store)
+        client = deciding(always(0.9), *budgets, answers=model)
+        recording = Recording(journal.reopen(), retries=TurnRetries(attempts=2, seconds=0.001))
+        request = recorded(client.prompt("Fool!"), recording, "turn 1")
+        spent.append(ask(request).response.context[SPENT])
+
+    assert spent == [Spent(Usage(17, 7), 3)] * 2
+    with pytest.raises(BudgetExceededError, match="3 of 3"):
+        ask(client.prompt("Fool!"))

@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +49,7 @@ from chatclient.providers import (
 from chatclient.testing import ScriptedModel
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer, completion
+from tests.support.waiting import settled
 
 QUESTIONS: DecisionQuestions = {
     "rude": "Is it rude?",
@@ -149,7 +149,7 @@ def test_requests_are_concurrent_on_a_loop(chat_server: Start, blocking: bool, m
         with lock:
             running += 1
             peak = max(peak, running)
-        time.sleep(0.2)
+        settled(lambda: peak >= most)
         with lock:
             running -= 1
         return answer_by_question(request)

@@ -83,7 +83,7 @@ def client_of(model: ScriptedModel, approval: ToolApproval | None = None) -> Cha
 
 
 def waiting(ask: Ask, client: ChatClient) -> PendingTurn:
-    turn = ask(client.prompt("x")).response.context["pending_turn"]
+    turn = ask(client.prompt("x")).waiting
     assert isinstance(turn, PendingTurn)
     return turn
 

@@ -462,8 +462,8 @@ def test_a_resumed_turn_is_judged_by_the_user_text(ask: Ask) -> None:
     builder = client_of(model, InputGuardrailAdvisor(hears), retrieval).mutate()
     builder = builder.default_system("Be brief.").default_tools(Desk())
     client = builder.tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()])).build()
-    turn = ask(client.prompt("Book")).response.context["pending_turn"]
-    turn = ask(client.resume(turn.to_json(), "approve")).response.context["pending_turn"]
+    turn = ask(client.prompt("Book")).waiting
+    turn = ask(client.resume(turn.to_json(), "approve")).waiting
     result = ask(client.resume(turn, "approve"))
 
     assert heard == ["Be brief.\nBook", *["Be brief.\nHush."] * 2]
@@ -548,8 +548,8 @@ def test_a_guardrail_in_the_loop_sees_resumed_rounds(
     builder = client_of(model, InputGuardrailAdvisor(discreet, order=0)).mutate()
     builder = builder.default_tools(Desk())
     client = builder.tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()])).build()
-    turn = ask(client.prompt("Book with 4711")).response.context["pending_turn"]
-    turn = ask(client.resume(turn.to_json(), "approve")).response.context["pending_turn"]
+    turn = ask(client.prompt("Book with 4711")).waiting
+    turn = ask(client.resume(turn.to_json(), "approve")).waiting
     ask(client.resume(turn.to_json(), "approve"))
 
     assert [p.messages[0].text for p in model.prompts] == ["Book with ****"] * 3

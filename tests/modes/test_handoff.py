@@ -88,7 +88,7 @@ def test_another_client_answers(ask: Ask) -> None:
     assert prompt.messages[0].text == "You do billing."
     assert prompt.messages[1].text == "My invoice?"
     assert results(prompt) == ["billing continues the conversation from here on."]
-    assert result.response.context[HANDOFFS] == ("billing",)
+    assert result.response.turn.handoffs == ("billing",)
     assert [each.tool_call.name for each in result.executions] == ["handoff_to_billing"]
 
 
@@ -288,7 +288,7 @@ def test_handoffs_are_limited(ask: Ask) -> None:
 
     assert result.text == "Fine."
     assert asked == ["a", "b", "a", "b", "b"]
-    assert result.response.context[HANDOFFS] == ("b", "a", "b")
+    assert result.response.turn.handoffs == ("b", "a", "b")
     assert result.executions[-1].is_error
 
 
@@ -487,10 +487,10 @@ def test_triage_with_three_agents(ask: Ask) -> None:
         others = [each for at, each in to.items() if at != name]
         agents[name] = builder.default_advisors(memory).default_tools(*others).build()
     first = ask(agents["a"].prompt("x").conversation("1"))
-    second = ask(agents[first.response.context[HANDOFFS][-1]].prompt("y").conversation("1"))
+    second = ask(agents[first.response.turn.handoffs[-1]].prompt("y").conversation("1"))
 
     assert (first.text, second.text) == ("One.", "Two.")
-    assert first.response.context[HANDOFFS] == ("b", "c")
+    assert first.response.turn.handoffs == ("b", "c")
     assert [e.agent for e in first.events if isinstance(e, HandedOver)] == (
         ["b", "c"] if ask.streaming else []
     )
@@ -561,7 +561,7 @@ def test_an_agent_may_hand_over(ask: Ask) -> None:
     assert result.response.trail is not None
     [inner] = result.response.trail.inner
     assert len(inner.rounds) == 2
-    assert HANDOFFS not in result.response.context
+    assert result.response.turn.handoffs == ()
 
 
 def test_a_wrapped_handoff_hands_over(ask: Ask) -> None:

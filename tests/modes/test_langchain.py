@@ -1,7 +1,7 @@
 """Tools and models of LangChain as ours, and our tools in LangChain, with the real packages."""
 
 import asyncio
-import time
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from langchain_core.tools import (
     ToolException,
     tool as langchain_tool,
 )
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from chatclient import (
     AssistantMessage,
@@ -59,6 +59,7 @@ from chatclient.tools import (
 from tests.modes.test_tool_calling import client_of, results
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer, Reply, completion
+from tests.support.waiting import asettled, settled
 
 PNG = b"\x89PNG"
 IMAGE = {"type": "image", "base64": "iVBORw==", "mime_type": "image/png"}
@@ -212,6 +213,42 @@ def test_injected_arguments(ask: Ask) -> None:
     ask(client_of(model, found).prompt("x").tool_context(user="ada"))
 
     assert results(model.prompts[1]) == ["2026 of ada"]
+
+
+class DeleteArguments(BaseModel):
+    """The arguments, with a hidden one that has another name on the wire."""
+
+    path: str
+    is_admin: Annotated[bool, InjectedToolArg] = Field(default=False, alias="isAdmin")
+
+
+def test_a_model_cannot_write_injected_arguments(ask: Ask) -> None:
+    """Hidden arguments in a call are dropped; those of the application stay."""
+
+    @langchain_tool
+    def by_function(path: str, is_admin: Annotated[bool, InjectedToolArg] = False) -> str:
+        """Delete a file."""
+        return f"{path} {is_admin}"
+
+    @langchain_tool(args_schema=DeleteArguments)
+    def by_model(path: str, is_admin: bool = False) -> str:
+        """Delete a file."""
+        return f"{path} {is_admin}"
+
+    @langchain_tool(args_schema={"type": "object", "properties": {"path": {"type": "string"}}})
+    def by_schema(path: str, is_admin: Annotated[bool, InjectedToolArg] = False) -> str:
+        """Delete a file."""
+        return f"{path} {is_admin}"
+
+    forged = {"path": "a", "is_admin": True, "isAdmin": True}
+    for each in (by_function, by_model, by_schema):
+        model = ScriptedModel(call(each.name, forged), "done")
+        ask(client_of(model, *tools_from_langchain(each)).prompt("x"))
+        assert results(model.prompts[1]) == ["a False"]
+    model = ScriptedModel(call("by_function", {"path": "a", "is_admin": False}), "done")
+    allowed = client_of(model, *tools_from_langchain(by_function)).prompt("x")
+    ask(allowed.tool_context(is_admin=True))
+    assert results(model.prompts[1]) == ["a True"]
 
 
 def test_cancellation_reaches_the_tool() -> None:
@@ -564,10 +601,11 @@ def test_leaving_a_stream_ends_the_model() -> None:
 
 def test_cancelling_a_call_ends_the_model() -> None:
     """The coroutine of LangChain is cancelled."""
-    ended: list[str] = []
+    begun, ended = threading.Event(), list[str]()
 
     class Slow(FakeListChatModel):
         async def _agenerate(self, messages: Any, *args: Any, **kwargs: Any) -> ChatResult:
+            begun.set()
             try:
                 await asyncio.sleep(60)
             finally:
@@ -577,14 +615,14 @@ def test_cancelling_a_call_ends_the_model() -> None:
     client = ChatClient.create(LangChainChatModel(Slow(responses=["x"])))
 
     async def main() -> None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(client.prompt("?").acall().content(), 0.2)
+        task = asyncio.create_task(client.prompt("?").acall().content())
+        assert await asettled(begun.is_set)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
     asyncio.run(main())
-    until = time.monotonic() + 5
-    while not ended and time.monotonic() < until:  # it ends on its own loop
-        time.sleep(0.01)
-    assert ended == ["ended"]
+    assert settled(lambda: ended == ["ended"])  # on its own loop
 
 
 def test_what_is_no_model_is_refused() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from chatclient import ChatClient, ChatModel
 from chatclient.advisors import MessageChatMemoryAdvisor, ToolSearchToolCallingAdvisor
-from chatclient.advisors.tool_search.advisor import SYSTEM_MESSAGE_SUFFIX, TOOL_SEARCH_ROLES
+from chatclient.advisors.tool_search.advisor import SYSTEM_MESSAGE_SUFFIX
+from chatclient.chain.params import TOOL_SEARCH_ROLES
 from chatclient.chat.messages import without_system
 from chatclient.chat.tool import ToolCallback
 from chatclient.errors import UsageError

@@ -16,7 +16,7 @@ from chatclient.advisors import (
     UsageStore,
 )
 from chatclient.advisors.budget import Quota
-from chatclient.chain.chain import ChatClientRequest
+from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.response import Usage
 from chatclient.errors import (
     BudgetExceededError,
@@ -64,7 +64,12 @@ def client_of(*advisors: Any) -> ChatClient:
 
 def ask_as(ask: Ask, client: ChatClient, user: str, **options: Any) -> str:
     request = client.prompt("?").advisor_params({"user": user}).options(**options)
-    return ask(request).text
+    return ask(request.advisors(reads_user)).text
+
+
+async def reads_user(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+    assert request.context["user"]
+    return await call_next(request)
 
 
 # --- quotas ----------------------------------------------------------------------------------

@@ -5,8 +5,16 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, ToolContext, tool
+from chatclient import (
+    AssistantMessage,
+    ChatClient,
+    ChatClientRequestSpec,
+    ToolContext,
+    UserMessage,
+    tool,
+)
 from chatclient.advisors import Budget, MessageChatMemoryAdvisor, ToolCallingAdvisor
+from chatclient.chat.turn import TurnSettings
 from chatclient.durable import ExecutionLostError, OnInterrupted, Recording, TurnRetries, recorded
 from chatclient.errors import BudgetExceededError, OverloadedError, ToolLoopError
 from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository
@@ -315,3 +323,68 @@ def test_undoes_once(ask: Ask) -> None:
             ask(recorded(request, Recording(journal), "t"))
 
     assert undone == ["x"]
+
+
+def displayed(
+    memory: MessageWindowChatMemory, journal: Journal, *answers: Any
+) -> ChatClientRequestSpec:
+    """Return a recorded request of a frontend, which has edited the message "2"."""
+    found = (
+        ChatClient.builder(ScriptedModel(*answers))
+        .default_tools(Shop().price)
+        .default_advisors(MessageChatMemoryAdvisor(memory))
+        .build()
+    )
+    request = found.prompt().messages(UserMessage("B", id="2")).conversation("c")
+    request = request.in_turn(TurnSettings(replaces=True, is_displayed=True))
+    return recorded(request, Recording(journal.reopen()), "turn 1")
+
+
+def edited() -> MessageWindowChatMemory:
+    memory = MessageWindowChatMemory()
+    memory.add("c", [UserMessage("a", id="0"), AssistantMessage("A", id="1")])
+    memory.add("c", [UserMessage("b", id="2"), AssistantMessage("wrong", id="3")])
+    return memory
+
+
+def texts(memory: MessageWindowChatMemory) -> list[str]:
+    return [message.text for message in memory.get("c")]
+
+
+def test_edited_message_of_a_repeated_turn(ask: Ask) -> None:
+    """A turn that is stored, and executed again after a crash, does not remove itself."""
+    memory, journal = edited(), Journal()
+    ask(displayed(memory, journal, "right"))
+    assert texts(memory) == ["a", "A", "B", "right"]
+
+    ask(displayed(memory, journal))
+    assert texts(memory) == ["a", "A", "B", "right"]
+
+
+def test_turn_that_another_process_continues(ask: Ask) -> None:
+    """A process that loses the turn stores nothing of it; the other one stores it once."""
+    memory, journal = edited(), Journal()
+    begin: Any = ["Let me see.", call("price", {"item": "tea"})]
+    first = displayed(memory, journal, begin, "10")
+    journal.stop_before = "model 2"
+    with pytest.raises(ExecutionLostError):
+        ask(first)
+    assert texts(memory) == ["a", "A"]
+
+    ask(displayed(memory, journal, "10"))
+    assert texts(memory) == ["a", "A", "B", "Let me see.", "", "10"]
+
+
+def test_failed_turn_that_is_repeated(ask: Ask) -> None:
+    """What was shown of a turn that fails is stored once, also if it is executed again."""
+    memory, journal = edited(), Journal()
+    for answers in ([["Half", OverloadedError("busy", provider="x")]], []):
+        with pytest.raises(OverloadedError):
+            ask(displayed(memory, journal, *answers))
+        if not ask.streaming:  # nothing is shown
+            assert texts(memory) == ["a", "A"]
+        elif answers:
+            assert texts(memory) == ["a", "A", "B", "Half"]
+        else:
+            assert texts(memory)[:3] == ["a", "A", "B"]
+            assert len(texts(memory)) == 4

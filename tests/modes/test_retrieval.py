@@ -72,7 +72,7 @@ from chatclient.retrieval import (
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
+from chatclient.tools import ToolApproval, ToolCallingManager, tool
 from tests.support.ask import Ask, Mode
 
 WORDS = ["rome", "paris", "zoo", "opens", "weather", "ticket", "lion", "closed"]
@@ -1011,10 +1011,8 @@ def test_a_resumed_turn_stores_the_original_question(ask: Ask, tool_messages: bo
         )
         .build()
     )
-    waiting: PendingTurn = ask(client.prompt("the zoo").conversation("c")).response.context[
-        "pending_turn"
-    ]
-    again = ask(client.resume(waiting, "approve")).response.context["pending_turn"]
+    waiting = ask(client.prompt("the zoo").conversation("c")).waiting
+    again = ask(client.resume(waiting, "approve")).waiting
     ask(client.resume(again.to_json(), "approve"))
 
     assert asked == ["the zoo"]
@@ -1046,8 +1044,8 @@ def test_a_turn_that_waited_still_rests_on_its_documents(ask: Ask) -> None:
         .tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()]))
         .build()
     )
-    turn = ask(client.prompt("the zoo")).response.context["pending_turn"]
-    turn = ask(client.resume(turn.to_json(), "approve")).response.context["pending_turn"]
+    turn = ask(client.prompt("the zoo")).waiting
+    turn = ask(client.resume(turn.to_json(), "approve")).waiting
     result = ask(client.resume(turn.to_json(), "approve"))
 
     plain = Document(hours.text, {"since": [2020]}, "hours")

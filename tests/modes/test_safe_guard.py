@@ -476,7 +476,7 @@ def test_a_resumed_turn_is_not_judged_again(ask: Ask) -> None:
         .tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()]))
         .build()
     )
-    waiting: PendingTurn = ask(client.prompt("Order it.")).response.context["pending_turn"]
+    waiting: PendingTurn = ask(client.prompt("Order it.")).waiting
 
     assert ask(client.resume(waiting.to_json(), "approve")).text == "Done."
 

@@ -136,7 +136,7 @@ def test_what_was_rejected_is_logged(ask: Ask, service: SessionService) -> None:
 def test_a_resumed_turn_is_another_run(ask: Ask, service: SessionService) -> None:
     """It is logged completely, with the id of its turn."""
     _, client = client_of(service, call("pay"), "done")
-    turn = ask(client.prompt("a").conversation("s")).response.context["pending_turn"]
+    turn = ask(client.prompt("a").conversation("s")).waiting
     assert kinds(logged(service)) == "qc"
     ask(client.resume(turn.to_json(), "approve"))
 

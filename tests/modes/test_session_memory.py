@@ -8,8 +8,9 @@ import pytest
 
 from chatclient import ChatClient, UserMessage
 from chatclient.advisors.memory.recall_tools import RecallTools
-from chatclient.advisors.memory.session import EVENT_FILTER, USER_ID, SessionMemoryAdvisor
+from chatclient.advisors.memory.session import USER_ID, SessionMemoryAdvisor
 from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
+from chatclient.chain.params import EVENT_FILTER
 from chatclient.chat.messages import AssistantMessage, Message, SystemMessage
 from chatclient.chat.tool import CONVERSATION_ID, ToolContext
 from chatclient.chat.turn import TURN_KEY

@@ -259,7 +259,7 @@ def test_what_a_turn_says_that_waits_is_streamed_once(ask: Ask) -> None:
     builder = ChatClient.builder(model).default_tools(look, pay).tool_calling_manager(manager)
     result = ask(builder.build().prompt("x"))
 
-    assert "pending_turn" in result.response.context
+    assert result.waiting.pending
     assert result.text == "Let me see. "
 
 

@@ -700,6 +700,7 @@ print(*(span.name for span in exporter.get_finished_spans()))
 """
 
 
+@pytest.mark.process("Python")
 @pytest.mark.parametrize("by_environment", [False, True])
 def test_an_sdk_is_used_as_soon_as_it_is_set_up(by_environment: bool) -> None:
     """Nothing is switched on here; before that, the API is not even imported."""

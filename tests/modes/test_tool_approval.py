@@ -37,6 +37,7 @@ from chatclient.chat.events import (
 from chatclient.chat.messages import ToolCall, ToolResponse
 from chatclient.chat.response import Usage
 from chatclient.chat.tool import CONVERSATION_ID
+from chatclient.client.request import ChatClientRequestSpec
 from chatclient.client.system_function import SystemRequest
 from chatclient.errors import (
     ToolDeniedError,
@@ -68,7 +69,6 @@ from chatclient.tools import (
     tool_callbacks,
 )
 from chatclient.tools.execution.approval import DECISIONS
-from chatclient.tools.pending_turn import PENDING_TURN
 from tests.modes.test_tool_calling import assert_paired, results
 from tests.support.ask import Ask, Asked
 
@@ -109,7 +109,7 @@ def client_of(model: ScriptedModel, *, approval: Any = None, **manager: Any) -> 
 
 
 def pending(asked: Asked) -> PendingTurn:
-    turn = asked.response.context["pending_turn"]
+    turn = asked.waiting
     assert isinstance(turn, PendingTurn)
     return turn
 
@@ -117,6 +117,34 @@ def pending(asked: Asked) -> PendingTurn:
 def suspended(ask: Ask, *answers: Answer, **settings: Any) -> PendingTurn:
     """Return the turn of a request that has come to wait."""
     return pending(ask(client_of(ScriptedModel(*answers), **settings).prompt("Pay!")))
+
+
+async def content_of(request: ChatClientRequestSpec, mode: str, *, looks: bool) -> str:
+    """Return the content of a request; before or after a look at its pending turn."""
+    if mode in ("stream", "astream"):
+        stream: Any = getattr(request, mode)()
+        items = stream.content()
+        return "".join([piece async for piece in items] if mode == "astream" else items)
+    answer = request.call() if mode == "call" else await request.acall()
+    if looks:
+        assert answer.pending_turn() is not None
+    return answer.content() + answer.content()
+
+
+@pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.parametrize("mode", ["call", "acall", "stream", "astream"])
+async def test_content_of_a_turn_that_waits(
+    mode: str, looks: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An empty text is no answer: one warning names `pending_turn`, unless that was asked."""
+    request = client_of(ScriptedModel(pay_call(5))).prompt("Pay!")
+
+    assert await content_of(request, mode, looks=looks) == ""
+
+    warnings = [record.getMessage() for record in caplog.records]
+    silent = looks and "call" in mode
+    assert len(warnings) == (0 if silent else 1)
+    assert all("see pending_turn()" in each and "of=['pay']" in each for each in warnings)
 
 
 # --- at once ---
@@ -281,7 +309,7 @@ def test_a_turn_goes_on_in_another_client(ask: Ask, way: str, decision: Any) -> 
     assert (paid, looked) == ([5] if decision == "approve" else [], ["balance"])
     assert model.prompts[0].messages[:2] == (*turn.messages, turn.message)
     assert_paired(model.prompts[0].messages)
-    assert "pending_turn" not in result.response.context
+    assert result.response.turn.pending is None
 
 
 @pytest.mark.feature("manager-approval-other-arguments-denial")
@@ -674,7 +702,12 @@ def test_a_direct_result_may_have_waited(ask: Ask) -> None:
 
     turn = pending(ask(client(call("wire")).prompt("x")))
 
-    result = ask(client().resume(turn, "approve").advisor_params({"mine": 1}))
+    async def reads(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        assert request.context["mine"] == 1
+        return await call_next(request)
+
+    resumed = client().resume(turn, "approve").advisors(reads)
+    result = ask(resumed.advisor_params({"mine": 1}))
 
     assert result.text == "wired"
     assert result.response.context["mine"] == 1
@@ -838,8 +871,8 @@ def test_a_pending_turn_is_json_both_ways() -> None:
         PendingTurn.from_json(json.dumps({**json.loads(text), "version": 2}))
 
 
-def test_metadata_of_pending_turns_is_json() -> None:
-    """A tool may store a time for its application, for example."""
+def test_metadata_of_pending_turns(caplog: pytest.LogCaptureFixture) -> None:
+    """It is read as it was; a value without a JSON form is left out, named there, and logged."""
 
     @tool(effect="read")
     def clock() -> ToolResult:
@@ -849,7 +882,7 @@ def test_metadata_of_pending_turns_is_json() -> None:
     turn = pending(Ask("call")(client.prompt("x").tools(clock, pay)))
 
     [response] = PendingTurn.from_json(turn.to_json()).responses
-    assert response.metadata == {"at": "2026-11-25"}
+    assert response.metadata == {"at": date(2026, 11, 25)}
 
     @tool(effect="read")
     def connect() -> ToolResult:
@@ -857,8 +890,11 @@ def test_metadata_of_pending_turns_is_json() -> None:
 
     client = client_of(ScriptedModel([call("connect"), pay_call(5)]))
     turn = pending(Ask("call")(client.prompt("x").tools(connect, pay)))
-    with pytest.raises(TypeError, match="JSON"):
-        turn.to_json()
+    text = turn.to_json()
+    [response] = PendingTurn.from_json(text).responses
+    assert response.metadata == {}
+    assert json.loads(text)["left_out"] == {"responses[0].metadata.connection": "builtins.object"}
+    assert "responses[0].metadata.connection" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -941,6 +977,7 @@ def test_an_interceptor_of_ones_own_may_suspend_a_turn(
     assert (result.text, paid) == ("done", ran)
 
 
+@pytest.mark.process("pending turn")
 @pytest.mark.feature("manager-resuming-elsewhere", "wish-human-approval-suspend-resume")
 def test_a_turn_goes_on_in_another_process(tmp_path: Path) -> None:
     """All that another process needs is the JSON and the tools."""
@@ -1208,7 +1245,7 @@ def test_usage_and_executions_are_those_of_the_whole_turn(ask: Ask, stored: bool
 
     async def twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         first = await call_next(request)
-        if PENDING_TURN in first.context:
+        if first.turn.pending is not None:
             return first
         again = await call_next(request)
         usage = first.chat_response.usage + again.chat_response.usage

@@ -78,7 +78,7 @@ def agent(*answers: Answer, name: str = "agent", tools: Any = (pay, look)) -> An
 
 
 def pending(asked: Asked) -> PendingTurn:
-    turn = asked.response.context["pending_turn"]
+    turn = asked.waiting
     assert isinstance(turn, PendingTurn)
     return turn
 
@@ -108,7 +108,7 @@ def test_an_agents_turn_waits_in_that_of_its_asker(ask: Ask, decision: Any, stor
     assert_paired(model.prompts[0].messages)
     assert result.text == "done"
     assert paid == ([(5, "acme")] if decision == "approve" else [])
-    assert "pending_turn" not in result.response.context
+    assert result.response.turn.pending is None
 
 
 def test_each_call_is_decided_by_an_id_of_its_own(ask: Ask) -> None:

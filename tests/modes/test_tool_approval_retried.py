@@ -33,6 +33,7 @@ from chatclient.tools import (
 )
 from tests.modes.test_tool_calling import assert_paired, results
 from tests.support.ask import Ask, Asked
+from tests.support.waiting import asettled
 
 done: list[str] = []
 
@@ -82,19 +83,21 @@ class Twice:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)
-        return response if "pending_turn" in response.context else await call_next(request)
+        return response if response.turn.pending else await call_next(request)
 
 
 class Impatience:
-    """Asks once more when it took too long."""
+    """Cancels a request whose tool hangs, and asks once more."""
 
     order = TOOL_CALLING_ORDER - 5
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        try:
-            return await asyncio.wait_for(call_next(request), 0.05)
-        except TimeoutError:
-            return await call_next(request)
+        first = asyncio.ensure_future(call_next(request))
+        if await asettled(lambda: first.done() or done) and first.done():
+            return await first
+        first.cancel()
+        await asyncio.wait([first])
+        return await call_next(request)
 
 
 @pytest.fixture(autouse=True)
@@ -111,9 +114,7 @@ def polite(answer: ChatResponse) -> GuardrailResult | None:
 
 
 def waiting(ask: Ask, client: ChatClient) -> PendingTurn:
-    response = ask(client.prompt("Buy it!").conversation("c")).response
-    pending: PendingTurn = response.context["pending_turn"]
-    return pending
+    return ask(client.prompt("Buy it!").conversation("c")).waiting
 
 
 def client_of(
@@ -152,7 +153,7 @@ def test_corrections_are_no_part_of_a_resumed_turn(ask: Ask) -> None:
 
     async def insist(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)
-        if "pending_turn" in response.context:
+        if response.turn.pending is not None:
             return response
         prompt = request.prompt.append(UserMessage("Are you sure?"))
         return await call_next(request.mutate(prompt=prompt))
@@ -324,9 +325,10 @@ def test_a_later_request_undoes_only_its_own_calls(ask: Ask) -> None:
 
 
 def test_the_response_of_a_resumed_turn_can_be_pickled(ask: Ask) -> None:
-    """What the context says of the turn is what was decided, not how far it came."""
+    """With what the turn has led to."""
     model = ScriptedModel(call("pay", '{"amount": 90}'), "Paid.")
     response = resumed(ask, client_of(model)).response
 
     copy = pickle.loads(pickle.dumps(response))
-    assert copy.context["resumed_turn"].pending == response.context["resumed_turn"].pending
+    assert copy.turn.messages() == response.turn.messages()
+    assert copy.turn.executions == response.turn.executions != []

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -35,7 +34,6 @@ from chatclient.advisors.memory.session import SessionMemoryAdvisor
 from chatclient.advisors.memory.vector_store import VectorStoreChatMemoryAdvisor
 from chatclient.advisors.response_cache import ResponseCacheAdvisor
 from chatclient.advisors.tool_loop.steering import Steering
-from chatclient.chain.chain import turn_of
 from chatclient.chat.embedding import Vector
 from chatclient.chat.events import ToolCallFinished
 from chatclient.chat.tool import ToolContext, ToolMetadata, ToolProgress
@@ -85,10 +83,10 @@ from chatclient.tools import (
     tool_callbacks,
 )
 from chatclient.tools.skills import Skill, Skills
-from chatclient.tools.tool_execution import TOOL_EXECUTIONS
 from tests.modes.test_retrieval import WordEmbedding
 from tests.modes.test_tool_calling import assert_paired, results
 from tests.support.ask import Ask, Mode
+from tests.support.waiting import LONG, asettled
 
 
 class Trip:
@@ -170,13 +168,12 @@ def test_compensations_get_the_original_result(ask: Ask) -> None:
     """Whatever an advisor that retries shows to the model."""
 
     async def again(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        first = await call_next(request)
-        asked, answered = turn_of(request).rounds
+        await call_next(request)
+        asked, answered = request.turn.rounds
         assert isinstance(answered, ToolResponseMessage)
         cleared = (replace(each, data="(cleared)") for each in answered.responses)
         shown = request.prompt.append(asked, answered.mutate(responses=cleared))
-        done = {TOOL_EXECUTIONS: first.context[TOOL_EXECUTIONS]}
-        return await call_next(request.mutate(prompt=shown, context=done))
+        return await call_next(request.mutate(prompt=shown))
 
     again.order = MEMORY_ORDER  # type: ignore[attr-defined]
     trip = Trip()
@@ -793,7 +790,7 @@ def test_what_several_attempts_have_done_is_undone_once(ask: Ask) -> None:
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "book_hotel")
     model = ScriptedModel(FLIGHT, HOTEL, "rude", "fool")
     client = client_of(model, trip, interceptors=[approval])
-    pending = ask(client.prompt("x")).response.context["pending_turn"]
+    pending = ask(client.prompt("x")).waiting
     again = OutputGuardrailAdvisor(lambda _: GuardrailResult.retry("no"), max_retries=1)
     with pytest.raises(GuardrailError):
         ask(client.resume(pending, "approve").advisors(again))
@@ -921,10 +918,13 @@ def test_what_has_just_been_done_is_undone(blocking_concurrency: int) -> None:
 def test_an_agent_that_undoes_is_let_finish(ask: Ask) -> None:
     """Although the turn that asked it has failed meanwhile, and cancels its tools."""
     log: list[str] = []
+    begun, failed = threading.Event(), threading.Event()
 
     async def cancel_flight(city: str) -> None:
+        begun.set()
         log.append("begun")
-        await asyncio.sleep(0.3)
+        await asettled(failed.is_set)
+        await asyncio.sleep(0.05)  # until the turn has cancelled its tools
         log.append("undone")
 
     @tool(compensation=cancel_flight)
@@ -940,7 +940,8 @@ def test_an_agent_that_undoes_is_let_finish(ask: Ask) -> None:
     @tool
     def fails() -> None:
         """Fail."""
-        time.sleep(0.15)
+        begun.wait(LONG)
+        failed.set()
         raise LookupError
 
     booking = ScriptedModel(call("book_flight", '{"city": "Rome"}'), call("pay"), "sorry")
@@ -1039,7 +1040,7 @@ def test_a_turn_that_waited_is_undone(ask: Ask) -> None:
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
     model = ScriptedModel(FLIGHT, [HOTEL, DEAR], "sorry")
     client = client_of(model, trip, interceptors=[approval])
-    pending = ask(client.prompt("x")).response.context["pending_turn"]
+    pending = ask(client.prompt("x")).waiting
     assert trip.log == BOOKED
     result = ask(client.resume(pending, "approve"))
 
@@ -1054,7 +1055,7 @@ def test_undone_calls_of_resumed_turns(ask: Ask) -> None:
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
     client = client_of(ScriptedModel(FLIGHT, DEAR, "sorry"), trip, interceptors=[approval])
     client = client.mutate().default_advisors(MessageChatMemoryAdvisor(memory)).build()
-    pending = ask(client.prompt("x").conversation("c")).response.context["pending_turn"]
+    pending = ask(client.prompt("x").conversation("c")).waiting
     result = ask(client.resume(pending, "approve"))
 
     assert trip.log == ["flight to Rome", "no flight to Rome"]
@@ -1079,7 +1080,7 @@ def test_a_resumed_turn_is_undone_once(ask: Ask) -> None:
             return await call_next(request)
 
     client = client_of(ScriptedModel(FLIGHT, DEAR), trip, **manager)
-    pending = ask(client.prompt("x")).response.context["pending_turn"]
+    pending = ask(client.prompt("x")).waiting
     with pytest.raises(ToolLoopError, match="did not finish"):
         ask(client.resume(pending, "approve").advisors(again))
 
@@ -1324,7 +1325,7 @@ def test_calls_that_failed_late_are_undone_after_a_wait(ask: Ask, stored: bool) 
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
     model = ScriptedModel([FLIGHT, HOTEL, CHEAP], "sorry")
     client = client_of(model, trip, interceptors=[approval, fails_after])
-    pending = ask(client.prompt("x")).response.context["pending_turn"]
+    pending = ask(client.prompt("x")).waiting
     ask(client.resume(pending.to_json() if stored else pending, "approve"))
 
     cancelled = 'no hotel: {"city": "Rome"}, the audit log is down'
@@ -1498,7 +1499,7 @@ def test_the_trail_has_undone_calls(ask: Ask) -> None:
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "book_hotel")
     model = ScriptedModel(FLIGHT, HOTEL, "you fool")
     client = client_of(model, trip, interceptors=[approval])
-    pending = ask(client.prompt("x")).response.context["pending_turn"]
+    pending = ask(client.prompt("x")).waiting
     with pytest.raises(GuardrailError) as caught:
         ask(client.resume(pending, "approve").advisors(OutputGuardrailAdvisor(refuse)))
 

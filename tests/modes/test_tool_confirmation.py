@@ -65,7 +65,7 @@ def client_of(*answers: Answer, **manager: Any) -> tuple[ScriptedModel, ChatClie
 
 
 def pending(asked: Asked) -> PendingTurn:
-    turn = asked.response.context["pending_turn"]
+    turn = asked.waiting
     assert isinstance(turn, PendingTurn)
     return turn
 

@@ -394,7 +394,7 @@ def test_a_decision_about_one_of_several_calls_of_one_id(ask: Ask) -> None:
         return model, builder.build()
 
     _, first = client(same(["a", "a"]))
-    turn = ask(first.prompt("x")).response.context["pending_turn"]
+    turn = ask(first.prompt("x")).waiting
     assert list(turn.to_decide()) == ["a", "a_2"]
     model, second = client("done")
     ask(second.resume(turn.to_json(), {"a": False, "a_2": True}))

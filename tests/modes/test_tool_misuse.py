@@ -25,7 +25,7 @@ from chatclient.tools import (
     ToolResult,
     tool,
 )
-from chatclient.tools.execution.turn import ToolTurn
+from chatclient.tools.execution.state import ToolState
 from tests.modes.test_tool_calling import client_of
 from tests.support.ask import Ask
 
@@ -228,7 +228,7 @@ def test_a_manager_may_override_what_every_round_calls(ask: Ask) -> None:
 
     class Counting(Overrides):
         async def execute(
-            self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
+            self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolState
         ) -> ToolExecutionResult:
             rounds.append(len(prompt.messages))
             return await super().execute(prompt, response, runtime, turn)

@@ -1188,7 +1188,7 @@ def test_found_tools_of_a_resumed_turn(ask: Ask) -> None:
         return client_of(model, ToolSearchToolCallingAdvisor(manager=manager)), model
 
     first, _ = client(search("mail"), [call("get_mail"), call("get_photo")])
-    turn = ask(first.prompt("x")).response.context["pending_turn"]
+    turn = ask(first.prompt("x")).waiting
     second, model = client("done")
     result = ask(second.resume(turn.to_json(), "approve"))
 

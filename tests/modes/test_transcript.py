@@ -376,8 +376,8 @@ def test_a_resumed_turn_that_failed_can_be_gone_on_with(ask: Ask) -> None:
     model = ScriptedModel(ASKS, BOOKS, busy(), "Booked.")
     builder = ChatClient.builder(model).default_tools(book, weather).tool_calling_manager(manager)
     client = builder.build()
-    turn = ask(client.prompt("A room!")).response.context["pending_turn"]
-    turn = ask(client.resume(turn, "approve")).response.context["pending_turn"]
+    turn = ask(client.prompt("A room!")).waiting
+    turn = ask(client.resume(turn, "approve")).waiting
     with pytest.raises(OverloadedError) as caught:
         ask(client.resume(turn, "approve"))
 

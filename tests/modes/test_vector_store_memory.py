@@ -1,6 +1,5 @@
 """Memory by meaning: what comes back, what is kept, and what is not."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -38,6 +37,7 @@ from chatclient.testing import ScriptedModel, call
 from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
 from tests.modes.test_retrieval import WordEmbedding
 from tests.support.ask import Ask
+from tests.support.clock import Clock
 
 
 @tool
@@ -321,23 +321,23 @@ def test_a_turns_key_may_be_a_number_or_a_uuid(ask: Ask) -> None:
     assert [text for _, text in kept(store)] == ["zoo", "One."]
 
     job = client.prompt("time").conversation("a").advisor_params({TURN_KEY: UUID(int=7)})
-    pending: PendingTurn = ask(job).response.context["pending_turn"]
+    pending: PendingTurn = ask(job).waiting
     ask(client.resume(pending.to_json(), "approve"))
     assert [text for _, text in kept(store)] == ["zoo", "One.", "time", "Noon."]
 
 
 @pytest.mark.feature("retrieval-vector-store-chat-memory")
-def test_nothing_is_begun_with_memory_after_the_deadline() -> None:
+def test_nothing_is_begun_with_memory_after_the_deadline(clock: Clock) -> None:
     """Neither is read what nobody has time for, nor written what nobody gets."""
 
     def late(prompt: Prompt) -> str:
-        time.sleep(0.25)
+        clock.advance(60)
         return "too late"
 
     store = store_of()
     model = ScriptedModel(late)
     client = client_of(model, VectorStoreChatMemoryAdvisor(store))
-    for seconds in (1e-9, 0.2):
+    for seconds in (1e-9, 50):
         with pytest.raises(DeadlineExceededError):
             client.prompt("zoo").conversation("a").deadline(seconds).call().content()
 

@@ -79,6 +79,7 @@ def test_wheel_files(wheel: Path) -> None:
     assert any(name.endswith("/LICENSE") for name in info)
 
 
+@pytest.mark.exhaustive
 def test_wheel_modules_can_be_imported(wheel: Path) -> None:
     """All modules are imported from the wheel, not from the sources."""
     command = [sys.executable, "-W", "error", "-c", IMPORT_ALL, str(wheel)]

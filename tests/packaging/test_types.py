@@ -359,6 +359,7 @@ CHECKERS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_code_of_the_docs_is_typed(checker: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No page needs an annotation, a cast or Any."""
@@ -383,6 +384,7 @@ def test_code_of_the_docs_is_typed(checker: str, tmp_path_factory: pytest.TempPa
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_unknown_names_of_public_packages_are_type_errors(checker: str, tmp_path: Path) -> None:
     """Type checkers refuse a name that a public package does not export."""

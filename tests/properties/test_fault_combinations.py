@@ -124,7 +124,8 @@ class Approved(Turn):
         builder = builder.tool_calling_manager(ToolCallingManager(interceptors=[approval]))
         self.client = builder.default_advisors(*self.advisors()).build()
         waiting = self.client.prompt("now").conversation("c").call().chat_client_response()
-        self.pending = waiting.context["pending_turn"]
+        assert waiting.turn.pending is not None
+        self.pending = waiting.turn.pending
 
     @tool(compensation="repay")
     async def pay(self, amount: int) -> str:

@@ -12,7 +12,7 @@ from chatclient import ChatClient, ChatResponse, Prompt
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chain import model_call as model_calls
 from chatclient.chat.messages import UserMessage
-from chatclient.memory import MessageWindowChatMemory, conversation_problems
+from chatclient.memory import ENDED_EARLY, MessageWindowChatMemory, conversation_problems
 from chatclient.observability.operations import ModelCall
 from chatclient.runtime import deadlines as callers
 from chatclient.runtime.blocking import drive
@@ -55,9 +55,10 @@ def streamed(client: ChatClient) -> None:
 @pytest.mark.parametrize("turn", [called, streamed])
 @pytest.mark.parametrize("first", range(3))
 def test_interrupted_turn(first: int, turn: Callable[[ChatClient], None]) -> None:
-    """Memory has all or nothing of the turn, no thread is left, and the next turn works.
+    """No thread is left, and the next turn works.
 
-    Later turns are separate.
+    Memory has all or nothing of the turn; of a stream that has sent something, it may have what was
+    shown. Later turns are separate.
     """
     threads = threading.active_count()
     line = 1 + first * STRIDE // 3
@@ -75,7 +76,9 @@ def test_interrupted_turn(first: int, turn: Callable[[ChatClient], None]) -> Non
 
         kept = memory.get("c")
         assert conversation_problems(kept, ending="answer") == ()
-        assert len(kept) in (2, 6), line
+        ended_early = ENDED_EARLY in kept[-1].metadata
+        assert len(kept) in ((3, 4, 5, 6) if ended_early else (2, 6)), line
+        assert turn is streamed or not ended_early
         again = client.prompt("again").conversation("c").call()
         assert again.content() == "done"
         assert again.trail().parent is None, line
@@ -90,11 +93,8 @@ def test_interrupt_restores_thread_state() -> None:
     """An interrupt at any line restores thread-local state."""
 
     class Purse:
-        async def check(self, call: ModelCall, runtime: Runtime) -> None:
-            """Allow everything."""
-
-        async def add(self, response: ChatResponse, runtime: Runtime) -> None:
-            """Do nothing."""
+        async def enter(self, call: ModelCall, runtime: Runtime) -> model_calls.UsageEntry:
+            raise NotImplementedError
 
         def replay(self, response: ChatResponse) -> None:
             """Do nothing."""

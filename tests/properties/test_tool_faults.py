@@ -557,6 +557,7 @@ print(ask("stay"))
 """
 
 
+@pytest.mark.process("Python")
 def test_async_tool_that_exits() -> None:
     """A blocking caller gets the exit, and the next async tool still runs."""
     done = subprocess.run(

@@ -8,7 +8,7 @@ from chatclient import ChatClientResponse
 from chatclient.chat.events import TextDelta
 from chatclient.client.call_response import CallResponse
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.tools import ToolExecution
+from chatclient.tools import PendingTurn, ToolExecution
 
 Mode = Literal["call", "acall", "stream", "astream"]
 
@@ -22,6 +22,14 @@ class Asked:
     executions: tuple[ToolExecution, ...]
     events: list[Any] = field(default_factory=list)
     answer: Any = None
+
+    @property
+    def waiting(self) -> PendingTurn:
+        """The turn, which waits for decisions."""
+        turn = self.response.turn.pending
+        assert turn is not None
+
+        return turn
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
+
+from tests.support.waiting import LONG
 
 
 @contextlib.contextmanager
@@ -37,18 +40,25 @@ def shown(browser: Chrome, selector: str) -> list[str]:
 
 
 def until(browser: Chrome, condition: Callable[[], object]) -> None:
-    WebDriverWait(browser, 30, 0.05).until(lambda _: condition())
+    """Wait for *condition*; elements that the page replaces meanwhile are looked for again."""
+    gone = (NoSuchElementException, StaleElementReferenceException)
+    WebDriverWait(browser, LONG, 0.05, ignored_exceptions=gone).until(lambda _: condition())
 
 
 def click(browser: Chrome, label: str) -> None:
-    browser.find_element(By.XPATH, f"//button[text()='{label}']").click()
+    """Click on the button with *label*, once it is there."""
+
+    def clicked() -> bool:
+        browser.find_element(By.XPATH, f"//button[text()='{label}']").click()
+        return True
+
+    until(browser, clicked)
 
 
 def write(browser: Chrome, text: str) -> None:
     """Send *text* in the field of the page, once it is enabled."""
-    field = browser.find_element(By.ID, "text")
-    until(browser, field.is_enabled)
-    field.send_keys(text + "\n")
+    until(browser, lambda: browser.find_element(By.ID, "text").is_enabled())
+    browser.find_element(By.ID, "text").send_keys(text + "\n")
 
 
 def console_errors(browser: Chrome) -> list[Any]:

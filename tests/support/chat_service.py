@@ -2,7 +2,8 @@
 
     uvicorn --factory tests.support.chat_service:create_app
 
-The database is in the environment variable CHAT_DATABASE. When the file CHAT_GATE exists, the model
+The database is in the environment variable CHAT_DATABASE, and the seconds after which the turns of
+a silent process are taken over in CHAT_TAKEOVER. When the file CHAT_GATE exists, the model
 says the second half of its answer to "Trains?", and a train with the number `slow` is booked.
 """
 
@@ -70,5 +71,7 @@ def create_app() -> FastAPI:
     module: Any = example
     module.book_train = book_train
     return example.create_app(
-        SlowModel(travel), database=os.environ["CHAT_DATABASE"], takeover_seconds=2
+        SlowModel(travel),
+        database=os.environ["CHAT_DATABASE"],
+        takeover_seconds=float(os.environ["CHAT_TAKEOVER"]),
     )

@@ -16,8 +16,9 @@ SERVERS = {
     "postgresql": os.environ.get(
         "CHATCLIENT_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/test"
     ),
+    # Without TLS: PyMySQL reads the certificates of the system for each connection.
     "mariadb": os.environ.get(
-        "CHATCLIENT_TEST_MARIADB", "mariadb+pymysql://root@127.0.0.1:3306/test"
+        "CHATCLIENT_TEST_MARIADB", "mariadb+pymysql://root@127.0.0.1:3306/test?ssl_disabled=true"
     ),
 }
 REDIS = os.environ.get("CHATCLIENT_TEST_REDIS", "redis://127.0.0.1:6379/0")
@@ -64,9 +65,12 @@ def sql_place(kind: str, folder: Path) -> Iterator[tuple[str, str]]:
 def drop_tables(url: str, prefix: str) -> None:
     """Drop every table whose name starts with *prefix*."""
     engine = sa.create_engine(url, poolclass=sa.NullPool)
-    metadata = sa.MetaData()
-    metadata.reflect(engine, only=lambda name, _: name.startswith(prefix))
-    metadata.drop_all(engine)
+    with engine.begin() as connection:
+        names = sa.inspect(connection).get_table_names()
+        if ours := [name for name in names if name.startswith(prefix)]:
+            if engine.dialect.name != "postgresql":  # MariaDB ignores CASCADE
+                connection.execute(sa.text("SET SESSION foreign_key_checks = 0"))
+            connection.execute(sa.text(f"DROP TABLE {', '.join(ours)} CASCADE"))
 
 
 @contextmanager

@@ -56,7 +56,12 @@ def look(item: str) -> str:
     return f"{item} costs 10"
 
 
-@tool(effect="idempotent")
+def release() -> None:
+    """Undo a reservation."""
+    reach("release")
+
+
+@tool(effect="idempotent", compensation=release)
 def reserve(item: str) -> str:
     """Reserve something."""
     reach("reserve")

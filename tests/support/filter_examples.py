@@ -13,12 +13,14 @@ _values = st.one_of(
 )
 _conditions = st.one_of(
     _values,
-    st.dictionaries(st.sampled_from(["eq", "ne", "gt", "gte", "lt", "lte", "contains"]), _values),
-    st.dictionaries(st.sampled_from(["in", "not_in"]), st.lists(_values, max_size=3)),
-    st.dictionaries(st.just("exists"), st.booleans()),
+    st.dictionaries(
+        st.sampled_from(["eq", "ne", "gt", "gte", "lt", "lte", "contains"]), _values, min_size=1
+    ),
+    st.dictionaries(st.sampled_from(["in", "not_in"]), st.lists(_values, max_size=3), min_size=1),
+    st.dictionaries(st.just("exists"), st.booleans(), min_size=1),
 )
 filters = st.recursive(
-    st.dictionaries(st.sampled_from(["x", "y"]), _conditions, max_size=2),
+    st.dictionaries(st.sampled_from(["x", "y"]), _conditions, min_size=1, max_size=2),
     lambda inner: st.one_of(
         st.fixed_dictionaries({"$and": st.lists(inner, max_size=2)}),
         st.fixed_dictionaries({"$or": st.lists(inner, max_size=2)}),

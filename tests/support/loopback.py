@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -22,7 +21,8 @@ class LoopbackServer:
     """Answers GET and POST requests until it is closed; bodies are JSON, or if *raw* bytes."""
 
     def __init__(self, answer: Answer, *, raw: bool = False) -> None:
-        self._server = _Server(("127.0.0.1", 0), _handler(answer, raw=raw))
+        self.closing = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), _handler(answer, self.closing, raw=raw))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
@@ -31,6 +31,7 @@ class LoopbackServer:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
+        self.closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -50,7 +51,9 @@ class _Server(ThreadingHTTPServer):
         """Ignore clients that disconnect early."""
 
 
-def _handler(answer: Answer, *, raw: bool) -> Callable[..., BaseHTTPRequestHandler]:
+def _handler(
+    answer: Answer, closing: threading.Event, *, raw: bool
+) -> Callable[..., BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
@@ -71,7 +74,7 @@ def _handler(answer: Answer, *, raw: bool) -> Callable[..., BaseHTTPRequestHandl
             for chunk in chunks:
                 self.wfile.write(chunk)
                 self.wfile.flush()
-                time.sleep(reply.delay)
+                closing.wait(reply.delay)
             self.close_connection = reply.truncate
 
         def do_GET(self) -> None:

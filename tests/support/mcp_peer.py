@@ -7,7 +7,7 @@ messages, `silent-list` never answers the listing, `dead-list` ends instead, `no
 `endless` always names a next page, `odd` lists one tool twice, and schemas that cannot be checked,
 `hostile` lists schemas whose checks would never end, `resources` has one and knows nothing of
 templates, `union` has a tool whose schema many providers refuse, `mute-resources` says so and never
-answers, `half-resources` fails to list templates, `lingering` takes a second to end,
+answers, `half-resources` fails to list templates, `lingering` does not end by itself,
 `endless-resources` and `endless-prompts` always name three more on a next page, `unannounced`
 cannot report changes of its tools, `deaf` stops reading after a call of `hang`, `unready` writes
 secrets to its standard error and ends.
@@ -280,4 +280,4 @@ if FAULT == "mute":
 for line in sys.stdin:
     answer(json.loads(line))
 if FAULT == "lingering":
-    time.sleep(1)
+    time.sleep(600)

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -112,6 +111,7 @@ class ChatServer:
         self.headers: list[dict[str, str]] = []
         self.ports: list[int] = []  # of the requests' clients
         self.aborted = 0
+        self.closing = threading.Event()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
@@ -125,6 +125,7 @@ class ChatServer:
         return self._server.open_connections
 
     def close(self) -> None:
+        self.closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -186,7 +187,7 @@ def _handler(server: ChatServer) -> Callable[..., BaseHTTPRequestHandler]:
         def _send(self, reply: Reply) -> None:
             chunks = reply.chunks if reply.chunks is not None else [reply.body]
             if reply.chunks is None:
-                time.sleep(reply.delay)
+                server.closing.wait(reply.delay)
             self.send_response(reply.status)
             size = sum(map(len, chunks)) + (1000 if reply.truncate else 0)
             headers = {"content-type": reply.content_type, "content-length": str(size)}
@@ -197,7 +198,7 @@ def _handler(server: ChatServer) -> Callable[..., BaseHTTPRequestHandler]:
                 self.wfile.write(chunk)
                 if reply.chunks is not None:
                     self.wfile.flush()
-                    time.sleep(reply.delay)
+                    server.closing.wait(reply.delay)
             if reply.truncate:
                 self.close_connection = True
 

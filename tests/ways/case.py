@@ -170,9 +170,10 @@ class Case:
 
     def decisions(self, turn: PendingTurn) -> dict[str, Decision]:
         """Return the decisions about the calls of *turn*: what is external gets a result."""
+        external = turn.external_calls
         return {
-            id: Decision.answered(f"located {id}") if id in turn.external_calls else Decision(True)
-            for id in turn.to_decide()
+            id: Decision.answered(f"located {call.id}") if id in external else Decision(True)
+            for id, call in turn.to_decide().items()
         }
 
     def answer(self, prompt: Prompt) -> Answer:

@@ -2,7 +2,7 @@
 
 import datetime as dt
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -377,11 +377,11 @@ def external_tool(case: Case) -> None:
 
 
 def interceptor(case: Case) -> None:
-    async def counted(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
-        case.effects.append(f"intercepted {invocation.tool_call.id}")
-        return await call_next(invocation)
+    async def checked(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        result = await call_next(invocation)
+        return replace(result, text=f"{result.text}, checked")
 
-    case.interceptors.append(counted)
+    case.interceptors.append(checked)
     reading_tool(case)
 
 
@@ -446,19 +446,19 @@ def with_memory(case: Case, memory: ChatMemory) -> None:
 
 
 def window_memory(case: Case) -> None:
-    memory = MessageWindowChatMemory()
+    memory = MessageWindowChatMemory(max_messages=200)
     case.advisors.append(MessageChatMemoryAdvisor(memory))
     with_memory(case, memory)
 
 
 def prompt_memory(case: Case) -> None:
-    memory = MessageWindowChatMemory()
+    memory = MessageWindowChatMemory(max_messages=200)
     case.advisors.append(PromptChatMemoryAdvisor(memory))
     with_memory(case, memory)
 
 
 def memory_inside_loop(case: Case) -> None:
-    memory = MessageWindowChatMemory()
+    memory = MessageWindowChatMemory(max_messages=200)
     case.advisors.append(MessageChatMemoryAdvisor(memory, order=0))
     with_memory(case, memory)
 

@@ -34,6 +34,8 @@ class Way:
         entity: Whether the application can ask for a typed answer.
         tells_errors: Whether a model is told of an error, instead of the application.
         doubled: Whether each question is answered twice, and only the last answer stays.
+        shows: Whether text is shown while it is streamed: of a turn that fails, a memory then
+            stores what was shown.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Way:
     entity: bool = False
     tells_errors: bool = False
     doubled: bool = False
+    shows: bool = False
 
 
 def _texts(
@@ -240,25 +243,43 @@ def recorded_again(case: Case) -> Iterator[str]:
 
 def _recorded(case: Case, make: type[Journal], *, again: bool = False) -> Iterator[str]:
     for number, question in enumerate(case.questions):
+        pending: PendingTurn | None = None
+        while True:
+            answer = _execution(case, question, pending, f"turn-{number}", make(), again=again)
+            text, pending = _text_of(case, answer)
+            if pending is None:
+                break
+        yield text
 
-        def ask(request: Any, key: str = f"turn-{number}") -> Any:
-            journal = make()
-            while True:
-                recording = Recording(journal.reopen(), on_interrupted="repeat")
-                answer = recorded(request, recording, key).call()
-                try:
-                    _text_of(case, answer)
-                except ExecutionLostError:
-                    continue
-                except ChatClientError:
-                    if again and journal.ran:
-                        continue
-                    raise
-                if not again or not journal.ran:
-                    return answer
 
+def _execution(
+    case: Case,
+    question: str,
+    pending: PendingTurn | None,
+    key: str,
+    journal: Journal,
+    *,
+    again: bool,
+) -> Any:
+    """Return the answer of a turn, or of its continuation, with a new client for each execution."""
+    while True:
         client = case.client()
-        yield _finish(case, client, ask(case.request(client, question)), ask, stored=True)
+        if pending is None:
+            request = case.request(client, question)
+        else:
+            stored = PendingTurn.from_json(pending.to_json())
+            request = case.changed(client.resume(stored, case.decisions(stored)))
+        answer = recorded(request, Recording(journal.reopen(), on_interrupted="repeat"), key).call()
+        try:
+            _text_of(case, answer)
+        except ExecutionLostError:
+            continue
+        except ChatClientError:
+            if again and journal.ran:
+                continue
+            raise
+        if not again or not journal.ran:
+            return answer
 
 
 def by_ai_sdk(case: Case) -> Iterator[str]:
@@ -379,7 +400,7 @@ def by_ag_ui(case: Case) -> Iterator[str]:
                         id = event["messageId"]
                         texts[id] = texts.get(id, "") + event["delta"]
                     case "MESSAGES_SNAPSHOT":
-                        texts |= {
+                        texts = {
                             m["id"]: m.get("content") or ""
                             for m in event["messages"]
                             if m["role"] == "assistant"
@@ -482,21 +503,21 @@ class McpFailedError(Exception):
 WAYS = (
     Way("call", by_call, entity=True),
     Way("acall", by_acall, entity=True),
-    Way("stream", by_stream, entity=True),
-    Way("astream", by_astream, entity=True),
+    Way("stream", by_stream, entity=True, shows=True),
+    Way("astream", by_astream, entity=True, shows=True),
     Way("resumed elsewhere", resumed_elsewhere, entity=True),
     Way("batch", by_batch, entity=True),
     Way("batch with journal", by_batch_journal, entity=True),
     Way("durable", by_durable),
-    Way("durable, streamed", by_durable_stream),
+    Way("durable, streamed", by_durable_stream, shows=True),
     Way("recorded, with crashes", recorded_with_crashes, entity=True),
     Way("recorded, run again", recorded_again, entity=True),
-    Way("AI SDK", by_ai_sdk),
-    Way("AG-UI", by_ag_ui),
+    Way("AI SDK", by_ai_sdk, shows=True),
+    Way("AG-UI", by_ag_ui, shows=True),
     Way("agent", as_agent, tells_errors=True),
     Way("agent of a durable turn", as_durable_agent, tells_errors=True),
     Way("called by an advisor", called_by_advisor),
     Way("after a handoff", after_handoff),
     Way("MCP server", by_mcp_server, tells_errors=True),
-    Way("regenerated", regenerated, doubled=True),
+    Way("regenerated", regenerated, doubled=True, shows=True),
 )

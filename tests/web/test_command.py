@@ -68,6 +68,7 @@ def served(*arguments: str) -> Iterator[tuple[str, str]]:
     assert errors == ""
 
 
+@pytest.mark.process("web command")
 @pytest.mark.parametrize("name", ["client", "chat", "make_client", "make_durable"])
 def test_serves_the_page(folder: Path, name: str) -> None:
     """The page and its endpoints are served on the loopback address, and Ctrl-C ends it."""
@@ -86,6 +87,7 @@ def test_serves_the_page(folder: Path, name: str) -> None:
     assert other.status_code == 400
 
 
+@pytest.mark.process("web command")
 def test_serves_the_client_of_the_options(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -95,6 +97,7 @@ def test_serves_the_client_of_the_options(
         assert httpx.get(found[0]).status_code == 200
 
 
+@pytest.mark.process("web command")
 def test_every_address(folder: Path) -> None:
     """With another address, other host names are served, and a line warns of it."""
     with served("my_web_app:client", "--host", "0.0.0.0") as (address, _):

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-import time
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
@@ -32,6 +32,7 @@ from chatclient.durable import (
     durable,
     launch,
 )
+from chatclient.durable.workflow import runners
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
@@ -43,6 +44,7 @@ from chatclient.testing import ScriptedModel, call
 from chatclient.tools import Decision, ToolContext, ToolMetadata, tool
 from tests.support.gated_model import GatedModel
 from tests.support.node import run_script
+from tests.support.waiting import settled
 from tests.support.web_app import endpoints, travel_client
 from tests.support.web_server import serving
 
@@ -251,13 +253,6 @@ def test_round_that_begins_again(path: str) -> None:
     assert texts == ["There are two trains."]
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_turn_without_reader() -> None:
     """A turn goes on without a reader, blocks its conversation, and is cancelled by DELETE."""
     model = GatedModel()
@@ -276,7 +271,7 @@ def test_turn_without_reader() -> None:
         with httpx.stream("GET", stream) as response:
             assert any("There are" in line for line in response.iter_lines())
         model.gate.set()
-        wait_for(lambda: httpx.get(stream).status_code == 204)
+        assert settled(lambda: httpx.get(stream).status_code == 204)
         assert '"two trains."' in httpx.get(stream, params={"unanswered": "m1"}).text
         assert httpx.get(stream, params={"unanswered": "m0"}).status_code == 204
 
@@ -284,7 +279,7 @@ def test_turn_without_reader() -> None:
         with httpx.stream("POST", url, json=body) as response:
             assert any("There are" in line for line in response.iter_lines())
         assert httpx.delete(stream).status_code == 204
-        wait_for(lambda: httpx.get(stream).status_code == 204)
+        assert settled(lambda: httpx.get(stream).status_code == 204)
         assert "The answer was stopped." in httpx.get(stream, params={"unanswered": "m1"}).text
         assert httpx.delete(f"{address}/ai-sdk/c2/stream").status_code == 204
 
@@ -374,6 +369,56 @@ async def test_concurrent_requests() -> None:
     await last.adelete()
     with pytest.raises(RefusedError, match="do not wait"):
         await turns.resume("c1", request, waiting, decisions)
+
+
+async def test_message_after_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message after Stop waits until the stopped turn has ended, unless that takes long."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    @tool
+    def work() -> str:
+        """Work."""
+        begun.set()
+        assert go_on.wait(30)
+        return "worked"
+
+    model = ScriptedModel(call("work"), "Hello.")
+    served = durable(ChatClient.builder(model).default_tools(work).build(), name=next(names))
+    turns = DurableTurns(served)
+    await turns.begin("c1", served.prompt("Work."))
+    assert await asyncio.to_thread(begun.wait, 30)
+    await turns.cancel("c1")
+    assert await turns.follow("c1", None) is None
+
+    with monkeypatch.context() as patch:
+        patch.setattr("chatclient.services.web.durable_turns._STOP_SECONDS", 0.0)
+        with pytest.raises(RefusedError, match="Wait for the answer"):
+            await turns.pending("c1")
+    waits = asyncio.create_task(turns.pending("c1"))
+    go_on.set()
+
+    assert await waits is None
+    await turns.begin("c1", served.prompt("Hello?"))
+    last = await served.conversation("c1").alast()
+    assert last is not None
+    assert (await last.aresult(60)).content() == "Hello."
+
+
+async def test_decision_without_the_tool() -> None:
+    """A server whose release has not the tool that waits says so, and the turn still waits."""
+    name = next(names)
+    served = durable(travel_client(ScriptedModel([BOOKING], "Booked.")), name=name)
+    turn = await served.conversation("c1").astart("Book it.")
+    pending = (await turn.aresult()).pending_turn
+    assert pending is not None
+    del runners[name]  # in the other server there is only this one
+    turns = DurableTurns(durable(ChatClient.create(ScriptedModel()), name=name))
+
+    with pytest.raises(RefusedError, match="at the moment") as refused:
+        await turns.resume("c1", turns.prompt(), pending, {"call_9": Decision(approved=True)})
+
+    assert refused.value.status == 503
+    assert (await turn.astatus()).state == "waiting"
 
 
 async def test_decision_while_another_request_looks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,16 @@ import httpx
 import pytest
 from selenium.webdriver import Chrome
 
-from chatclient import USER_ID, ChatClient, ChatClientRequestSpec, Prompt
+from chatclient import (
+    USER_ID,
+    AssistantMessage,
+    ChatClient,
+    ChatClientRequestSpec,
+    Prompt,
+    UserMessage,
+)
 from chatclient.advisors import MessageChatMemoryAdvisor, SessionMemoryAdvisor
-from chatclient.durable import durable, launch
+from chatclient.durable import DurableClient, durable, launch
 from chatclient.memory import (
     ChatMemory,
     InMemorySessionRepository,
@@ -22,6 +29,7 @@ from chatclient.memory import (
 from chatclient.services import UiRequest, WebChat
 from chatclient.testing import ScriptedModel
 from tests.support.browser import click, shown, until, write
+from tests.support.gated_model import GatedModel
 from tests.support.web_app import endpoints
 from tests.support.web_server import serving
 from tests.web.test_use_chat import page_with
@@ -101,7 +109,7 @@ def test_ag_ui() -> None:
 
 
 def test_memory_of_another_user() -> None:
-    """Nobody removes messages from the session of another user."""
+    """Nobody removes messages from the session of another user; the answer is an error."""
     memory = sessions()
 
     def prepare(spec: ChatClientRequestSpec, ui: UiRequest) -> ChatClientRequestSpec:
@@ -110,11 +118,47 @@ def test_memory_of_another_user() -> None:
     chat = WebChat(client_with(memory), prepare=prepare)
     with serving(endpoints(chat)) as address:
         body = {"id": "c1", "messages": [user("1", "a")], "trigger": "regenerate-message"}
-        for name, status in [("ann", 200), ("bob", 422), ("ann", 200)]:
+        for name in ("ann", "bob", "ann"):
             headers = {"x-user": name}
             response = httpx.post(f"{address}/ai-sdk", json=body, headers=headers, timeout=30)
-            assert response.status_code == status
+            assert ("errorText" in response.text) == (name == "bob")
             assert texts(memory) == ["a", "a"]
+
+
+AGAIN = {"trigger": "regenerate-message"}
+
+
+def without_queue(client: DurableClient) -> WebChat:
+    return WebChat(client, queue="missing")
+
+
+def without_json_form(client: DurableClient) -> WebChat:
+    return WebChat(client, prepare=lambda spec, _: spec.tool_context({"object": object()}))
+
+
+@pytest.mark.parametrize("path", ["ai-sdk", "ag-ui"])
+@pytest.mark.parametrize("chat_with", [without_queue, without_json_form, WebChat])
+def test_refused_request(
+    path: str, chat_with: Callable[[DurableClient], WebChat], tmp_path: Path
+) -> None:
+    """A request that is refused removes nothing, as that of a second tab while a turn runs."""
+    memory = MessageWindowChatMemory()
+    memory.add("c1", [UserMessage("a", id="1"), AssistantMessage("A")])
+    model = GatedModel()
+    advisor = MessageChatMemoryAdvisor(memory)
+    client = ChatClient.builder(model).default_advisors(advisor).build()
+    asked = {**user("1", "b"), "content": "b"}
+    body = {"id": "c1", "threadId": "c1", "runId": "r", "messages": [asked]}
+    with launch(f"sqlite:///{tmp_path / 'turns.db'}"):
+        durable_client = durable(client, name=f"refused-{tmp_path.name}")
+        if chat_with is WebChat:  # the first tab
+            durable_client.conversation("c1").start("c", streaming=True)
+        with serving(endpoints(chat_with(durable_client))) as address:
+            response = httpx.post(f"{address}/{path}", json={**body, **AGAIN}, timeout=30)
+
+        assert response.status_code == (409 if chat_with is WebChat else 422)
+        assert texts(memory) == ["a", "A"]
+        model.gate.set()
 
 
 class Custom(MessageWindowChatMemory):
@@ -135,6 +179,7 @@ def test_memory_that_cannot_remove_messages() -> None:
         memory.rewind("c1", "1")
 
 
+@pytest.mark.process("browser with useChat")
 def test_use_chat(browser: Chrome, tmp_path: Path) -> None:
     """`regenerate` and edited messages of `useChat`, with durable turns."""
     memory = MessageWindowChatMemory()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
@@ -13,6 +14,8 @@ from tests.support.browser import click, console_errors, shown, until, write
 from tests.support.gated_model import GatedModel
 from tests.support.web_app import travel_client
 from tests.support.web_server import serving
+
+pytestmark = pytest.mark.process("browser with our page")
 
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d494844520000000100000001080600000 01f15c4890000000d49444154789c63f8"

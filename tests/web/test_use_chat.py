@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from selenium.webdriver import Chrome
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -20,6 +21,8 @@ from tests.support.gated_model import GatedModel
 from tests.support.node import bundled
 from tests.support.web_app import endpoints, travel_client
 from tests.support.web_server import serving
+
+pytestmark = pytest.mark.process("browser with useChat")
 
 
 def page_with(client: ChatClient | DurableClient) -> Starlette:

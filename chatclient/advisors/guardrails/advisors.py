@@ -20,7 +20,7 @@ from chatclient.advisors.guardrails.result import (
     OutputGuardrail,
 )
 from chatclient.advisors.parameter_names import hints_parameter_names
-from chatclient.advisors.response_cache import CACHE_RESPONSES, REFRESH
+from chatclient.advisors.response_cache import REFRESH
 from chatclient.advisors.retrieval.question import RETRIEVED
 from chatclient.chain.chain import (
     MEMORY_ORDER,
@@ -28,8 +28,8 @@ from chatclient.chain.chain import (
     ChatClientResponse,
     Next,
     name_of,
-    turn_of,
 )
+from chatclient.chain.params import ANY, CACHE_RESPONSES
 from chatclient.chat.events import TextDelta
 from chatclient.chat.message_merging import CORRECTION, current_turn_start, with_correction
 from chatclient.chat.messages import Message, UserMessage, last_user_message, system_messages
@@ -39,8 +39,6 @@ from chatclient.chat.turn import Turn
 from chatclient.errors import GuardrailError, UsageError, WrongTypeError
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_async
-from chatclient.tools.pending_turn import RESUMED_TURN
-from chatclient.tools.tool_execution import TOOL_EXECUTIONS
 
 __all__ = [
     "INPUT_GUARDRAIL_ORDER",
@@ -68,8 +66,8 @@ outside of the tool loop, so that they check final answers and not each round.""
 _SUCCESS = GuardrailResult("success")
 
 # Context keys copied from a response to the request for another answer: documents are not retrieved
-# again, and the tool executions so far are part of the next response.
-_RETRY_KEYS = (TOOL_EXECUTIONS, RETRIEVED)
+# again.
+_RETRY_KEYS = (RETRIEVED,)
 
 
 @hints_parameter_names
@@ -116,7 +114,7 @@ class InputGuardrailAdvisor:
             if result.text is not None:
                 judged = _rewritten(judged, result.text, guardrail)
         failures.raise_if_any(None)
-        if RESUMED_TURN in request.context:
+        if request.turn.part.resumption is not None:
             return await call_next(request)
         if judged is not request:
             _record_rewritten(request, judged)
@@ -142,7 +140,7 @@ def _with_original_messages(request: ChatClientRequest) -> ChatClientRequest:
 
     The suspended turn contains them as advisors rewrote them.
     """
-    turn = turn_of(request)
+    turn = request.turn
     if not turn.resumed:
         return request
     systems = system_messages(request.prompt.messages)
@@ -152,7 +150,7 @@ def _with_original_messages(request: ChatClientRequest) -> ChatClientRequest:
 
 def _record_rewritten(request: ChatClientRequest, judged: ChatClientRequest) -> None:
     """Record the user's message in the turn as the guardrails left it."""
-    turn = turn_of(request)
+    turn = request.turn
     after = last_user_message(judged.prompt.messages)
     if after is not None:
         before = _judged_message(turn.request_messages, request.prompt.messages)
@@ -211,6 +209,7 @@ class OutputGuardrailAdvisor:
         check_number("max_retries", max_retries)
         self.guardrails = guardrails
         self._want_request = tuple(map(wants_both, guardrails))
+        self.params = (ANY,) if any(self._want_request) else ()
         self.max_retries = max_retries
         self.order = order
 
@@ -220,7 +219,7 @@ class OutputGuardrailAdvisor:
         Raises:
             GuardrailError: A response was refused, or the last retry was not accepted.
         """
-        usage, sent, left, turn = NO_USAGE, request, self.max_retries, turn_of(request)
+        usage, sent, left, turn = NO_USAGE, request, self.max_retries, request.turn
         while True:
             held = HeldStream(request.runtime)
             streaming = request.runtime.streaming

@@ -1,7 +1,7 @@
 """`SafeGuardAdvisor`: refuses requests and responses that contain forbidden text."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import dropwhile, takewhile
 
@@ -21,10 +21,9 @@ from chatclient.chain.chain import (
     ChatClientResponse,
     Next,
 )
-from chatclient.chat.message_merging import CORRECTION, ends_turn
+from chatclient.chat.message_merging import CORRECTION, current_turn_start, ends_turn
 from chatclient.chat.messages import AssistantMessage, Message, ToolResponseMessage, UserMessage
 from chatclient.chat.response import ChatResponse, Generation
-from chatclient.tools.pending_turn import RESUMED_TURN
 
 SAFE_GUARD_ORDER = MEMORY_ORDER + 50
 """The default order: inside memory, which does not store refused requests; outside of retrieval,
@@ -71,6 +70,7 @@ class SafeGuardAdvisor:
     """
 
     name = "SafeGuardAdvisor"
+    params: Collection[str] = ()
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class SafeGuardAdvisor:
         """Return the response of the rest of the chain, or a refusal."""
         runtime = request.runtime
         # The messages of a resumed turn were checked before advisors rewrote them.
-        user_text = "" if RESUMED_TURN in request.context else _new_user_text(request)
+        user_text = "" if request.turn.part.resumption is not None else _new_user_text(request)
         if self._check_input and user_text and await self._matcher.matches(user_text, runtime):
             return _refusal(
                 ChatClientResponse(ChatResponse(), request.context), self._failure_response, "input"
@@ -133,7 +133,7 @@ class SafeGuardAdvisor:
 
     def _without_cache(self, response: ChatClientResponse) -> ChatClientResponse:
         context = without(response.context, self._context_key)
-        return ChatClientResponse(response.chat_response, context)
+        return ChatClientResponse(response.chat_response, context, response.trail, response.turn)
 
 
 def _flatten(forbidden: Iterable[Forbidden | Iterable[Forbidden]]) -> Iterable[Forbidden]:
@@ -145,8 +145,9 @@ def _flatten(forbidden: Iterable[Forbidden | Iterable[Forbidden]]) -> Iterable[F
 
 
 def _new_user_text(request: ChatClientRequest) -> str:
-    """Return the text of the user messages after the last answer."""
-    return _user_text_after(request, AssistantMessage)
+    """Return the text of the user messages of the turn; the client may continue that of another."""
+    messages = request.prompt.messages
+    return _user_text(messages[current_turn_start(messages) :])
 
 
 def _steering_text(request: ChatClientRequest) -> str:
@@ -156,22 +157,16 @@ def _steering_text(request: ChatClientRequest) -> str:
     last = next(others, None)
     if not isinstance(last, ToolResponseMessage) or ends_turn(last):
         return ""
-    return _user_text_after(request, ToolResponseMessage)
-
-
-def _user_text_after(request: ChatClientRequest, kind: type[Message]) -> str:
-    """Return the text of the user messages after the last message of the type *kind*.
-
-    Corrections, which are user messages added by advisors, are excluded.
-    """
-    messages: Iterable[Message] = reversed(request.prompt.messages)
     # An assistant message at the end is the prefix of the answer (prefill).
-    messages = dropwhile(lambda m: isinstance(m, AssistantMessage), messages)
-    recent = list(takewhile(lambda m: not isinstance(m, kind), messages))
+    newest = dropwhile(lambda m: isinstance(m, AssistantMessage), reversed(messages))
+    recent = takewhile(lambda m: not isinstance(m, ToolResponseMessage), newest)
+    return _user_text(tuple(recent)[::-1])
+
+
+def _user_text(messages: Iterable[Message]) -> str:
+    """Return the text of user messages, without corrections, which advisors have added."""
     return "\n".join(
-        m.text
-        for m in reversed(recent)
-        if isinstance(m, UserMessage) and CORRECTION not in m.metadata
+        m.text for m in messages if isinstance(m, UserMessage) and CORRECTION not in m.metadata
     )
 
 
@@ -194,6 +189,7 @@ class _RoundGuard:
     """
 
     name = "SafeGuardAdvisor, each round"
+    params: Collection[str] = ()
 
     def __init__(
         self,

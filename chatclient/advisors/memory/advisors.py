@@ -4,7 +4,7 @@ Outside the tool loop, their default place, they see one request and one respons
 see every round, and send the history in each. `around_loop` then adds a second part around the
 loop, which sees the whole turn even if it ends without another model call. What happened in between
 is in the `Turn` record. All memories store the turn when the request has its response, and none of
-them does if it fails.
+them does if it fails. Of a stream that is left early, they store what was shown.
 """
 
 from chatclient._internal.frozen import without
@@ -86,7 +86,7 @@ class PromptChatMemoryAdvisor(TurnMemoryAdvisor):
         """Return the response to *request*, sent with the history in its system text."""
         response = await super().__call__(request, call_next)
         context = without(response.context, IN_SYSTEM_TEXT)
-        return ChatClientResponse(response.chat_response, context)
+        return ChatClientResponse(response.chat_response, context, response.trail, response.turn)
 
     def _with_history(
         self, request: ChatClientRequest, history: tuple[Message, ...]

@@ -1,5 +1,6 @@
 """`SessionMemoryAdvisor`: memory in sessions, logs of events with archives and summaries."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,7 @@ from chatclient._internal.checks import check_type
 from chatclient.advisors.memory.turns import TurnMemoryAdvisor
 from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.chain.chain import MEMORY_ORDER, ChatClientRequest
+from chatclient.chain.params import EVENT_FILTER
 from chatclient.chat.tool import USER_ID
 from chatclient.errors import UsageError
 from chatclient.memory.sessions.chat_memory import SessionChatMemory
@@ -15,16 +17,14 @@ from chatclient.memory.sessions.service import SessionService
 
 __all__ = ["EVENT_FILTER", "USER_ID", "SessionMemoryAdvisor"]
 
-EVENT_FILTER = "chat_memory_event_filter"
-"""The key in a request's context of an `EventFilter` on top of the advisor's."""
-
 
 @hints_parameter_names
 class SessionMemoryAdvisor(TurnMemoryAdvisor):
     """Sends the messages of a session's log before the request's own messages.
 
     The conversation id is the session's id. A session is created with its first turn. The events of
-    a turn are appended as a unit; a turn that fails or is cancelled leaves none. The advisor works
+    a turn are appended as a unit; a turn that fails leaves none, and of one
+    that was stopped they are what was shown. The advisor works
     outside of the tool loop, its default place, and inside it.
 
     In a request's advisor params, `USER_ID` is the user that the session must belong to (without
@@ -39,6 +39,7 @@ class SessionMemoryAdvisor(TurnMemoryAdvisor):
     """
 
     memory: SessionChatMemory
+    params: Collection[str] = (EVENT_FILTER,)
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from chatclient.chat.message_merging import (
     with_turn_ended,
 )
 from chatclient.chat.messages import (
+    ENDED_EARLY,
     AssistantMessage,
     Message,
     ToolResponseMessage,
@@ -17,6 +18,9 @@ from chatclient.chat.messages import (
 )
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.turn import Turn
+
+NO_ANSWER = "(There is no answer: it was interrupted.)"
+"""Stands for the answer of a turn that ended before there was any."""
 
 
 def messages_to_store(
@@ -31,7 +35,8 @@ def messages_to_store(
         tool_messages: Whether tool calls and their results are stored.
     """
     answer = answer_of(response)
-    messages, count = turn.messages(answer), len(turn.request_messages)
+    following = () if answer is None else (answer,)
+    messages, count = turn.messages(*following), len(turn.request_messages)
     request, rounds = messages[stored:count], messages[count : count + len(turn.rounds)]
     if not request:
         return ()
@@ -40,6 +45,34 @@ def messages_to_store(
         return merge_consecutive((*kept, messages[-1]))
     incomplete = response.has_tool_calls() or response.paused
     return () if incomplete else _without_answer(merge_consecutive(kept), response)
+
+
+def messages_ended_early(turn: Turn, stored: int, *, tool_messages: bool) -> tuple[Message, ...]:
+    """Return the messages of *turn* to store, which has failed or was stopped.
+
+    The last one is marked. A question without an answer gets one that says so, because others
+    would follow it.
+
+    Args:
+        turn: The record of the turn.
+        stored: The number of its request messages that are stored already.
+        tool_messages: Whether tool calls and their results are stored.
+    """
+    count = len(turn.request_messages)
+    shown = () if turn.shown is None else turn.shown.messages()
+    messages = turn.messages(*shown)
+    request, rounds = messages[stored:count], messages[count:]
+    if not request:
+        return ()
+    if not tool_messages:
+        text = [m for m in rounds[-1:] if isinstance(m, AssistantMessage) and not m.tool_calls]
+        request, rounds = _with_user_input(request, rounds), tuple(text)
+    if not isinstance((*request, *rounds)[-1], AssistantMessage | ToolResponseMessage):
+        at = count + len(rounds)
+        rounds = (*rounds, AssistantMessage(NO_ANSWER, id=f"{turn.id}-{at}"))
+    *before, last = with_turn_ended(merge_consecutive((*request, *rounds)))
+    assert isinstance(last, AssistantMessage | ToolResponseMessage)  # noqa: S101 - see above
+    return (*before, last.mutate(metadata={**last.metadata, ENDED_EARLY: True}))
 
 
 def answer_of(response: ChatResponse) -> AssistantMessage | None:

@@ -1,25 +1,38 @@
 """`TurnMemoryAdvisor`: loads the history of a turn, and stores the turn when it ends."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from chatclient._internal.checks import check_type, checked_id
 from chatclient._internal.frozen import without
-from chatclient.advisors.memory.stored_messages import messages_to_store
+from chatclient.advisors.memory.stored_messages import messages_ended_early, messages_to_store
 from chatclient.chain.chain import (
     Advisor,
     ChatClientRequest,
     ChatClientResponse,
     Next,
     name_of,
-    turn_of,
 )
 from chatclient.chain.model_call import current_ledger, record_usage
 from chatclient.chat.message_merging import with_answered_calls
-from chatclient.chat.messages import Message, UserMessage, system_messages, without_system
-from chatclient.chat.prompt import Prompt, count_default_messages
+from chatclient.chat.messages import (
+    ENDED_EARLY,
+    Message,
+    UserMessage,
+    system_messages,
+    without_system,
+)
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.recorder import Work
 from chatclient.chat.tool import CONVERSATION_ID
-from chatclient.chat.turn import EARLIER_MESSAGES, PendingStore, check_deadline
+from chatclient.chat.turn import (
+    EARLIER_MESSAGES,
+    PendingStore,
+    Turn,
+    check_deadline,
+    count_default_messages,
+)
 from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.summary import SUMMARY
@@ -28,8 +41,8 @@ from chatclient.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryTurn:
-    """A turn as one memory sees it.
+class LoadedMemory:
+    """What one memory knows of the conversation before a turn.
 
     Attributes:
         memory: The memory.
@@ -59,6 +72,7 @@ class TurnMemoryAdvisor:
     """
 
     is_memory = True
+    params: Collection[str] = ()
 
     def __init__(self, memory: ChatMemory, order: int, *, tool_messages: bool) -> None:
         hint = "put a repository into one: MessageWindowChatMemory(repository)"
@@ -98,7 +112,7 @@ class TurnMemoryAdvisor:
         response = await call_next(request)
         self._end(present, request, response)
         context = without(response.context, EARLIER_MESSAGES)
-        return ChatClientResponse(response.chat_response, context)
+        return ChatClientResponse(response.chat_response, context, response.trail, response.turn)
 
     def _memory_for(self, _request: ChatClientRequest) -> ChatMemory:
         return self.memory
@@ -108,44 +122,60 @@ class TurnMemoryAdvisor:
     ) -> ChatClientRequest:
         return with_history(request, history)
 
-    async def _begin(self, part: object, request: ChatClientRequest) -> MemoryTurn:
+    async def _begin(self, part: object, request: ChatClientRequest) -> LoadedMemory:
         """Return the turn of *request*, and withdraw what an earlier attempt would have stored.
 
         *part* is this advisor, or its part around the loop.
         """
-        turn = turn_of(request)
+        turn = request.turn
         turn.store_at_end(id(self.storage), None)  # another client may share it
         conversation_id = conversation_id_of(request)
         spoken = conversation_messages(request)
-        turn.begin(part, spoken[count_default_messages(spoken, request.context) :])
-        present: MemoryTurn | None = turn.state.get(self)
+        turn.begin(part, spoken[count_default_messages(spoken, turn) :])
+        present: LoadedMemory | None = turn.state.get(self)
         if present is None:
             memory = self._memory_for(request)
             history: tuple[Message, ...] = ()
             if not turn.history_sent:
                 history = await _load(memory, conversation_id, request.runtime)
-            present = turn.state[self] = MemoryTurn(memory, conversation_id, history)
+                if await _remove_replaced(turn, memory, conversation_id, history, request.runtime):
+                    history = await _load(memory, conversation_id, request.runtime)
+            present = turn.state[self] = LoadedMemory(memory, conversation_id, history)
+        turn.store_if_ended_early(id(self.storage), self._storing(present, turn, None))
         return present
 
     def _end(
-        self, present: MemoryTurn, request: ChatClientRequest, response: ChatClientResponse
+        self, present: LoadedMemory, request: ChatClientRequest, response: ChatClientResponse
     ) -> None:
         """Store the turn when it ends, if *response* completes it."""
-        turn, ledger = turn_of(request), current_ledger()
+        turn = request.turn
         _, stored = split_resent_history(present.history, turn.request_messages)
         messages = messages_to_store(
             turn, stored, response.chat_response, tool_messages=self._tool_messages
         )
-        if not messages:
-            return
+        if messages:
+            store = self._storing(present, turn, messages)
+            turn.store_at_end(id(self.storage), PendingStore(store))
+
+    def _storing(
+        self, present: LoadedMemory, turn: Turn, messages: tuple[Message, ...] | None
+    ) -> Work:
+        """Return a function that stores *messages*; None for those of *turn*, if it ends early."""
+        ledger, id = current_ledger(), present.conversation_id
+        key = None if messages is None else turn.key  # the turn may be repeated
 
         async def store(runtime: Runtime) -> None:
-            id = present.conversation_id
+            stored = messages
+            if stored is None:
+                _, first = split_resent_history(present.history, turn.request_messages)
+                stored = messages_ended_early(turn, first, tool_messages=self._tool_messages)
+            if not stored:
+                return
             with record_usage(ledger), runtime.observe(MemoryAccess("store", id)) as observed:
-                await present.memory.append(id, messages, runtime, key=turn.key)
-                observed.result = messages
+                await present.memory.append(id, stored, runtime, key=key)
+                observed.result = stored
 
-        turn.store_at_end(id(self.storage), PendingStore(store))
+        return store
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,6 +190,7 @@ class AroundLoopAdvisor:
 
     run: Callable[[object, ChatClientRequest, Next], Awaitable[ChatClientResponse]]
     order: int
+    params: ClassVar[Collection[str]] = ()
     name: str
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -222,7 +253,7 @@ def with_history(request: ChatClientRequest, history: tuple[Message, ...]) -> Ch
     present = request.prompt.messages
     if not history and len(spoken) <= len(present):
         return _without_earlier(request, request.prompt)
-    at = count_default_messages(spoken, request.context)
+    at = count_default_messages(spoken, request.turn)
     systems = system_messages((*present, *history))
     messages = (*systems, *spoken[:at], *without_system(history), *spoken[at:])
     return _without_earlier(request, Prompt.of(messages, request.prompt.options))
@@ -233,7 +264,30 @@ def _without_earlier(request: ChatClientRequest, prompt: Prompt) -> ChatClientRe
     if EARLIER_MESSAGES not in request.context:
         return request.mutate(prompt=prompt)
     context = without(request.context, EARLIER_MESSAGES)
-    return ChatClientRequest(prompt, context, request.runtime)
+    return ChatClientRequest(prompt, context, request.runtime, request.turn)
+
+
+async def _remove_replaced(
+    turn: Turn,
+    memory: ChatMemory,
+    conversation_id: str,
+    history: tuple[Message, ...],
+    runtime: Runtime,
+) -> bool:
+    """Remove from *memory* what *turn* takes the place of; return whether there was something.
+
+    That is the message that a user has edited, or whose answer is generated again, or what an
+    earlier attempt of the turn has stored when it ended early, with all that followed.
+    """
+    own = [m for m in history[-1:] if m.id is not None and m.id.startswith(f"{turn.id}-")]
+    if own and ENDED_EARLY not in own[0].metadata:
+        return False  # the turn is stored: it is executed again after a crash
+    if not (own or turn.replaces) or type(memory).cut is ChatMemory.cut:
+        return False  # a memory of the application may lack it
+    for message in turn.messages():
+        if message.id is not None and await memory.cut(conversation_id, message.id, runtime):
+            return True
+    return False
 
 
 async def _load(memory: ChatMemory, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:

@@ -1,7 +1,7 @@
 """`VectorStoreChatMemoryAdvisor`: recalls messages whose meaning is similar to the request."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import Any
@@ -18,9 +18,9 @@ from chatclient.chain.chain import (
     ChatClientRequest,
     ChatClientResponse,
     Next,
-    turn_of,
 )
 from chatclient.chain.model_call import current_ledger, record_usage
+from chatclient.chain.params import TOP_K
 from chatclient.chat.messages import Message, UserMessage
 from chatclient.chat.template import PromptTemplate, require_placeholders
 from chatclient.chat.turn import PendingStore, Turn, check_deadline
@@ -31,9 +31,6 @@ from chatclient.runtime.runtime import Runtime
 
 LONG_TERM_MEMORY_ORDER = MEMORY_ORDER + 10
 """The default order: inside the other memories, so that what they send is not recalled again."""
-
-TOP_K = "chat_memory_vector_store_top_k"
-"""The key in a request's context of the maximum number of entries, instead of the advisor's."""
 
 _NOTE = "long_term_memory"  # the question, in a suspended turn
 
@@ -72,6 +69,8 @@ class VectorStoreChatMemoryAdvisor:
 
     needs_conversation = True
 
+    params: Collection[str] = (TOP_K,)
+
     def __init__(
         self,
         vector_store: VectorStore,
@@ -98,7 +97,7 @@ class VectorStoreChatMemoryAdvisor:
             ChatMemoryError: The store failed; the model may have answered.
             DeadlineExceededError: The deadline passed before the store answered.
         """
-        turn = turn_of(request)
+        turn = request.turn
         turn.store_at_end(self, None)
         recalled = await self._begin(turn, request)
         if recalled is None:
@@ -110,14 +109,15 @@ class VectorStoreChatMemoryAdvisor:
             conversation_id = conversation_id_of(request)
             exchange = _Exchange(self._store, turn.id, conversation_id, (question, answer))
             turn.store_at_end(self, PendingStore(exchange.store, exchange.embed))
-        return save_note(_NOTE, lambda: question.text, request, response) or response
+        save_note(_NOTE, lambda: question.text, turn)
+        return response
 
     async def _begin(
         self, turn: Turn, request: ChatClientRequest
     ) -> tuple[UserMessage, tuple[Document, ...]] | None:
         """Return the question of the turn and the entries for it; None without a question."""
         recalled: tuple[UserMessage, tuple[Document, ...]] | None = turn.state.get(self)
-        note: str | None = load_note(_NOTE, request)
+        note: str | None = load_note(_NOTE, turn)
         if note is not None:  # the suspended turn contains the entries, and advisors changed it
             recalled = UserMessage(note), ()
         else:

@@ -11,6 +11,7 @@ from chatclient.chain.chain import (
     ChatClientResponse,
     Next,
 )
+from chatclient.chain.params import ANY, FILTER_EXPRESSION, params_of
 from chatclient.errors import UsageError
 from chatclient.retrieval.documents import ConcatenationJoiner
 from chatclient.retrieval.prompt import ContextualQueryAugmenter
@@ -112,6 +113,16 @@ class RetrievalAugmentationAdvisor:
                 check_callable("a step of retrieval", step, takes=STEP)
         check_callable("a joiner", self._join, takes=("results",))
         check_callable("an augmenter", augmenter, takes=("query", "documents"))
+        steps = [
+            *self._transformers,
+            query_expander,
+            query_router,
+            *self._post_processors,
+            augmenter,
+        ]
+        self.params = params_of(*retrievers, *(step for step in steps if step is not None))
+        if ANY in self.params:  # a retriever or router of the application
+            self.params |= {FILTER_EXPRESSION}
         self._augmentation = Augmentation(self.find, augmenter, DOCUMENT_CONTEXT)
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:

@@ -40,7 +40,7 @@ class Augmentation:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the augmented request, with the documents."""
-        note: Mapping[str, Any] | None = load_note(self._key, request)
+        note: Mapping[str, Any] | None = load_note(self._key, request.turn)
         if note is None:
             augmented = await self._augmented(request)
             if augmented is None:
@@ -66,7 +66,8 @@ class Augmentation:
             used = documents_among(response.context[DOCUMENTS])
             return {"documents": _dump(documents), "sources": _dump(used)}
 
-        return save_note(self._key, note_documents, request, response) or response
+        save_note(self._key, note_documents, request.turn)
+        return response
 
     async def _augmented(
         self, request: ChatClientRequest

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from chatclient.chain.chain import ChatClientRequest, turn_of
+from chatclient.chain.chain import ChatClientRequest
 from chatclient.chat.message_merging import CORRECTION
 from chatclient.chat.messages import Message, UserMessage, without_system
 from chatclient.chat.prompt import Prompt
@@ -73,7 +73,7 @@ def question_in(request: ChatClientRequest, text: str | None) -> Question | None
 
 def _candidates(request: ChatClientRequest) -> Iterator[Question]:
     """Yield the user messages that may be the question, the latest first."""
-    turn = turn_of(request)
+    turn = request.turn
     for messages in (request.prompt.messages, request.context.get(EARLIER_MESSAGES, ())):
         for index in reversed(range(len(messages))):
             message = messages[index]

@@ -1,11 +1,12 @@
 """`QuestionAnswerAdvisor`: adds documents of a vector store to the user's question."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.retrieval.advisor import RETRIEVAL_ORDER
 from chatclient.advisors.retrieval.augmentation import Augmentation
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
+from chatclient.chain.params import FILTER_EXPRESSION
 from chatclient.chat.template import PromptTemplate, require_placeholders
 from chatclient.retrieval.prompt import framed
 from chatclient.retrieval.query import Query
@@ -16,9 +17,6 @@ from chatclient.retrieval.vector_store.store import DEFAULT_TOP_K, Document, Vec
 RETRIEVED_DOCUMENTS = "qa_retrieved_documents"
 """The key of the retrieved documents, a tuple: in the context of inner requests and the response,
 and in the values of the response's metadata."""
-
-FILTER_EXPRESSION = "qa_filter_expression"
-"""The key in a request's context of a filter that replaces the advisor's."""
 
 QUESTION_ANSWER_TEMPLATE = """\
 {query}
@@ -45,7 +43,7 @@ class QuestionAnswerAdvisor:
         vector_store: The store of the documents.
         top_k: The maximum number of documents.
         threshold: The minimum score of a document; None accepts all.
-        where: A filter for the documents.
+        where: A filter for the documents; that of a request (`FILTER_EXPRESSION`) replaces it.
         template: The text that replaces the user's, with placeholders `{query}` and
             `{question_answer_context}`.
         formatter: Renders the documents as a text; it must keep documents from being read as
@@ -56,6 +54,8 @@ class QuestionAnswerAdvisor:
         UsageError: *top_k* is less than one, or *where* is not a filter.
         TemplateError: The template lacks a placeholder.
     """
+
+    params: Collection[str] = (FILTER_EXPRESSION,)
 
     def __init__(
         self,
@@ -77,7 +77,6 @@ class QuestionAnswerAdvisor:
             top_k=top_k,
             threshold=threshold,
             where=where,
-            filter_key=FILTER_EXPRESSION,
         )
         self._augmentation = Augmentation(find, self._augmented, RETRIEVED_DOCUMENTS)
 

@@ -1,5 +1,7 @@
 """`ReReadingAdvisor`: repeats the question in the prompt."""
 
+from collections.abc import Collection
+
 from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.retrieval.question import REWRITTEN_QUESTION, question_in
 from chatclient.chain.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
@@ -26,6 +28,7 @@ class ReReadingAdvisor:
     """
 
     name = "ReReadingAdvisor"
+    params: Collection[str] = ()
 
     def __init__(
         self, template: str = RE_READING_TEMPLATE, *, order: int = RE_READING_ORDER

@@ -1,14 +1,14 @@
 """The advisor that runs the tool loop, and how subclasses change the loop."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Self, cast
 
 from chatclient._internal.checks import check_callable, check_type, wants_both
 from chatclient._internal.frozen import EMPTY
 from chatclient.advisors.parameter_names import hints_parameter_names
-from chatclient.advisors.tool_loop.loop import Eligible, ToolLoop, new_tool_turn
-from chatclient.advisors.tool_loop.resumed_turn import ResumedTurn
+from chatclient.advisors.tool_loop.loop import Eligible, ToolLoop
+from chatclient.advisors.tool_loop.resumed_round import ResumedRound
 from chatclient.chain.chain import (
     HIGHEST_PRECEDENCE,
     LOWEST_PRECEDENCE,
@@ -19,12 +19,12 @@ from chatclient.chain.chain import (
 )
 from chatclient.chat.messages import Message, system_messages
 from chatclient.chat.options import ChatOptions
-from chatclient.chat.response import ChatResponse
+from chatclient.chat.response import NO_USAGE, ChatResponse
 from chatclient.chat.tool import ToolCallback
+from chatclient.chat.turn import RefreshTools
 from chatclient.errors import UsageError
 from chatclient.tools.execution.manager import ToolCallingManager, check_manager
 from chatclient.tools.execution.result import ToolExecutionResult
-from chatclient.tools.pending_turn import RESUMED_TURN
 
 __all__ = [
     "EligibilityChecker",
@@ -46,9 +46,11 @@ def has_tool_calls(response: ChatResponse) -> bool:
 
 def _by_options_and_response(
     checker: EligibilityChecker,
-) -> Callable[[ChatOptions, ChatResponse], Eligible]:
-    # Requests with their own advisors create a loop each, usually with the default checker.
-    if checker is not has_tool_calls and wants_both(checker):
+) -> Callable[[ChatOptions, ChatResponse], Eligible] | None:
+    """Return *checker* as a function of both arguments; None for the default one."""
+    if checker is has_tool_calls:
+        return None
+    if wants_both(checker):
         return cast("Callable[[ChatOptions, ChatResponse], Eligible]", checker)
     by_response = cast("Callable[[ChatResponse], Eligible]", checker)
     return lambda _, response: by_response(response)
@@ -83,6 +85,7 @@ class ToolCallingAdvisor:
     """
 
     handles_tool_calls = True
+    params: Collection[str] = ()
 
     def __init__(
         self,
@@ -114,6 +117,8 @@ class ToolCallingAdvisor:
 
         The result may be awaitable.
         """
+        if self._is_eligible is None:
+            return response.has_tool_calls()
         return self._is_eligible(options, response)
 
     def in_chain(self, manager: ToolCallingManager, *, memory_inside: bool) -> Self:
@@ -130,32 +135,32 @@ class ToolCallingAdvisor:
             adapted.manager = manager
         return adapted
 
-    def with_manager(self, change: Callable[[ToolCallingManager], ToolCallingManager]) -> Self:
-        """Return a copy with the manager that *change* returns for the present one."""
-        adapted = copy.copy(self)
-        adapted.manager = change(self.manager)
-        return adapted
-
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the final response of the loop."""
         if request.prompt.options.internal_tool_execution_enabled is False:
             return await call_next(request)
         request = await self.initialize_loop(request)
-        turn = new_tool_turn(request)
-        turn.unoffered = self.unoffered_tools(request)
-        loop = ToolLoop(self, request, call_next, turn)
-        resumed: ResumedTurn | None = request.context.get(RESUMED_TURN)
-        if resumed is None:
-            turn.recall(request.prompt.messages)  # if the request continues a turn that failed
+        loop, turn, part = ToolLoop(self, request, call_next), request.turn, request.turn.part
+        state = loop.state
+        state.unoffered = self.unoffered_tools(request)
+        # Advisors inside the loop have no use for it.
+        resumption, part.resumption = part.resumption, None
         try:
-            response = await loop.run(resumed)
+            response = await loop.run(resumption)
         except BaseException:  # including cancellation
             await loop.undo()
             raise
         finally:
-            if turn.early_calls:
-                await request.runtime.shielded(turn.cancel_early_calls())
-        return await self.finalize_loop(loop.with_loop_context(response, resumed))
+            part.resumption = resumption
+            if state.early_calls:
+                await request.runtime.shielded(state.cancel_early_calls())
+        if resumption is not None:
+            ResumedRound.of(
+                resumption, turn
+            ).usage = NO_USAGE  # an advisor that calls again adds up the usage itself
+        if state.executions and turn.pending is None:  # a suspended turn may be stored already
+            request.runtime.undo_on_failure(loop)
+        return await self.finalize_loop(response)
 
     async def initialize_loop(self, request: ChatClientRequest) -> ChatClientRequest:
         """Return the request that the loop starts with."""
@@ -171,6 +176,14 @@ class ToolCallingAdvisor:
             request: The request that the loop starts with.
         """
         return EMPTY
+
+    def refresh_tools(self, request: ChatClientRequest) -> RefreshTools | None:
+        """Return the function that lists the tools again before each round, or None.
+
+        Args:
+            request: The request that the loop starts with.
+        """
+        return request.turn.part.refresh_tools
 
     async def before_call(self, request: ChatClientRequest) -> ChatClientRequest:
         """Return the request of this round; changed options also apply to later rounds."""

@@ -1,63 +1,59 @@
 """Ends a tool loop with a handoff: another client continues the turn, or resumes it."""
 
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
-from chatclient._internal.frozen import merged
 from chatclient.advisors.tool_loop.pending_notes import TURN_NOTE
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse
 from chatclient.chat.events import HandedOver
+from chatclient.chat.messages import Message, SystemMessage
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import Usage
-from chatclient.chat.tool import HANDOFF, ToolCallback
-from chatclient.errors import ToolUsageError
-from chatclient.tools.handoff import HANDOFFS, Handoff, handoff_named
-from chatclient.tools.pending_turn import PENDING_TURN, PendingTurn
+from chatclient.chat.resumption import Resumption
+from chatclient.chat.tool import HANDOFF
+from chatclient.chat.turn import ClientPart, count_default_messages
+from chatclient.memory.summary import SUMMARY
+from chatclient.tools.handoff import Handoff
 
 
 async def hand_over(
-    handoff: Handoff, request: ChatClientRequest, context: Mapping[str, Any], used: Usage
+    handoff: Handoff, request: ChatClientRequest, resumption: Resumption | None, used: Usage
 ) -> ChatClientResponse:
     """Return the response of the client that *handoff* hands the conversation to.
 
     Args:
         handoff: The tool.
         request: The conversation so far, and how it runs.
-        context: More values for the context of the client.
+        resumption: What the client continues, if it was handed the turn before that waited.
         used: The usage of the turn so far, which is added to that of the client.
     """
-    agents = (*request.context.get(HANDOFFS, ()), handoff.agent)
+    turn, part = request.turn, request.turn.part
     await request.runtime.emit(HandedOver(handoff.agent))
-    response = await handoff.take_over(request.mutate(context={**context, HANDOFFS: agents}))
+    if resumption is None:
+        prompt = Prompt.of(_passed_on(request), request.prompt.options)
+        request = request.mutate(prompt=prompt)
+    turn.handoffs = (*turn.handoffs, handoff.agent)
+    turn.part = ClientPart(output=part.output, resumption=resumption)
+    try:
+        response = await handoff.take_over(request)
+    finally:
+        turn.part = part
     answer = response.chat_response
-    added = dict(response.context)
-    pending: PendingTurn | None = added.get(PENDING_TURN)
-    if pending is not None:
-        added[PENDING_TURN] = _with_nested_notes(pending, handoff, used)
-    return ChatClientResponse(
-        answer.with_usage(used + answer.usage), merged(request.context, added)
+    if turn.pending is not None:
+        turn.pending = _with_nested_notes(turn.pending, handoff, used)
+    return response.mutate(
+        chat_response=answer.with_usage(used + answer.usage),
+        context={**request.context, **response.context},
     )
 
 
-def resumed_handoff(
-    pending: PendingTurn, offered: Callable[[], Iterable[ToolCallback]]
-) -> Handoff | None:
-    """Return the handoff that was made before the turn was suspended, or None.
-
-    Raises:
-        ToolUsageError: Its tool is not offered any more.
-    """
-    note = pending.notes.get(HANDOFF)
-    if note is None:
-        return None
-    handoff = handoff_named(note["tool"], offered())
-    if handoff is None:
-        msg = (
-            f"the turn was handed over with the tool {note['tool']!r}, which is not offered; give"
-            " the resumed request the tools that the first one had"
-        )
-        raise ToolUsageError(msg)
-    return handoff
+def _passed_on(request: ChatClientRequest) -> tuple[Message, ...]:
+    """Return the conversation without system texts and default messages; summaries are kept."""
+    messages = request.prompt.messages
+    systems = [m for m in messages if isinstance(m, SystemMessage)]
+    spoken = tuple(m for m in messages if not isinstance(m, SystemMessage))
+    summaries = (m for m in systems if SUMMARY in m.metadata)
+    return (*summaries, *spoken[count_default_messages(spoken, request.turn) :])
 
 
 def _with_nested_notes(pending: PendingTurn, handoff: Handoff, used: Usage) -> PendingTurn:

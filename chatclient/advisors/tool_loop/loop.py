@@ -1,34 +1,31 @@
 """`ToolLoop`: calls the model and runs its tool calls until it answers."""
 
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from chatclient._internal.frozen import merged, without
-from chatclient.advisors.tool_loop.handover import hand_over, resumed_handoff
+from chatclient.advisors.tool_loop.handover import hand_over
 from chatclient.advisors.tool_loop.messages import LoopMessages
 from chatclient.advisors.tool_loop.pending_notes import save_turn
-from chatclient.advisors.tool_loop.resumed_turn import ResumedTurn
-from chatclient.advisors.tool_loop.steering import USER_INPUT
-from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next, turn_of
+from chatclient.advisors.tool_loop.resumed_round import ResumedRound
+from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.events import ReasoningDelta, ReasoningSigned, TextDelta
 from chatclient.chat.messages import Message
 from chatclient.chat.options import ChatOptions
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Generation
+from chatclient.chat.resumption import Resumption
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID, ToolCallback
-from chatclient.chat.turn import EARLIER_MESSAGES, TURN, TURN_CLOCK
+from chatclient.chat.turn import EARLIER_MESSAGES, RefreshTools
 from chatclient.errors import ToolLoopError
 from chatclient.tools.execution.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.execution.compensation import rewritten, with_undone
 from chatclient.tools.execution.manager import ToolCallingManager
 from chatclient.tools.execution.result import ToolExecutionResult
-from chatclient.tools.execution.turn import ToolTurn
-from chatclient.tools.handoff import HANDOFFS, Handoff, handoff_in
-from chatclient.tools.pending_turn import PENDING_TURN, RESUMED_TURN, PendingTurn
-from chatclient.tools.providers import REFRESH_TOOLS, RefreshTools
-from chatclient.tools.tool_execution import TOOL_EXECUTIONS
+from chatclient.tools.execution.state import ToolState
+from chatclient.tools.handoff import HANDOFFS, Handoff, handoff_before, handoff_in
 
 Eligible = bool | Awaitable[bool]
 
@@ -40,6 +37,10 @@ class LoopHooks(Protocol):
     conversation_history: bool | None
     reset_tool_choice: bool
     stream_tool_call_responses: bool
+
+    def refresh_tools(self, request: ChatClientRequest) -> RefreshTools | None:
+        """Return the function that lists the tools before each round, or None."""
+        ...
 
     def is_eligible(self, options: ChatOptions, response: ChatResponse) -> Eligible:
         """Return whether the tool calls of *response* should be run."""
@@ -67,45 +68,40 @@ class ToolLoop:
         advisor: The advisor that runs it.
         request: The request that it was called with.
         call_next: The rest of the chain, down to the model.
-        turn: The state of the tools for this run.
     """
 
-    def __init__(
-        self,
-        advisor: LoopHooks,
-        request: ChatClientRequest,
-        call_next: Next,
-        turn: ToolTurn,
-    ) -> None:
+    def __init__(self, advisor: LoopHooks, request: ChatClientRequest, call_next: Next) -> None:
         self.advisor = advisor
         self.request = request
         self.call_next = call_next
-        self.tool_turn = turn
-        self.record = turn_of(request)
+        self.turn = turn = request.turn
+        self.state = ToolState.for_turn(turn, _tool_context(request, request.prompt.options))
+        undo_log = request.runtime.undo_log
+        if undo_log is not None:
+            loops = [each for each in undo_log.effects if isinstance(each, ToolLoop)]
+            if loops:
+                self.state.compensation.continue_from([loop.state.compensation for loop in loops])
         self.messages = LoopMessages(request.prompt.messages)
         self.options = request.prompt.options
         self.context = request.context
-        self.refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
-        self.user_input: Callable[[], tuple[Message, ...]] | None = request.context.get(USER_INPUT)
-        if self.refresh is not None or self.user_input is not None or RESUMED_TURN in self.context:
-            # Advisors inside the loop have no use for these.
-            self.context = without(self.context, REFRESH_TOOLS, USER_INPUT, RESUMED_TURN)
-        if TURN not in self.context:
-            self.context = merged(self.context, {TURN: self.record})
+        self.refresh = advisor.refresh_tools(request)
+        self.user_input = turn.part.user_input
         self.listed_tools: Sequence[ToolCallback] = self.options.tool_callbacks or ()
         self.usage = NO_USAGE
-        self.handed_over = False
 
-    async def run(self, resumed: ResumedTurn | None) -> ChatClientResponse:
-        """Return the response that ends the turn."""
-        self.record.offered_tools = None  # those of another client, if the turn was handed over
-        if resumed is not None or self.record.contains_round(self.messages.history):
+    async def run(self, resumption: Resumption | None) -> ChatClientResponse:
+        """Return the response that ends the turn, or the run of it until it waits."""
+        self.turn.offered_tools = None  # those of another client, if the turn was handed over
+        self.turn.pending = None
+        if resumption is not None or self.turn.contains_round(self.messages.history):
             self._reset_tool_choice()  # the first round of the turn is over
-        if resumed is not None:
-            handoff = resumed_handoff(resumed.pending, self._tools)
+        if resumption is None:
+            self.state.recall(self.messages.history)  # if it continues a turn that failed
+        else:
+            handoff = handoff_before(resumption.pending, self._tools)
             if handoff is not None:
-                return await self._hand_over(handoff, {RESUMED_TURN: resumed.inside_handoff()})
-            ended = await self._resume(resumed)
+                return await self._hand_over(handoff, resumption.inside_handoff())
+            ended = await self._resume(resumption)
             if ended is not None:
                 return ended
             self._append_user_input()
@@ -115,7 +111,7 @@ class ToolLoop:
             if not await self._is_eligible(sent, answer):
                 return response.mutate(chat_response=answer.with_usage(self.usage))
             result = await self.advisor.manager.execute(
-                self._offered_prompt(), answer, self.request.runtime, self.tool_turn
+                self._offered_prompt(), answer, self.request.runtime, self.state
             )
             result = self._record_round(result, len(self.messages.history))
             self.messages.history = result.conversation_history
@@ -132,16 +128,16 @@ class ToolLoop:
             before: The number of messages in its conversation before the round.
         """
         history = result.conversation_history
-        added = self.record.append(history[before:])
+        added = self.turn.append(history[before:])
         self._rewrite_undone_calls()
         return replace(result, conversation_history=(*history[:before], *added))
 
     def _rewrite_undone_calls(self) -> None:
         """Mark the undone calls in the record of the turn."""
-        record, undone = self.record, self.tool_turn.compensation.undone
+        turn, undone = self.turn, self.state.compensation.undone
         if undone:
-            record.rounds = rewritten(record.rounds, undone)
-            record.request_messages = rewritten(record.request_messages, undone)
+            turn.rounds = rewritten(turn.rounds, undone)
+            turn.request_messages = rewritten(turn.request_messages, undone)
 
     async def _prepare_next_round(
         self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
@@ -154,7 +150,7 @@ class ToolLoop:
         """Append the user input that has arrived since the last round, if any."""
         messages = () if self.user_input is None else self.user_input()
         if messages:
-            self.messages.append(self.record.append(messages))
+            self.messages.append(self.turn.append(messages))
 
     @property
     def prompt(self) -> Prompt:
@@ -163,7 +159,7 @@ class ToolLoop:
 
     def _offered_prompt(self) -> Prompt:
         """Return `prompt` with the tools of the last model call, which an advisor may change."""
-        offered = self.record.offered_tools
+        offered = self.turn.offered_tools
         if offered is None or offered == (self.options.tool_callbacks or ()):
             return self.prompt
         return Prompt.of(self.messages.history, self.options.mutate(tool_callbacks=offered))
@@ -171,35 +167,18 @@ class ToolLoop:
     def _tools(self) -> Sequence[ToolCallback]:
         """Return the tools that may be run."""
         offered = self._offered_prompt().options.tool_callbacks or ()
-        return (*offered, *self.tool_turn.unoffered.values())
+        return (*offered, *self.state.unoffered.values())
 
-    async def _hand_over(self, handoff: Handoff, context: Mapping[str, Any]) -> ChatClientResponse:
-        """Return the response of another client, which continues the turn with *context*."""
-        self.handed_over = True
-        request = ChatClientRequest(self.prompt, self.context, self.request.runtime)
-        return await hand_over(handoff, request, context, self.usage)
-
-    def with_loop_context(
-        self, response: ChatClientResponse, resumed: ResumedTurn | None
+    async def _hand_over(
+        self, handoff: Handoff, resumption: Resumption | None = None
     ) -> ChatClientResponse:
-        """Return *response* with the context values for advisors outside the loop.
-
-        If the request fails from here on, the calls of this run are undone.
-        """
-        context: dict[str, Any] = {}
-        if resumed is not None:
-            resumed.usage = NO_USAGE  # an advisor that calls again adds up the usage itself
-            context[RESUMED_TURN] = resumed
-        if self.tool_turn.executions:
-            if not self.handed_over:  # the other client's contain those of this loop
-                context[TOOL_EXECUTIONS] = tuple(self.tool_turn.executions)
-            if PENDING_TURN not in response.context:  # a suspended turn may be stored already
-                self.request.runtime.undo_on_failure(self)
-        return response.mutate(context=context) if context else response
+        """Return the response of another client, which continues the turn."""
+        request = ChatClientRequest(self.prompt, self.context, self.request.runtime, self.turn)
+        return await hand_over(handoff, request, resumption, self.usage)
 
     async def undo(self) -> None:
         """Undo the calls of this run, because it or its request fails, and record that."""
-        await self.advisor.manager.abandon(self.prompt, self.request.runtime, self.tool_turn)
+        await self.advisor.manager.abandon(self.prompt, self.request.runtime, self.state)
         self._rewrite_undone_calls()
 
     async def _round(self) -> tuple[ChatClientRequest, ChatClientResponse]:
@@ -210,18 +189,21 @@ class ToolLoop:
         prompt = Prompt.of(self.messages.to_send, self.options)
         if advisor.conversation_history is False:
             self.context = merged(self.context, {EARLIER_MESSAGES: self.messages.earlier})
-        sent = await advisor.before_call(ChatClientRequest(prompt, self.context, runtime))
+        request = ChatClientRequest(prompt, self.context, runtime, self.turn)
+        sent = await advisor.before_call(request)
         self._adopt_options(sent.prompt.options)
-        self.record.offered_tools = None  # an advisor may answer without the model
-        if advisor.stream_tool_call_responses or not runtime.streaming:
+        self.turn.offered_tools = None  # an advisor may answer without the model
+        if not runtime.streaming:
+            response = await self.call_next(sent)
+        elif advisor.stream_tool_call_responses:
             response = await self.call_next(await self._with_early_tools(sent))
         else:
             response = await self._call_with_held_text(sent)
         response = await advisor.after_call(response)
         if response.context is not self.context:  # an advisor changed the context
             self.context = merged(self.context, response.context)
-            response = ChatClientResponse(response.chat_response, self.context)
-        self.tool_turn.rounds += 1
+            response = ChatClientResponse(response.chat_response, self.context, None, self.turn)
+        self.state.rounds += 1
         self.usage += response.chat_response.usage
         self._reset_tool_choice()
         return sent, response
@@ -237,9 +219,9 @@ class ToolLoop:
 
         It does not call the model itself: each event of a stream passes every coroutine around it.
         """
-        await self.tool_turn.cancel_early_calls()  # started in the round before, and not used
+        await self.state.cancel_early_calls()  # started in the round before, and not used
         # An advisor may change the prompt that is sent; the tools are those of the turn.
-        watched = self.advisor.manager.watched(self.prompt, sent.runtime, self.tool_turn)
+        watched = self.advisor.manager.watched(self.prompt, sent.runtime, self.state)
         return sent if watched is sent.runtime else sent.mutate(runtime=watched)
 
     async def _refresh_tools(self, refresh: RefreshTools) -> None:
@@ -257,7 +239,7 @@ class ToolLoop:
     def _adopt_options(self, options: ChatOptions) -> None:
         """Use *options* for the tools of this round and for all following rounds."""
         if options.tool_context is not self.options.tool_context:
-            self.tool_turn.context = _tool_context(self.request, options)
+            self.state.context = _tool_context(self.request, options)
         self.options = options
 
     async def _call_with_held_text(self, sent: ChatClientRequest) -> ChatClientResponse:
@@ -284,6 +266,8 @@ class ToolLoop:
     async def _is_eligible(self, sent: ChatClientRequest, answer: ChatResponse) -> bool:
         """Return whether the tool calls of *answer* should be run."""
         eligible = self.advisor.is_eligible(sent.prompt.options, answer)
+        if isinstance(eligible, bool):
+            return eligible
         return bool(await self.request.runtime.awaited(eligible))
 
     async def _response_if_ended(
@@ -294,13 +278,11 @@ class ToolLoop:
             return self._suspended(response, result.pending_turn)
         handoff = handoff_in(result.executions, self._tools)
         if handoff is not None:
-            return await self._hand_over(
-                handoff, {TOOL_EXECUTIONS: tuple(self.tool_turn.executions)}
-            )
+            return await self._hand_over(handoff)
         if result.return_direct:
             return await self._answer_with(response, result.generations())
         limits = self.advisor.manager.limits
-        between = limits.breach_between_rounds(self.tool_turn.rounds, self.tool_turn.seconds())
+        between = limits.breach_between_rounds(self.state.rounds, self.state.seconds())
         breach = result.breach if limits.on_exceeded != "tell_model" else None
         breach = breach or between
         if breach is None:
@@ -308,9 +290,7 @@ class ToolLoop:
         result = replace(result, breach=breach)
         if limits.on_exceeded == "raise":
             await self.undo()  # before the result is built, so that it reports it
-            raise ToolLoopError(
-                breach, result=with_undone(result, self.tool_turn.compensation.undone)
-            )
+            raise ToolLoopError(breach, result=with_undone(result, self.state.compensation.undone))
         if limits.on_exceeded == "partial":
             return await self._answer_with(response, (result.breach_generation(),))
         return await self._final_answer(sent, response, result)
@@ -342,39 +322,26 @@ class ToolLoop:
         return response.mutate(chat_response=answer)
 
     def _suspended(self, response: ChatClientResponse, pending: PendingTurn) -> ChatClientResponse:
-        answer = response.chat_response.with_usage(self.usage)
-        pending = save_turn(replace(pending, usage=self.usage), self.record, self.request.context)
-        return response.mutate(chat_response=answer, context={PENDING_TURN: pending})
+        self.turn.pending = save_turn(replace(pending, usage=self.usage), self.turn)
+        return response.mutate(chat_response=response.chat_response.with_usage(self.usage))
 
-    async def _resume(self, resumed: ResumedTurn) -> ChatClientResponse | None:
+    async def _resume(self, resumption: Resumption) -> ChatClientResponse | None:
         """Finish the suspended round, and return the turn's response if it ends there."""
-        sent, pending, again = self.request.prompt, resumed.pending, resumed.started
+        resumed = ResumedRound.of(resumption, self.turn)
+        sent, pending, again = self.request.prompt, resumption.pending, resumed.started
         self.messages.history = pending.messages
         self.usage = resumed.usage
-        result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.tool_turn)
+        result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.state)
         if not again:
             result = resumed.result = self._record_round(result, len(pending.messages))
         response = ChatClientResponse(
-            ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context
+            ChatResponse((Generation(pending.message, "tool_call"),)),
+            self.request.context,
+            turn=self.turn,
         )
-        added = resumed.added_since(sent, self.record)
+        added = resumed.added_since(sent, self.turn)
         self.messages.restart((*result.conversation_history, *added))
         return await self._response_if_ended(self.request, response, result)
-
-
-def new_tool_turn(request: ChatClientRequest) -> ToolTurn:
-    """Return the state of the tools for a run of the loop with *request*."""
-    turn = ToolTurn(
-        _tool_context(request, request.prompt.options),
-        turn_of(request).id,
-        clock=request.context.get(TURN_CLOCK, time.monotonic),
-    )
-    turn.executions.extend(request.context.get(TOOL_EXECUTIONS, ()))
-    undo_log = request.runtime.undo_log
-    if undo_log is not None:
-        loops = [each for each in undo_log.effects if isinstance(each, ToolLoop)]
-        turn.compensation.continue_from([loop.tool_turn.compensation for loop in loops])
-    return turn
 
 
 def _tool_context(request: ChatClientRequest, options: ChatOptions) -> Mapping[str, Any]:
@@ -387,6 +354,6 @@ def _tool_context(request: ChatClientRequest, options: ChatOptions) -> Mapping[s
         for key in (CONVERSATION_ID, USER_ID)
         if request.context.get(key) is not None
     }
-    if HANDOFFS in request.context:
-        ids[HANDOFFS] = request.context[HANDOFFS]
+    if request.turn.handoffs:
+        ids[HANDOFFS] = request.turn.handoffs
     return merged(context, ids) if ids else context

@@ -6,48 +6,28 @@ from itertools import takewhile
 from typing import Any
 
 from chatclient._internal.checks import check_type
-from chatclient.chain.chain import ChatClientRequest, ChatClientResponse
 from chatclient.chat.message_merging import last_turn_start
 from chatclient.chat.messages import Message, UserMessage, without_system
-from chatclient.chat.prompt import count_default_messages
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.serialization import message_from_dict, message_to_dict
-from chatclient.chat.turn import Turn
+from chatclient.chat.turn import Turn, count_default_messages
 from chatclient.errors import UsageError
-from chatclient.tools.pending_turn import PENDING_TURN, RESUMED_TURN, PendingTurn
 
 TURN_NOTE = "turn"
 """The note of a pending turn with the record of the turn, which each client reads."""
 
 
-def save_note(
-    key: str,
-    note: Callable[[], Any],
-    request: ChatClientRequest,
-    response: ChatClientResponse,
-) -> ChatClientResponse | None:
-    """Return *response* with a *note* in its suspended turn, or None if no turn is suspended.
-
-    `load_note` returns the note when the turn is resumed.
-    """
-    pending: PendingTurn | None = new_in_context(PENDING_TURN, request, response)
-    if pending is None:
-        return None
-    pending = replace(pending, notes={**pending.notes, key: note()})
-    return response.mutate(context={PENDING_TURN: pending})
+def save_note(key: str, note: Callable[[], Any], turn: Turn) -> None:
+    """Add a *note* to *turn*, if it waits now; `load_note` returns it when the turn is resumed."""
+    pending = turn.pending
+    if pending is not None:
+        turn.pending = replace(pending, notes={**pending.notes, key: note()})
 
 
-def load_note(key: str, request: ChatClientRequest) -> Any:
-    """Return what `save_note` stored in the turn that *request* resumes, or None."""
-    if RESUMED_TURN not in request.context:
-        return None
-    pending: PendingTurn = request.context[RESUMED_TURN].pending
-    return pending.notes.get(key)
-
-
-def new_in_context(key: str, request: ChatClientRequest, response: ChatClientResponse) -> Any:
-    """Return the value of *key* in the context of *response*, unless *request* brought it."""
-    value = response.context.get(key)
-    return None if value is request.context.get(key) else value
+def load_note(key: str, turn: Turn) -> Any:
+    """Return what `save_note` added to the turn that *turn* resumes, or None."""
+    resumption = turn.part.resumption
+    return None if resumption is None else resumption.pending.notes.get(key)
 
 
 def dump_messages(messages: Iterable[Message], pending: PendingTurn) -> list[Any]:
@@ -65,27 +45,24 @@ def load_messages(note: Sequence[Any], pending: PendingTurn) -> tuple[Message, .
     return tuple(waiting[m] if isinstance(m, int) else message_from_dict(m) for m in note)
 
 
-def save_turn(pending: PendingTurn, turn: Turn, context: Mapping[str, Any]) -> PendingTurn:
-    """Return *pending* with the record of its turn.
-
-    Args:
-        pending: The suspended turn.
-        turn: Its record.
-        context: The context of its request.
-    """
+def save_turn(pending: PendingTurn, turn: Turn) -> PendingTurn:
+    """Return *pending* with the record of its *turn*."""
     spoken = without_system(pending.messages)
-    history_sent = _request_begin(turn, spoken) > count_default_messages(spoken, context)
+    history_sent = _request_begin(turn, spoken) > count_default_messages(spoken, turn)
     note = {
         "id": turn.id,
         "key": turn.id if turn.key is None else turn.key,
         "request": dump_messages(turn.request_messages, pending),
         "rounds": dump_messages(turn.rounds, pending),
         "history_sent": turn.history_sent or history_sent,
+        "models": turn.model_state,
     }
     return replace(pending, notes={**pending.notes, TURN_NOTE: note})
 
 
-def load_turn(pending: PendingTurn, context: Mapping[str, Any]) -> Turn:
+def load_turn(
+    pending: PendingTurn, context: Mapping[str, Any], default_messages: tuple[Message, ...] = ()
+) -> Turn:
     """Return the record of the turn that *pending* suspended.
 
     A suspended turn without a record, such as one of a loop of the application's own, is its last
@@ -94,6 +71,7 @@ def load_turn(pending: PendingTurn, context: Mapping[str, Any]) -> Turn:
     Args:
         pending: The suspended turn.
         context: The context of the request that resumes it.
+        default_messages: The default messages of the client.
     """
     note: object = pending.notes.get(TURN_NOTE)
     if note is not None:
@@ -104,7 +82,8 @@ def load_turn(pending: PendingTurn, context: Mapping[str, Any]) -> Turn:
         request = tuple(takewhile(lambda m: isinstance(m, UserMessage), spoken[begin:]))
         turn = Turn.of(context)
         turn.request_messages, turn.rounds = request, spoken[begin + len(request) :]
-        turn.history_sent = begin > count_default_messages(spoken, context)
+        turn.part.default_messages = default_messages
+        turn.history_sent = begin > count_default_messages(spoken, turn)
     turn.resumed = True
     return turn
 
@@ -119,6 +98,7 @@ def _turn_from(note: Any, pending: PendingTurn) -> Turn:
         request = load_messages(note["request"], pending)
         turn = Turn(note["id"], note["key"], request, load_messages(note["rounds"], pending))
         turn.history_sent = note["history_sent"]
+        turn.model_state.update(note.get("models", {}))
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         msg = f"not a pending turn: notes.{TURN_NOTE}: {error!r}"
         raise UsageError(msg) from error

@@ -1,15 +1,12 @@
 """`Steering`: sends user input to a turn while it runs."""
 
 from collections import deque
+from collections.abc import Collection
 
 from chatclient._internal.checks import check_type
 from chatclient.chain.chain import TOOL_CALLING_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.messages import Message, UserMessage
 from chatclient.errors import UsageError
-
-USER_INPUT = "user_input"
-"""The key in a request's context of a function that returns, and removes from its queue, the user
-messages that arrived since its last call. The tool loop calls it after each round."""
 
 
 class Steering:
@@ -22,6 +19,7 @@ class Steering:
     """
 
     order = TOOL_CALLING_ORDER - 10
+    params: Collection[str] = ()
 
     def __init__(self) -> None:
         self._queue: deque[Message] = deque()
@@ -47,7 +45,8 @@ class Steering:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to *request*, whose tool loop reads the queue."""
-        return await call_next(request.mutate(context={USER_INPUT: self._pop_all}))
+        request.turn.part.user_input = self._pop_all
+        return await call_next(request)
 
     def _pop_all(self) -> tuple[Message, ...]:
         return tuple(self._queue.popleft() for _ in range(len(self._queue)))

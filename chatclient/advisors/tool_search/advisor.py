@@ -15,9 +15,9 @@ from chatclient._internal.checks import (
     check_type,
     names,
 )
-from chatclient._internal.frozen import EMPTY, merged, without
+from chatclient._internal.frozen import EMPTY, merged
 from chatclient._internal.logging import get_logger
-from chatclient.advisors.memory.turns import MemoryTurn
+from chatclient.advisors.memory.turns import LoadedMemory
 from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.tool_loop.advisor import (
     EligibilityChecker,
@@ -26,18 +26,18 @@ from chatclient.advisors.tool_loop.advisor import (
 from chatclient.advisors.tool_search.request_tools import Describe, RequestToolsCache, describe
 from chatclient.advisors.tool_search.session import FOUND_TOOLS, SearchSession, SessionRegistry
 from chatclient.advisors.tool_search.tool import MAX_RESULTS, SEARCH_TOOL, ToolSearchTool
-from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next, turn_of
+from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
+from chatclient.chain.params import TOOL_SEARCH_ROLES
 from chatclient.chat.messages import Message
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.server_tools import ToolSearch
 from chatclient.chat.tool import CONVERSATION_ID, ToolCallback
-from chatclient.chat.turn import EARLIER_MESSAGES
+from chatclient.chat.turn import EARLIER_MESSAGES, RefreshTools, Turn
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tools.execution.manager import ToolCallingManager
-from chatclient.tools.providers import REFRESH_TOOLS, RefreshTools
 from chatclient.tools.search.eviction import LruEvictionStrategy, ToolIndexEvictionStrategy
 from chatclient.tools.search.index import (
     ToolIndex,
@@ -48,9 +48,6 @@ from chatclient.tools.search.index import (
 from chatclient.tools.search.keyword import KeywordToolIndex
 from chatclient.tools.search.provider import ProviderToolIndex
 
-TOOL_SEARCH_ROLES = "tool_search_roles"
-"""The key in a request's context of the user's role or roles."""
-
 SYSTEM_MESSAGE_SUFFIX = (
     "Only some of your tools are listed. Whenever a request needs anything that the listed tools "
     f"cannot do, first call {SEARCH_TOOL} with a short description of it, then call the tools "
@@ -58,7 +55,6 @@ SYSTEM_MESSAGE_SUFFIX = (
 )
 """The instruction about the search tool that is appended to the system message."""
 
-_SESSION = "tool_search_session"  # in the context of a request within the loop
 _ATTEMPTS = 3  # searches of a session whose index other requests change
 
 log = get_logger(__name__)
@@ -144,6 +140,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         self.system_message_suffix = system_message_suffix.strip()
         self.accumulates = reference_tool_name_accumulation
         self.session_id_key_name = session_id_key_name
+        self.params = (TOOL_SEARCH_ROLES, session_id_key_name)
         self.eviction_strategy = eviction_strategy or LruEvictionStrategy()
         self.threshold = threshold
         self.run_undiscovered = run_undiscovered
@@ -180,6 +177,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         prompt = request.prompt
         session = self._create_session(request)
         if session is None:
+            request.turn.state.pop(self, None)
             return self._without_search(request)
         if session.id:
             await self._record_access(session.id, request.runtime)
@@ -188,17 +186,17 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         suffix = self.system_message_suffix
         if suffix and session.provider_search is None:
             prompt = prompt.augment_system_message(lambda text: _with_suffix(text, suffix))
-        # `before_call` asks tool providers in every round, instead of the loop.
-        return request.mutate(prompt=prompt, context={_SESSION: session, REFRESH_TOOLS: None})
+        request.turn.state[self] = session
+        return request.mutate(prompt=prompt)
 
     def unoffered_tools(self, request: ChatClientRequest) -> Mapping[str, ToolCallback]:
         """Return all tools of the session, visible or not, unless they must be found first."""
-        session: SearchSession | None = request.context.get(_SESSION)
+        session = self._session(request.turn)
         return session.tools if session is not None and self.run_undiscovered else EMPTY
 
     async def before_call(self, request: ChatClientRequest) -> ChatClientRequest:
         """Return the request with all tools found so far."""
-        session: SearchSession | None = request.context.get(_SESSION)
+        session = self._session(request.turn)
         if session is None:
             return request
         if session.update(request.prompt.messages) and session.id:
@@ -215,13 +213,11 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
 
     async def finalize_loop(self, response: ChatClientResponse) -> ChatClientResponse:
         """Return the response with the names of the found tools in the answer's metadata."""
-        session: SearchSession | None = response.context.get(_SESSION)
-        if session is None:
+        session = self._session(response.turn)
+        if session is None or not session.names:
             return response
-        answer = response.chat_response
-        if session.names:
-            answer = _with_found_tools(answer, session.names)
-        return ChatClientResponse(answer, without(response.context, _SESSION, REFRESH_TOOLS))
+        answer = _with_found_tools(response.chat_response, session.names)
+        return response.mutate(chat_response=answer)
 
     # --- sessions ---------------------------------------------------------------------------
 
@@ -236,7 +232,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
             self._request_tools.of(tuple(options.tool_callbacks)),
             _roles_of(request),
             accumulates=self.accumulates,
-            refresh=context.get(REFRESH_TOOLS),
+            refresh=request.turn.part.refresh_tools,
             provider_search=self._provider_search(options),
         )
         if session.hidden_count < threshold:
@@ -249,8 +245,8 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
             max_results=self.max_results,
         )
         # A memory inside the loop has loaded the history, which is not in the prompt yet.
-        states = turn_of(request).state.values()
-        loaded = (each.history for each in states if isinstance(each, MemoryTurn))
+        states = request.turn.state.values()
+        loaded = (each.history for each in states if isinstance(each, LoadedMemory))
         messages = (*itertools.chain.from_iterable(loaded), *request.prompt.messages)
         session.load(self._sessions.found_names(session.id), messages, options.tool_choice)
         return session
@@ -270,16 +266,29 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         if len(permitted) < len(callbacks):
             prompt = request.prompt.with_options(options.mutate(tool_callbacks=permitted))
             request = request.mutate(prompt=prompt)
-        refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
-        if refresh is None:
-            return request
+        return request
+
+    def refresh_tools(self, request: ChatClientRequest) -> RefreshTools | None:
+        """Return the function that lists the tools that the user may use.
+
+        With a session, `before_call` asks tool providers in every round, instead of the loop.
+        """
+        refresh = super().refresh_tools(request)
+        if refresh is None or self._session(request.turn) is not None:
+            return None
+        roles = _roles_of(request)
 
         async def refresh_permitted(
             messages: Sequence[Message], runtime: Runtime
         ) -> Sequence[ToolCallback]:
             return self._permitted(tuple(await refresh(messages, runtime)), roles)
 
-        return request.mutate(context={REFRESH_TOOLS: refresh_permitted})
+        return refresh_permitted
+
+    def _session(self, turn: Turn) -> SearchSession | None:
+        """Return the session of this run of the loop, or None if it does not search."""
+        session: SearchSession | None = turn.state.get(self)
+        return session
 
     def _permitted(
         self, callbacks: tuple[ToolCallback, ...], roles: frozenset[str]

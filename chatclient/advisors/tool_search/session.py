@@ -12,9 +12,9 @@ from chatclient.chat.messages import AssistantMessage, Message, ToolResponse, To
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.server_tools import ToolSearch
 from chatclient.chat.tool import ToolCallback
+from chatclient.chat.turn import RefreshTools
 from chatclient.errors import DuplicateToolError
 from chatclient.runtime.fork_safety import ForkSafeLock
-from chatclient.tools.providers import RefreshTools
 from chatclient.tools.search.index import ToolReference
 
 FOUND_TOOLS = "found_tools"

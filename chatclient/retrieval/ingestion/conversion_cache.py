@@ -35,7 +35,7 @@ class ConversionCache:
             release = version("markitdown")
         except PackageNotFoundError:  # a conversion will fail
             release = ""
-        settings = f"{format} {release} 2 "  # 2: the version of our conversion
+        settings = f"{format} {release} 3 "  # 3: the version of our conversion
         name = hashlib.sha256(settings.encode() + data).hexdigest()
         # Not `.json`: the directory may be in one that is read.
         return self._directory / f"{name}.converted"

@@ -18,9 +18,12 @@ from chatclient.retrieval.ingestion.splitter import (
 from chatclient.retrieval.ingestion.text import fitted, splitters
 from chatclient.retrieval.vector_store.store import Document
 
-# It begins with a key, or is empty; text between two thematic breaks is content.
-_FRONT_MATTER = re.compile(
-    r"---[ \t]*\r?\n(?=[\w\"'][^\n:]*:\s|---)(?:.*\n)*?---[ \t]*(?:\r?\n|\Z)"
+_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
+# A line of YAML that is a mapping: a key, an element of a list, a comment, or indented. Keys with
+# spaces, and values with colons, are rather sentences.
+_YAML = re.compile(
+    r"""(?:[\w.-]+|"[^"]*"|'[^']*')[ \t]*:(?:[ \t]++(?:["'\[{|>&!#].*|(?:(?!:(?:\s|$)).)*))?"""
+    r"|[ \t].*|-(?:[ \t].*)?|#.*|[\]}]"
 )
 
 _Piece = tuple[int, int, str | None]
@@ -52,8 +55,8 @@ class MarkdownSplitter(DocumentSplitter):
     Blocks that are too long are divided between list items, table rows, sentences and words.
 
     A fenced block of code is in one chunk if it fits. A longer one becomes several complete blocks,
-    divided at blank lines if possible, each between fences of its own. Front matter is left out.
-    Needs the extra `documents`.
+    divided at blank lines if possible, each between fences of its own. Front matter is left out:
+    YAML between a first line `---` and a line `---` or `...`. Needs the extra `documents`.
 
     Args:
         limit: The maximum size of a chunk, in characters; an embedding model stands for its limit.
@@ -137,10 +140,12 @@ class MarkdownSplitter(DocumentSplitter):
             self._limit.maximum, lambda code: self._limit.size(_block(token, code)), "in a block"
         )
         create = partial(self._library.TextSplitter.from_callback, trim=False)
+        counted, first = 0, token.map[0] + 1
         for offset, code in fitted(create, limit).chunk_indices(token.content):
             if code.strip():
                 skipped = offset + len(code) - len(code.lstrip("\n"))
-                first = token.map[0] + 1 + token.content.count("\n", 0, skipped)
+                first += token.content.count("\n", counted, skipped)
+                counted = skipped
                 last = first + code.strip("\n").count("\n")
                 yield text.offset(first), text.offset(last + 1), _block(token, code.strip("\n"))
 
@@ -154,10 +159,29 @@ class _Text(Chunks):
 
     def parsed(self, parser: Any) -> tuple[int, Sequence[Any]]:
         """Return the offset after the front matter, and the tokens, with lines of this text."""
-        front = _FRONT_MATTER.match(self.text)
-        begin = front.end() if front else 0
+        begin = _front_matter_end(self.text)
         lines = sum(1 for _ in LINE_END.finditer(self.text, 0, begin))
         return begin, parser.parse("\n" * lines + self.text[begin:])
+
+
+def _front_matter_end(text: str) -> int:
+    """Return the offset after the front matter of *text*, or 0 if it has none.
+
+    Text between two thematic breaks looks like it, and must not be lost. So each line must be YAML,
+    and a blank line next to `---`, as there is at breaks, says that it is not front matter.
+    """
+    lines = _LINE.finditer(text)
+    if next(lines)[0].rstrip() != "---":
+        return 0
+    before: str | None = None
+    for found in lines:
+        line = found[0].rstrip()
+        if line in ("---", "..."):
+            return 0 if before == "" else found.end()
+        if (line or before is None) and not _YAML.fullmatch(line):
+            break
+        before = line
+    return 0
 
 
 def _parser() -> Any:

@@ -8,11 +8,12 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 
-from chatclient._internal.checks import check_callable, check_number, check_type
+from chatclient._internal.checks import check_callable, check_type
 from chatclient._internal.logging import Logger
 from chatclient.errors import ChatClientError, UsageError
 from chatclient.retrieval.ingestion.conversion import CONVERTED, converted
 from chatclient.retrieval.ingestion.conversion_cache import ConversionCache, Pages
+from chatclient.retrieval.ingestion.limits import Extent, ReadLimits
 from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
@@ -39,29 +40,6 @@ class DocumentReadError(ChatClientError):
     def __init__(self, message: str, *, source: str) -> None:
         super().__init__(message)
         self.source = source
-
-
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
-    """Limits for what is read.
-
-    Attributes:
-        file_bytes: The maximum size of a file.
-        unpacked_bytes: The maximum size of an Office file when it is unpacked.
-        files: The maximum number of files.
-
-    Raises:
-        UsageError: A limit is less than 1.
-    """
-
-    file_bytes: int = 50_000_000
-    unpacked_bytes: int = 500_000_000
-    files: int = 100_000
-
-    def __post_init__(self) -> None:
-        for name in ("file_bytes", "unpacked_bytes", "files"):
-            check_type(name, getattr(self, name), int)
-            check_number(name, getattr(self, name), least=1)
 
 
 _DEFAULT_LIMITS = ReadLimits()
@@ -152,6 +130,7 @@ class _Reading:
         source, format = file.as_posix(), _format(file)
         try:
             contents = [*self._contents(file, format)]
+            Extent(self.limits).add(sum(len(text) for text, _ in contents))  # some are cached
         except (UsageError, DocumentReadError):
             raise
         except Exception as error:  # each library has errors of its own
@@ -184,11 +163,11 @@ class _Reading:
 
     def _converted(self, format: str, data: bytes) -> Pages:
         if self.cache is None:
-            return [*converted(format, data, self.limits.unpacked_bytes)]
+            return [*converted(format, data, self.limits, self.encoding)]
         path = self.cache.path(format, data)
         pages = self.cache.load(path)
         if pages is None:
-            pages = [*converted(format, data, self.limits.unpacked_bytes)]
+            pages = [*converted(format, data, self.limits, self.encoding)]
             self.cache.save(path, pages)
         return pages
 
@@ -218,8 +197,9 @@ def read_documents(
         *paths: The files and directories.
         pattern: Which files of a directory are read, by their path in it: `*.md`, `guides/*`. A
             star stands for any characters, including `/`.
-        limits: The limits for size and number of files.
-        encoding: The encoding of text files. That of CSV files is UTF-8, or guessed.
+        limits: The limits for size and number of files, and for the text that they become.
+        encoding: The encoding of text files, and of CSV files that are not in UTF-8. Without it,
+            that of CSV files is guessed.
         on_error: Called if a file cannot be read, which is then left out; default: an error. An
             index that is updated with the rest needs the names of these files as `keep`.
         cache: Keeps converted files for the next time.

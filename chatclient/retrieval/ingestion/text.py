@@ -1,6 +1,7 @@
 """Splitters for text and source code."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,6 +15,9 @@ from chatclient.retrieval.ingestion.splitter import (
     limit_of,
 )
 from chatclient.retrieval.vector_store.store import Document
+
+_BLOCK = 16_384  # characters
+_CODE_BLOCK = 131_072  # with complete definitions
 
 
 def splitters() -> Any:
@@ -38,22 +42,54 @@ class IndexedSplitter(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class BlockSplitter:
+    """Divides a text in blocks, because the library takes quadratic time for a long line.
+
+    Attributes:
+        splitter: Divides the blocks.
+        length: The length of a block in characters, which is that of several chunks.
+    """
+
+    splitter: IndexedSplitter
+    length: int
+
+    def chunk_indices(self, text: str) -> Iterator[tuple[int, str]]:
+        """Yield the chunks of *text* with their offsets."""
+        begin, length = 0, self.length
+        while begin + length < len(text):
+            found = [*self.splitter.chunk_indices(text[begin : begin + length])]
+            # The last chunk depends on the end of the block, and how far it overlaps the one before
+            # does, too. Both are divided again together with what follows.
+            complete = found[:-2]
+            if not complete:
+                length *= 2
+                continue
+            for offset, chunk in complete:
+                yield begin + offset, chunk
+            begin, length = begin + found[-2][0], self.length
+        for offset, chunk in self.splitter.chunk_indices(text[begin:]):
+            yield begin + offset, chunk
+
+
 def fitted(
-    create: Callable[..., IndexedSplitter], limit: ChunkLimit, overlap: int = 0
-) -> IndexedSplitter:
+    create: Callable[..., IndexedSplitter], limit: ChunkLimit, overlap: int = 0, block: int = _BLOCK
+) -> BlockSplitter:
     """Return a splitter of the library for *limit*.
 
     Args:
         create: Creates it for a function that returns the size of a text, and a maximum.
         limit: The limit.
         overlap: How much of a chunk the next one may repeat.
+        block: The minimum length of a block in characters.
     """
     # The library may exceed the maximum by what each text has in addition, such as the tokens that
     # a model adds.
     extra = limit.size("")
     maximum = max(limit.maximum - extra, 1)
     settings = {"overlap": min(overlap, maximum - 1)} if overlap else {}
-    return create(lambda text: limit.size(text) - extra, maximum, **settings)
+    splitter = create(lambda text: limit.size(text) - extra, maximum, **settings)
+    return BlockSplitter(splitter, max(block, 16 * maximum))
 
 
 def chunks_of(document: Document, splitter: IndexedSplitter) -> list[Document]:
@@ -138,4 +174,6 @@ class CodeSplitter(DocumentSplitter):
 
     def split(self, document: Document) -> list[Document]:
         """Return the chunks of *document*."""
-        return chunks_of(document, fitted(self._create, self._limit))
+        longest = max(map(len, document.text.splitlines()), default=0)
+        block = _CODE_BLOCK if longest < _BLOCK else _BLOCK
+        return chunks_of(document, fitted(self._create, self._limit, block=block))

@@ -36,6 +36,26 @@ ORDERINGS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
+def equal_to(**values: str | float | bool) -> Filter:
+    """Return the filter that compares metadata with plain *values*, of which all must be equal.
+
+    In a filter, a value that is a mapping is a comparison. So a value from outside, such as a part
+    of a request's JSON, could find everything: `{"ne": ""}`. Here it is an error.
+
+    Raises:
+        UsageError: A value is neither a text, a number nor a truth value.
+    """
+    for name, value in values.items():
+        given: object = value
+        if not isinstance(given, str | int | float):
+            msg = f"{name} must be compared with a text, a number or a truth value, not {given!r}"
+            raise UsageError(msg)
+    if not values:
+        msg = "equal_to() needs a value, such as equal_to(tenant=tenant)"
+        raise UsageError(msg)
+    return {name: {"eq": value} for name, value in values.items()}
+
+
 def copy_of(where: Any) -> Any:
     """Return a deep copy of a filter, with plain dicts and lists.
 
@@ -105,6 +125,9 @@ def filters_in(key: str, value: Any) -> Sequence[Filter]:
     if not isinstance(value, list | tuple) or not all(isinstance(v, Mapping) for v in value):
         msg = f"{key!r} in a filter takes {'a filter' if key == '$not' else 'a list of filters'}"
         raise UsageError(msg)
+    if not all(value):
+        msg = f"{key!r} in a filter has an empty filter; leave it out"
+        raise UsageError(msg)
     return value
 
 
@@ -115,6 +138,9 @@ def comparisons(key: Any, value: Any) -> list[tuple[str, Any]]:
         UsageError: The key, a name or a value is not supported.
     """
     _check_key(key)
+    if value == {}:
+        msg = f"the filter of {key!r} is empty, and would accept every value"
+        raise UsageError(msg)
     found = list(value.items()) if isinstance(value, Mapping) else [("eq", value)]
     for name, operand in found:
         if name not in _COMPARISONS:

@@ -11,6 +11,7 @@ from chatclient._internal.checks import check_number, check_type, names
 from chatclient._internal.closeable import Closeable
 from chatclient._internal.frozen import EMPTY, frozen
 from chatclient.chat.embedding import EmbeddingModel, Vector
+from chatclient.chat.stored_values import register_stored_type
 from chatclient.errors import UsageError, WrongTypeError
 from chatclient.observability.operations import Retrieval
 from chatclient.retrieval.vector_store.filters import Filter, copy_of, predicate
@@ -45,6 +46,14 @@ class Document:
     def scored(self, score: float) -> Self:
         """Return this document with *score*."""
         return replace(self, score=score)
+
+
+register_stored_type(
+    Document,
+    "document",
+    lambda it: {"text": it.text, "metadata": it.metadata, "id": it.id, "score": it.score},
+    lambda data: Document(**data),
+)
 
 
 def documents_among(sources: Iterable[object]) -> tuple[Document, ...]:

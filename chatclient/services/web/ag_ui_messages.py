@@ -28,9 +28,9 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.chat.resumption import Decision
 from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.services.web.incoming import Incoming, InvalidInputError, media_of
-from chatclient.tools.execution.approval import Decision
 from chatclient.tools.function.data_tool import ExternalTool
 
 

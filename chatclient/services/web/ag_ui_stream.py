@@ -31,6 +31,7 @@ from ag_ui.core import (
     ToolCallStartEvent,
 )
 
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.ui_events import UiData, UiState
 from chatclient.services.web.ag_ui_messages import ag_ui_messages, tool_message_id
@@ -53,7 +54,6 @@ from chatclient.services.web.parts import (
     TurnEnded,
     TurnWaits,
 )
-from chatclient.tools.pending_turn import PendingTurn
 
 _RESPONSE_SCHEMA = {
     "type": "object",

@@ -16,8 +16,8 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.chat.resumption import Decision
 from chatclient.services.web.incoming import Incoming, InvalidInputError, media_of
-from chatclient.tools.execution.approval import Decision
 
 _DENIED = "The user did not allow this call."
 

@@ -5,7 +5,9 @@ from typing import Any, assert_never
 
 from chatclient._internal.json import dumps, loads
 from chatclient.chat.messages import ToolCall, ToolResponse
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import FinishReason
+from chatclient.chat.resumption import Decision
 from chatclient.chat.ui_events import UiData, UiState
 from chatclient.services.web.part_reader import PartReader
 from chatclient.services.web.parts import (
@@ -25,8 +27,6 @@ from chatclient.services.web.parts import (
     TurnEnded,
     TurnWaits,
 )
-from chatclient.tools.execution.approval import Decision
-from chatclient.tools.pending_turn import PendingTurn
 
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -28,7 +28,7 @@ from chatclient.services.web.incoming import (
 )
 from chatclient.services.web.part_reader import PartReader
 from chatclient.services.web.pending_turns import InMemoryPendingTurns, PendingTurnStore
-from chatclient.services.web.turn_request import begin_turn, decisions_in, rewind, with_frontend
+from chatclient.services.web.turn_request import begin_turn, decisions_in, with_frontend
 from chatclient.services.web.turns import (
     GONE,
     WAITS,
@@ -238,9 +238,11 @@ class WebChat:
         if self.prepare is not None:
             given = incoming.state, incoming.context, incoming.properties
             request = await ON_LOOP.call(self.prepare, request, UiRequest(http, id, *given))
+        # Whatever becomes of the turn, the frontend displays its messages.
+        how = request.settings.turn
+        how = replace(how, is_displayed=True, replaces=turn is None and incoming.replaces)
+        request = request.in_turn(how)
         if turn is None:
-            if incoming.replaces:
-                await rewind(request, request.settings.messages)
             running = await self._turns.begin(id, request)
         else:
             running = await self._turns.resume(id, request, turn, decisions)

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any
 from chatclient.advisors.tool_loop.pending_notes import load_turn
 from chatclient.chat.events import RoundEnded, ToolCallFinished
 from chatclient.chat.messages import AssistantMessage, ToolResponse, ToolResponseMessage
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.resumption import Decision
 from chatclient.chat.turn import Turn
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.conversation import UNFINISHED
-from chatclient.errors import ConversationBusyError, UsageError
+from chatclient.durable.polls import RESULT_SECONDS, Polls
+from chatclient.errors import ConversationBusyError, TurnVersionError, UsageError
 from chatclient.services.web.incoming import RefusedError
-from chatclient.services.web.turns import GONE, RUNS, WAITS, RunningTurn
-from chatclient.tools.execution.approval import Decision
-from chatclient.tools.pending_turn import PendingTurn
+from chatclient.services.web.turns import GONE, LATER, RUNS, WAITS, RunningTurn
 
 if TYPE_CHECKING:  # the client is given
     from chatclient.durable.client import DurableClient
     from chatclient.durable.handle import DurableTurn
+
+_STOP_SECONDS = 30.0  # that a message waits for the end of a turn that is being cancelled
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,21 @@ class DurableTurns:
     async def pending(self, conversation_id: str) -> PendingTurn | None:
         """Return the turn of the conversation that waits for decisions, or None.
 
+        One that the user has just stopped is waited for: its tools end, and its calls are undone.
+
         Raises:
             RefusedError: A turn is running.
         """
         turn = await self.durable.conversation(conversation_id).alast()
-        if turn is None or (await turn.astatus()).state not in UNFINISHED:
+        if turn is None:
+            return None
+        polls = Polls(RESULT_SECONDS, _STOP_SECONDS)
+        while (state := (await turn.astatus()).state) == "cancelling":
+            try:
+                await asyncio.sleep(polls.next_pause())
+            except TimeoutError as error:
+                raise RefusedError(409, RUNS) from error
+        if state not in UNFINISHED:
             return None
         # Not `aresult`, which waits if another request has just decided.
         result = await asyncio.to_thread(turn.result_so_far)
@@ -77,7 +90,7 @@ class DurableTurns:
         """Continue *turn*, which waits.
 
         Raises:
-            RefusedError: It does not wait any more.
+            RefusedError: It does not wait any more, or not every tool that it needs is here.
             UsageError: A decision cannot be applied.
         """
         last = await self.durable.conversation(conversation_id).alast()
@@ -85,6 +98,8 @@ class DurableTurns:
             raise RefusedError(409, GONE)
         try:
             await last.adecide(dict(decisions))
+        except TurnVersionError as error:
+            raise RefusedError(503, LATER) from error
         except UsageError as error:
             if (await last.astatus()).state == "waiting":
                 raise
@@ -96,7 +111,7 @@ class DurableTurns:
         turn = await self.durable.conversation(conversation_id).alast()
         if turn is None:
             return None
-        if (await turn.astatus()).state not in UNFINISHED:
+        if (await turn.astatus()).state not in ("queued", "running", "waiting"):
             record = await asyncio.to_thread(turn.record)
             if unanswered is None or record.request_messages[-1].id != unanswered:
                 return None

@@ -12,8 +12,8 @@ from pydantic_core import from_json
 
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.messages import Media, Message
+from chatclient.chat.resumption import Decision
 from chatclient.errors import UsageError
-from chatclient.tools.execution.approval import Decision
 from chatclient.tools.function.data_tool import ExternalTool
 
 _MOST_ERRORS = 3

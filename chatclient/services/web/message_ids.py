@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from chatclient.advisors.tool_loop.pending_notes import load_turn
 from chatclient.chat.messages import AssistantMessage
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.turn import Turn
-from chatclient.tools.pending_turn import PendingTurn
 
 
 class MessageIds:

@@ -19,6 +19,7 @@ from chatclient.chat.events import (
     ToolRunStarted,
 )
 from chatclient.chat.messages import AssistantMessage, Media, Message, ToolCall, ToolResponse
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import ToolProgress
 from chatclient.chat.turn import Turn
@@ -44,7 +45,6 @@ from chatclient.services.web.parts import (
     TurnEnded,
     TurnWaits,
 )
-from chatclient.tools.pending_turn import PendingTurn
 
 _FAILED = "The tool failed."
 _SEPARATOR = "\n\n"  # what a stream puts between the texts of two rounds; here they are parts

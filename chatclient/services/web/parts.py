@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from chatclient.chat.messages import Media, ToolCall, ToolResponse
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.resumption import Decision
 from chatclient.chat.ui_events import UiData, UiState
 from chatclient.observability.trail import Trail
-from chatclient.tools.execution.approval import Decision
-from chatclient.tools.pending_turn import PendingTurn
 
 BlockKind = Literal["text", "reasoning"]
 

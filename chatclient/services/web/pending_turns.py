@@ -4,7 +4,7 @@ from collections.abc import Awaitable
 from threading import Lock
 from typing import Protocol
 
-from chatclient.tools.pending_turn import PendingTurn
+from chatclient.chat.pending_turn import PendingTurn
 
 
 class PendingTurnStore(Protocol):

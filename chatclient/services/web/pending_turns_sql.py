@@ -5,7 +5,7 @@ import hashlib
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from chatclient.tools.pending_turn import PendingTurn
+from chatclient.chat.pending_turn import PendingTurn
 
 
 class SqlPendingTurns:

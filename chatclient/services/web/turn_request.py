@@ -5,15 +5,12 @@ from itertools import takewhile
 
 from chatclient.chain.chain import is_memory
 from chatclient.chat.messages import Message, UserMessage
-from chatclient.chat.tool import CONVERSATION_ID, USER_ID
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.resumption import Decision
 from chatclient.chat.ui_events import UI_STATE
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import repair_conversation
-from chatclient.memory.sessions.chat_memory import SessionChatMemory
 from chatclient.services.web.incoming import Incoming, InvalidInputError
-from chatclient.tools.execution.approval import Decision
-from chatclient.tools.pending_turn import PendingTurn
 
 
 def begin_turn(request: ChatClientRequestSpec, incoming: Incoming) -> ChatClientRequestSpec:
@@ -37,28 +34,6 @@ def begin_turn(request: ChatClientRequestSpec, incoming: Incoming) -> ChatClient
         msg = "the message of the user is blank"
         raise InvalidInputError(msg)
     return request.messages(messages)
-
-
-async def rewind(request: ChatClientRequestSpec, messages: Sequence[Message]) -> None:
-    """Remove what the *messages* of the user take the place of from the memories of *request*.
-
-    The earliest of them that is stored is removed, with all that followed: a message was edited, or
-    is to be answered again.
-    """
-    params = request.settings.advisor_params
-    for advisor in request.settings.advisors:
-        memory: object = getattr(advisor, "memory", None)
-        if isinstance(memory, SessionChatMemory):
-            memory = memory.narrowed(params.get(USER_ID), None)
-        # A memory of the application may lack it.
-        if isinstance(memory, ChatMemory) and type(memory).cut is not ChatMemory.cut:
-            await _rewind(memory, params[CONVERSATION_ID], messages)
-
-
-async def _rewind(memory: ChatMemory, conversation_id: str, messages: Sequence[Message]) -> None:
-    for message in messages:
-        if message.id is not None and await memory.arewind(conversation_id, message.id):
-            return
 
 
 def decisions_in(incoming: Incoming, turn: PendingTurn) -> dict[str, Decision]:

@@ -2,22 +2,21 @@
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from chatclient.chat.events import ApprovalNeeded
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.resumption import Decision
 from chatclient.chat.turn import Turn
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.observability.operations import ClientCall
-from chatclient.observability.trail import Trail
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.services.web.incoming import InvalidInputError, RefusedError
 from chatclient.services.web.pending_turns import PendingTurnStore
-from chatclient.tools.execution.approval import Decision
-from chatclient.tools.pending_turn import PendingTurn
 
 WAITS = "Decide about the tool calls that wait, then go on."
 RUNS = "Wait for the answer first."
+LATER = "This answer cannot be continued at the moment. Try again later."
 GONE = "These tool calls do not wait for a decision any more."
 
 
@@ -135,7 +134,9 @@ class ProcessTurns:
     def _running(
         self, conversation_id: str, request: ChatClientRequestSpec, turn: PendingTurn | None
     ) -> RunningTurn:
-        stream = request.astream()
+        turns: list[Turn] = []
+        how = replace(request.settings.turn, began=turns.append)
+        stream = request.in_turn(how).astream()
 
         async def events() -> AsyncGenerator[Any, None]:
             async with stream, aclosing(stream.events()) as found:
@@ -145,7 +146,7 @@ class ProcessTurns:
                     else:
                         yield event
 
-        return RunningTurn(lambda: _turn_of(stream.trail()), events(), turn)
+        return RunningTurn(lambda: turns[0], events(), turn)
 
     async def _stored(self, conversation_id: str, turn: PendingTurn) -> ApprovalNeeded:
         """Store *turn*, and return the event for it.
@@ -158,8 +159,3 @@ class ProcessTurns:
         if not await ON_LOOP.invoke(self.store.put, conversation_id, turn):
             raise InvalidInputError(WAITS)
         return ApprovalNeeded(turn)
-
-
-def _turn_of(trail: Trail) -> Turn:
-    operation = trail.steps[0].operation
-    return operation.turn if isinstance(operation, ClientCall) else Turn()

@@ -94,6 +94,11 @@ class ChatDecisionModel(DecisionModel):
         """The provider of the chat model."""
         return self.model.provider
 
+    @property
+    def asks_models(self) -> bool:
+        """Whether `answer` asks chat models."""
+        return True
+
     async def answer(self, request: DecisionRequest, runtime: Runtime) -> DecisionResponse:
         """Return an answer or a refusal for each question of *request*.
 

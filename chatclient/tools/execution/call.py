@@ -14,6 +14,7 @@ from chatclient._internal.frozen import merged
 from chatclient.chat.events import ToolCallFinished, ToolRunStarted
 from chatclient.chat.messages import ToolCall, ToolResponse
 from chatclient.chat.parts import call_key
+from chatclient.chat.pending_turn import ApprovalRequired, PendingTurn
 from chatclient.chat.tool import (
     CONVERSATION_ID,
     DONE,
@@ -25,6 +26,7 @@ from chatclient.chat.tool import (
     ToolContext,
     ToolResult,
 )
+from chatclient.chat.tool_execution import ToolExecution
 from chatclient.errors import (
     DeadlineExceededError,
     ToolArgumentError,
@@ -45,12 +47,10 @@ from chatclient.tools.execution.failure import (
     log_programming_error,
     process_failure,
 )
-from chatclient.tools.execution.interceptors import InterceptorChain, ToolInvocation, check_result
+from chatclient.tools.execution.interceptors import NextTool, ToolInvocation, check_result
+from chatclient.tools.execution.state import ToolState
 from chatclient.tools.execution.toolset import Toolset, check_complete
-from chatclient.tools.execution.turn import ToolTurn
 from chatclient.tools.function.data_tool import is_external
-from chatclient.tools.pending_turn import ApprovalRequired, PendingTurn
-from chatclient.tools.tool_execution import ToolExecution
 
 
 @dataclass(slots=True, eq=False)
@@ -69,9 +69,9 @@ class ToolCallRunner:
     """Runs single calls of one round.
 
     Attributes:
-        turn: The turn that the calls belong to.
+        state: The state of the tools.
         toolset: The tools that may be run.
-        chain: The interceptors, with the tool inside.
+        chain: Calls the interceptors, with the tool inside.
         exception_processor: Decides what happens when a call fails.
         truncated: The id of the call in which the model's message may be truncated, if any.
         forbidden: Whether the model called tools despite `tool_choice="none"`.
@@ -79,9 +79,9 @@ class ToolCallRunner:
             them does; else None.
     """
 
-    turn: ToolTurn
+    state: ToolState
     toolset: Toolset
-    chain: InterceptorChain
+    chain: NextTool
     exception_processor: ToolExecutionExceptionProcessor
     truncated: str | None = None
     forbidden: bool = False
@@ -140,12 +140,12 @@ class ToolCallRunner:
         self, call: ToolCall, runtime: Runtime, *, attempt: int, ordinal: int
     ) -> ToolContext:
         return ToolContext(
-            self.turn.context,
+            self.state.context,
             runtime=runtime,
             tool_call_id=call.id,
             tool_name=call.name,
             attempt=attempt,
-            idempotency=functools.partial(self.turn.idempotency_key, call, ordinal),
+            idempotency=functools.partial(self.state.idempotency_key, call, ordinal),
         )
 
     async def answer(
@@ -179,7 +179,7 @@ class ToolCallRunner:
     def _operation(self, call: ToolCall) -> ToolRun:
         callback = self.toolset.get(call.name)
         description = "" if callback is None else callback.definition.description
-        return ToolRun(call, description, self.turn.context.get(CONVERSATION_ID))
+        return ToolRun(call, description, self.state.context.get(CONVERSATION_ID))
 
     async def _outcome(self, call: ToolCall, context: ToolContext) -> ToolExecution | SuspendedCall:
         runtime = context.runtime
@@ -191,7 +191,7 @@ class ToolCallRunner:
             if callback is None:
                 callback = await self.toolset.find(call.name, runtime)
             if callback.metadata.compensation is not None:
-                self.turn.compensation.tools[call_key(call)] = callback
+                self.state.compensation.tools[call_key(call)] = callback
             context.timeout = _time_limit(callback, runtime)
             invocation = ToolInvocation(call, callback, context)
             if runtime.deadline is None:
@@ -253,7 +253,7 @@ class ToolCallRunner:
             msg = f"the deadline passed while the tool {call.name!r} ran"
             raise DeadlineExceededError(msg) from error
         kind = kind_of(error)
-        count = self.turn.count_failure(call.name, kind)
+        count = self.state.count_failure(call.name, kind)
         failure = ToolFailure(kind, call, error, count, context)
         result = await process_failure(self.exception_processor, failure)
         metadata = {FAILURE: kind, DONE: True} if completed else {FAILURE: kind}
@@ -270,7 +270,7 @@ class ToolCallRunner:
     def _record_completed(self, call: ToolCall, context: ToolContext, result: ToolResult) -> None:
         response = _response(call, _with_arguments_note(result, context.arguments))
         execution = ToolExecution(call, response, attempt=context.attempt, value=result.value)
-        self.turn.compensation.completed[call_key(call)] = execution
+        self.state.compensation.completed[call_key(call)] = execution
 
 
 def _suspension(context: ToolContext, error: Exception | None = None) -> SuspendedCall | None:

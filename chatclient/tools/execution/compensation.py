@@ -23,19 +23,21 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
 )
 from chatclient.chat.parts import call_key
+from chatclient.chat.pending_turn import answered_in
+from chatclient.chat.recorder import Recorder
 from chatclient.chat.tool import DONE, FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
+from chatclient.chat.tool_execution import ToolExecution, without_remark
 from chatclient.observability.operations import ToolUndo
 from chatclient.runtime.deadlines import CallerDeadline
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.idempotency import IdempotencyKeys
 from chatclient.tools.execution.result import ToolExecutionResult
+from chatclient.tools.execution.steps import undo_step
 from chatclient.tools.execution.toolset import Toolset
 from chatclient.tools.function.argument_repair import repair_value
 from chatclient.tools.function.binding import object_in, own_schema
 from chatclient.tools.function.schema import signature_of
 from chatclient.tools.function.signature import compensation_name, wants_execution
-from chatclient.tools.pending_turn import answered_in
-from chatclient.tools.tool_execution import ToolExecution, without_remark
 
 log = get_logger(__name__)
 
@@ -58,6 +60,7 @@ class Compensation:
     Attributes:
         keys: Idempotency keys, also for the calls that undo others.
         executions: All executions of the turn so far; the turn adds to this list.
+        recorder: Executes what undoes a call, as a step of the turn; or None.
         earlier: Executions that messages of an unfinished turn contain, from before this process
             continued it.
         tools: The calls that were run, with their tools, which may not be offered any more when
@@ -70,6 +73,7 @@ class Compensation:
 
     keys: IdempotencyKeys
     executions: list[ToolExecution]
+    recorder: Recorder | None = None
     earlier: list[ToolExecution] = field(default_factory=list)
     tools: dict[object, ToolCallback] = field(default_factory=dict)
     completed: dict[object, ToolExecution] = field(default_factory=dict)
@@ -116,8 +120,10 @@ class Compensation:
         self, executions: Iterable[ToolExecution], toolset: Toolset
     ) -> ToolExecution | None:
         """Return the first of *executions* whose failure undoes the turn, or None."""
-        failed = (each for each in executions if each.is_error)
-        return next((e for e in failed if _undoes(e, toolset.metadata_of(e.tool_call.name))), None)
+        for each in executions:
+            if each.is_error and _undoes(each, toolset.metadata_of(each.tool_call.name)):
+                return each
+        return None
 
     async def undo(
         self,
@@ -192,10 +198,10 @@ class Compensation:
                     undo = functools.partial(
                         _compensate, tool.metadata.compensation, tool, run, values
                     )
-                    if toolset.around_undo is None:
+                    if self.recorder is None:
                         await undo()
                     else:
-                        await toolset.around_undo(values.idempotency_key, undo)
+                        await self.recorder.step(undo_step(values.idempotency_key, undo), runtime)
                     step.result = undone = _undone(execution, cause)
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
                 # The request is not cancelled here, only something that the function awaited. The
@@ -204,9 +210,7 @@ class Compensation:
                 continue
             log.info("tool call undone", tool=call.name, id=call.id)
             self.undone[key] = undone
-            cancelled = runtime.cancellation is not None and runtime.cancellation.requested
-            if runtime.streaming and not cancelled:
-                await runtime.emit(ToolCallUndone(call, undone.response))
+            await runtime.emit(ToolCallUndone(call, undone.response))
 
     def _context(
         self, call: ToolCall, ordinal: int, values: Mapping[str, Any], runtime: Runtime

@@ -8,11 +8,11 @@ from typing import Any
 from chatclient._internal.json import loads
 from chatclient.chat.events import ToolCallDelta, ToolCallStarted
 from chatclient.chat.messages import ToolCall
+from chatclient.chat.tool_execution import ToolExecution
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.call import SuspendedCall, ToolCallRunner
 from chatclient.tools.execution.limits import ToolLimits
-from chatclient.tools.execution.turn import streamed_call
-from chatclient.tools.tool_execution import ToolExecution
+from chatclient.tools.execution.state import streamed_call
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +49,7 @@ class EagerReads:
         self._runner = runner
         self._runtime = runtime
         self._limits = limits
-        self._turn = runner.turn
+        self._state = runner.state
         self._partial: dict[tuple[str, int | None], _PartialCall] = {}
         self._last: _PartialCall | None = None
         # The complete calls so far: by name, by name and arguments, and their ids.
@@ -103,7 +103,7 @@ class EagerReads:
             and self._has_distinct_id(call)
             and _is_json(call.arguments)
             and limits.breach(call.name, "read", self._calls_with(call)) is None
-            and (limits.max_repeats is None or self._turn.repeats(call) < limits.max_repeats)
+            and (limits.max_repeats is None or self._state.repeats(call) < limits.max_repeats)
         )
 
     def _has_distinct_id(self, call: ToolCall) -> bool:
@@ -112,17 +112,17 @@ class EagerReads:
 
     def _calls_with(self, call: ToolCall) -> Counter[str]:
         """Return the number of calls of each tool in the turn, including *call*."""
-        return self._turn.calls + self._names + Counter([call.name])
+        return self._state.calls + self._names + Counter([call.name])
 
     def _start(self, call: ToolCall) -> None:
-        attempt = self._turn.calls[call.name] + self._names[call.name] + 1
+        attempt = self._state.calls[call.name] + self._names[call.name] + 1
         equal = self._equal[call.name, call.arguments]
-        ordinal = self._turn.keys.call_count(call) + equal + 1
+        ordinal = self._state.keys.call_count(call) + equal + 1
 
         async def run(runtime: Runtime) -> ToolExecution | SuspendedCall:
             return await self._runner.run(call, runtime, attempt=attempt, ordinal=ordinal)
 
-        self._turn.early_calls[streamed_call(call)] = self._runtime.begin(run, self._context)
+        self._state.early_calls[streamed_call(call)] = self._runtime.begin(run, self._context)
 
 
 def _is_json(arguments: str) -> bool:

@@ -6,11 +6,11 @@ from typing import Any, Protocol, Self
 
 from chatclient._internal.checks import check_callable, check_type
 from chatclient.chat.messages import ToolCall
+from chatclient.chat.pending_turn import ApprovalRequired
 from chatclient.chat.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.errors import ToolResultError, ToolUsageError
 from chatclient.runtime.threads import is_awaitable
 from chatclient.tools.function.binding import read_arguments
-from chatclient.tools.pending_turn import ApprovalRequired
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,36 +1,34 @@
 """The tool calling manager: finds and runs the tools that models call."""
 
-import copy
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 from chatclient._internal.checks import check_callable, check_method, check_number, check_type
 from chatclient._internal.frozen import merged
 from chatclient.chat.messages import AssistantMessage, ToolResponse
 from chatclient.chat.options import ChatOptions
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.resumption import APPROVE, Decision, Decisions, decisions_for
 from chatclient.chat.tool import CONVERSATION_ID, ToolDefinition
 from chatclient.errors import ToolDefinitionError, UsageError
 from chatclient.observability.observers import all_observers
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tools.execution.approval import (
-    APPROVE,
     DECISIONS,
-    Decision,
-    Decisions,
     ToolApproval,
     apply_decision,
     decision_context,
-    decisions_for,
 )
 from chatclient.tools.execution.call import ToolCallRunner, invoke_tool
 from chatclient.tools.execution.eager import EagerReads
 from chatclient.tools.execution.failure import ToolExecutionExceptionProcessor, ToolFailurePolicy
 from chatclient.tools.execution.interceptors import (
     InterceptorChain,
+    NextTool,
     ToolInterceptor,
     checked_interceptors,
 )
@@ -41,15 +39,14 @@ from chatclient.tools.execution.result import (
     with_unused_keys,
 )
 from chatclient.tools.execution.round import ToolRound, check_decision
+from chatclient.tools.execution.state import ToolState
+from chatclient.tools.execution.steps import recorded_chain
 from chatclient.tools.execution.toolset import (
-    AroundUndo,
     Callbacks,
     ToolCallbackResolver,
     Toolset,
     resolve_tool,
 )
-from chatclient.tools.execution.turn import ToolTurn
-from chatclient.tools.pending_turn import PendingTurn
 
 
 class ToolCallingManager:
@@ -106,8 +103,9 @@ class ToolCallingManager:
             raise UsageError(msg)
         self.limits = limits or ToolLimits()
         self._resolver = resolver
-        self._around_undo: AroundUndo | None = None
-        self._set_interceptors(checked_interceptors(interceptors))
+        self._interceptors = checked_interceptors(interceptors)
+        self._chain = InterceptorChain(self._interceptors, invoke_tool)
+        self._resumed_chain = InterceptorChain((*self._interceptors, apply_decision), invoke_tool)
         self._exception_processor = exception_processor or ToolFailurePolicy()
         self._max_concurrency = max_concurrency
         self._blocking_concurrency = blocking_concurrency
@@ -119,28 +117,6 @@ class ToolCallingManager:
             )
         # The last list of tools, by name: usually all rounds of all requests have the same list.
         self._offered_cache: tuple[object, Callbacks] = (None, {})
-
-    def _set_interceptors(self, interceptors: tuple[ToolInterceptor, ...]) -> None:
-        self._interceptors = interceptors
-        self._chain = InterceptorChain(interceptors, invoke_tool)
-        self._resumed_chain = InterceptorChain((*interceptors, apply_decision), invoke_tool)
-
-    def recorded(self, interceptor: ToolInterceptor, around_undo: AroundUndo) -> Self:
-        """Return a copy that records its calls, to repeat a turn without running them again.
-
-        No tool of the copy starts while the model is still streaming.
-
-        Args:
-            interceptor: Runs around each call, outside of the other interceptors.
-            around_undo: Runs around each function that undoes a call.
-        """
-        manager = copy.copy(self)
-        manager._record(interceptor, around_undo)  # noqa: SLF001 - of the same class
-        return manager
-
-    def _record(self, interceptor: ToolInterceptor, around_undo: AroundUndo) -> None:
-        self._eager_reads, self._around_undo = False, around_undo
-        self._set_interceptors((interceptor, *self._interceptors))
 
     def resolve_tool_definitions(self, options: ChatOptions) -> list[ToolDefinition]:
         """Return the definitions of the tools in *options*.
@@ -205,8 +181,8 @@ class ToolCallingManager:
         self, pending: PendingTurn, decisions: Decisions, options: ChatOptions, runtime: Runtime
     ) -> ToolExecutionResult:
         each = decisions_for(pending, decisions)
-        runtime, turn = _standalone(Prompt.of((), options), runtime)
-        return await self.resume(pending, each, options, runtime, turn)
+        runtime, state = _standalone(Prompt.of((), options), runtime)
+        return await self.resume(pending, each, options, runtime, state)
 
     async def resume(
         self,
@@ -214,26 +190,26 @@ class ToolCallingManager:
         decisions: Mapping[str, Decision],
         options: ChatOptions,
         runtime: Runtime,
-        turn: ToolTurn,
+        state: ToolState,
     ) -> ToolExecutionResult:
-        """Run the calls that waited, as one round of *turn*; see `resume_tool_calls`."""
+        """Run the calls that waited, as one round; see `resume_tool_calls`."""
         # Allowed when made, whatever `tool_choice` says now.
         prompt = Prompt.of(pending.messages, options.mutate(tool_choice=None))
         decided = decision_context(pending, decisions)
         try:
-            await self.check_decisions(pending, decisions, options, runtime, turn)
+            await self.check_decisions(pending, decisions, options, runtime, state)
         except BaseException:
-            turn.abandoned = True  # still pending: nothing that it has done is undone
+            state.abandoned = True  # still pending: nothing that it has done is undone
             raise
-        context = turn.context
-        turn.context = merged(context, decided)
-        turn.resume(pending)
-        runner = self._runner(prompt, turn)
+        context = state.context
+        state.context = merged(context, decided)
+        state.resume(pending)
+        runner = self._runner(prompt, state)
         result = await self._round(
             runner, prompt, pending.message, runtime, answered=pending.responses
         ).run()
         # The decisions apply to these calls only; models may use an id again in a later round.
-        turn.context = context
+        state.context = context
         # A limit that was reached before the suspension still ends the turn.
         breach, waiting = result.breach or pending.breach, result.pending_turn
         if waiting is not None:
@@ -246,22 +222,22 @@ class ToolCallingManager:
         decisions: Mapping[str, Decision],
         options: ChatOptions,
         runtime: Runtime,
-        turn: ToolTurn | None = None,
+        state: ToolState | None = None,
     ) -> None:
         """Check that *decisions* can be applied to *pending*, without running anything.
 
         Raises:
             ToolUsageError: A tool is missing, or cannot be run with the arguments of a decision.
         """
-        toolset = self._toolset(options, turn or ToolTurn())
+        toolset = self._toolset(options, state or ToolState())
         decided = decision_context(pending, decisions)[DECISIONS]
         for call in (*pending.pending, *pending.held):
             await check_decision(call, decided.get(call.id, APPROVE), toolset, runtime)
 
     def execute(
-        self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
+        self, prompt: Prompt, response: ChatResponse, runtime: Runtime, state: ToolState
     ) -> Coroutine[Any, Any, ToolExecutionResult]:
-        """Run the calls of *response* as one round of *turn*; see `execute_tool_calls`.
+        """Run the calls of *response* as one round; see `execute_tool_calls`.
 
         An override may be a coroutine function.
 
@@ -274,8 +250,8 @@ class ToolCallingManager:
         if generation is None:
             msg = "the response asks for no tool; check response.has_tool_calls() first"
             raise UsageError(msg)
-        runner = self._runner(prompt, turn)
-        message = with_unused_keys(generation.output, turn.compensation.tracked_calls)
+        runner = self._runner(prompt, state)
+        message = with_unused_keys(generation.output, state.compensation.tracked_calls)
         message = runner.toolset.named_in(message)
         truncated = generation.finish_reason in _TRUNCATED
         return self._round(runner, prompt, message, runtime, truncated=truncated).run()
@@ -304,50 +280,54 @@ class ToolCallingManager:
             runtime,
             self.limits,
             self.concurrency(runtime),
-            runner.turn.answered(message, answered) if answered else {},
+            runner.state.answered(message, answered) if answered else {},
         )
 
-    async def abandon(self, prompt: Prompt, runtime: Runtime, turn: ToolTurn) -> None:
-        """Undo the calls of *turn*, because it ends with an error; only once.
+    async def abandon(self, prompt: Prompt, runtime: Runtime, state: ToolState) -> None:
+        """Undo the calls of a turn, because it ends with an error; only once.
 
         Args:
             prompt: The conversation so far, and the tools.
             runtime: How the request runs.
-            turn: The turn.
+            state: The state of its tools.
         """
-        await turn.abandon(self._toolset(prompt.options, turn), runtime)
+        await state.abandon(self._toolset(prompt.options, state), runtime)
 
-    def _runner(self, prompt: Prompt, turn: ToolTurn) -> ToolCallRunner:
+    def _runner(self, prompt: Prompt, state: ToolState) -> ToolCallRunner:
+        chain: NextTool = self._resumed_chain if DECISIONS in state.context else self._chain
+        if state.recorder is not None:
+            chain = recorded_chain(chain, state.recorder)
         return ToolCallRunner(
-            turn,
-            self._toolset(prompt.options, turn),
-            self._resumed_chain if DECISIONS in turn.context else self._chain,
+            state,
+            self._toolset(prompt.options, state),
+            chain,
             self._exception_processor,
             forbidden=prompt.options.tool_choice == "none",
             approvals=self._approvals,
         )
 
-    def _toolset(self, options: ChatOptions, turn: ToolTurn) -> Toolset:
+    def _toolset(self, options: ChatOptions, state: ToolState) -> Toolset:
         callbacks = options.tool_callbacks or ()
         cached, by_name = self._offered_cache
         if cached is not callbacks:
             by_name = {callback.definition.name: callback for callback in callbacks}
             self._offered_cache = (callbacks, by_name)
-        return Toolset(by_name, turn.unoffered, self._resolver, around_undo=self._around_undo)
+        return Toolset(by_name, state.unoffered, self._resolver)
 
-    def watched(self, prompt: Prompt, runtime: Runtime, turn: ToolTurn) -> Runtime:
+    def watched(self, prompt: Prompt, runtime: Runtime, state: ToolState) -> Runtime:
         """Return *runtime* for a model call that continues *prompt*, with eager reads if enabled.
 
-        Started calls belong to *turn*; the caller must await `turn.cancel_early_calls()` at the
-        end.
+        Started calls belong to *state*; the caller must await `state.cancel_early_calls()` at the
+        end. With a recorder none is started early: the round before it may not be recorded yet.
         """
         forbidden = prompt.options.tool_choice == "none"
-        if forbidden or not (self._eager_reads and runtime.streaming):
+        eager = self._eager_reads and runtime.streaming and state.recorder is None
+        if forbidden or not eager:
             return runtime
         concurrency = self.concurrency(runtime)
         if concurrency == 1:
             return runtime
-        reads = EagerReads(self._runner(prompt, turn), runtime, self.limits, concurrency)
+        reads = EagerReads(self._runner(prompt, state), runtime, self.limits, concurrency)
         return runtime.with_emitter(reads.observe)
 
     def concurrency(self, runtime: Runtime) -> int:
@@ -384,10 +364,10 @@ _TRUNCATED = frozenset({"length", "content_filter", "error"})
 _STANDALONE = ("resolve_tool_definitions", "execute_tool_calls", "aexecute_tool_calls")
 
 
-def _standalone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
-    """Return the runtime and the turn of a round in a loop of the application's own."""
+def _standalone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolState]:
+    """Return the runtime and the state of a round in a loop of the application's own."""
     hint = "make one of the messages and the options: Prompt(messages, options)"
     check_type("the prompt", prompt, Prompt, hint)
-    turn = ToolTurn.of(prompt)
-    observers = all_observers(conversation_id=turn.context.get(CONVERSATION_ID))
-    return runtime.for_request(None, observers), turn
+    state = ToolState.of(prompt)
+    observers = all_observers(conversation_id=state.context.get(CONVERSATION_ID))
+    return runtime.for_request(None, observers), state

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from chatclient._internal.frozen import EMPTY, freeze_fields
 from chatclient.chat.messages import AssistantMessage, Message, Part, ToolCall, ToolResponse
 from chatclient.chat.parts import call_key, has_key, with_new_key
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import Generation
-from chatclient.tools.pending_turn import PendingTurn
-from chatclient.tools.tool_execution import ToolExecution, without_remark
+from chatclient.chat.tool_execution import ToolExecution, without_remark
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,8 @@ def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:
     about one of the calls would apply to all of them.
     """
     calls = message.tool_calls
+    if len(calls) == 1 and calls[0].id:  # the common case
+        return message
     taken = {call.id for call in calls}
     if len(taken) == len(calls) and "" not in taken:
         return message

@@ -12,20 +12,21 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
 )
 from chatclient.chat.parts import call_key
+from chatclient.chat.pending_turn import EXTERNAL_CALLS, PendingTurn
+from chatclient.chat.resumption import Decision
 from chatclient.chat.tool import RETURN_DIRECT, ReturnDirect, ToolContext, ToolResult, is_handoff
+from chatclient.chat.tool_execution import ToolExecution
 from chatclient.errors import ToolUsageError, UnknownToolError
 from chatclient.runtime.runtime import Runtime
-from chatclient.tools.execution.approval import Decision, check_edit
+from chatclient.tools.execution.approval import check_edit
 from chatclient.tools.execution.call import SuspendedCall, ToolCallRunner
 from chatclient.tools.execution.compensation import rewritten, with_undone_executions
 from chatclient.tools.execution.interceptors import ToolInvocation
 from chatclient.tools.execution.limits import ToolLimits
 from chatclient.tools.execution.result import ToolExecutionResult
+from chatclient.tools.execution.state import ToolState, streamed_call
 from chatclient.tools.execution.toolset import Toolset
-from chatclient.tools.execution.turn import ToolTurn, streamed_call
 from chatclient.tools.function.data_tool import is_external
-from chatclient.tools.pending_turn import EXTERNAL_CALLS, PendingTurn
-from chatclient.tools.tool_execution import ToolExecution
 
 Outcome = ToolExecution | SuspendedCall
 
@@ -44,6 +45,7 @@ class ToolRound:
         done: Executions of calls that need not be run, by the id of the call.
         breach: The limit that was reached, in words, or None.
         calls: The calls of the message.
+        state: The state of the tools in the turn.
     """
 
     runner: ToolCallRunner
@@ -55,12 +57,14 @@ class ToolRound:
     done: Mapping[str, ToolExecution]
     breach: str | None = None
     calls: tuple[ToolCall, ...] = field(init=False)
+    state: ToolState = field(init=False)
     # By the position of the call: the numbers that it runs with, and what has come of it.
     _admitted: dict[int, tuple[int, int]] = field(default_factory=dict)
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.calls = self.message.tool_calls
+        self.state = self.runner.state
 
     async def run(self) -> ToolExecutionResult:
         """Run the calls and return the result of the round.
@@ -73,6 +77,8 @@ class ToolRound:
             await self._admit()
             first = await self._waiting()
             for positions in (first, [at for at in self._admitted if at not in first]):
+                if not positions:
+                    continue
                 if self._is_suspended:
                     break
                 if self.concurrency > 1 and len(positions) > 1:
@@ -88,12 +94,7 @@ class ToolRound:
 
     @property
     def _is_suspended(self) -> bool:
-        return any(isinstance(outcome, SuspendedCall) for outcome in self._outcomes.values())
-
-    @property
-    def turn(self) -> ToolTurn:
-        """The turn of this round."""
-        return self.runner.turn
+        return SuspendedCall in map(type, self._outcomes.values())
 
     async def _admit(self) -> None:
         """Count the calls that may be run, in their order, and answer the others."""
@@ -107,12 +108,12 @@ class ToolRound:
             self.runner = replace(self.runner, toolset=toolset)
         for position, call in enumerate(self.calls):
             if call.id in self.done:
-                self.turn.keys.next_ordinal(call)  # counted in the order of the message
+                self.state.keys.next_ordinal(call)  # counted in the order of the message
                 continue
             refusal = self._refusal(call)
-            attempt = self.turn.calls[call.name]
+            attempt = self.state.calls[call.name]
             if refusal is None:  # counted here, because threads start in any order
-                self._admitted[position] = attempt, self.turn.keys.next_ordinal(call)
+                self._admitted[position] = attempt, self.state.keys.next_ordinal(call)
             else:
                 refused = ToolResult(refusal, is_error=True)
                 self._outcomes[position] = await self.runner.answer(
@@ -121,13 +122,13 @@ class ToolRound:
 
     def _refusal(self, call: ToolCall) -> str | None:
         """Return why *call* is not run, or None if it is."""
-        limits, turn = self.limits, self.turn
+        limits, state = self.limits, self.state
         if self.breach is not None and limits.on_exceeded != "tell_model":
             return f"Not run. {self.breach}"
         if limits.max_repeats is not None and call.name not in limits.excluded:
-            repeats = turn.repeats(call)
+            repeats = state.repeats(call)
             if repeats >= limits.max_repeats:
-                turn.count_reminder(call)
+                state.count_reminder(call)
                 if repeats + 1 >= 2 * limits.max_repeats:
                     self.breach = f"No progress: '{call.name}' was called again and again."
                 return (
@@ -136,9 +137,9 @@ class ToolRound:
                 )
         if self._follows_handoff(call):
             return "Not run. The conversation can be handed over to one at a time."
-        turn.calls[call.name] += 1
+        state.calls[call.name] += 1
         effect = self.runner.toolset.metadata_of(call.name).effect
-        breach = limits.breach(call.name, effect, turn.calls)
+        breach = limits.breach(call.name, effect, state.calls)
         if breach is not None:
             self.breach = breach
         return breach
@@ -168,7 +169,7 @@ class ToolRound:
         def job(lane: Sequence[int]) -> Any:
             return lambda runtime: self._run_lane(lane, runtime)
 
-        early = self.turn.early_calls  # already running, so they take the first places
+        early = self.state.early_calls  # already running, so they take the first places
         order = sorted(positions, key=lambda at: streamed_call(self.calls[at]) not in early)
         calls = [(position, self.calls[position]) for position in order]
         for stage in _stages(calls, self.runner.toolset):
@@ -181,13 +182,13 @@ class ToolRound:
     def _start(self, position: int, runtime: Runtime) -> Any:
         """Return an awaitable for the outcome of the call at *position*."""
         call, (attempt, ordinal) = self.calls[position], self._admitted[position]
-        if self.turn.early_calls and streamed_call(call) in self.turn.early_calls:
+        if self.state.early_calls and streamed_call(call) in self.state.early_calls:
             return self._early_outcome(call, attempt, runtime)
         return self.runner.run(call, runtime, attempt=attempt, ordinal=ordinal)
 
     async def _early_outcome(self, call: ToolCall, attempt: int, runtime: Runtime) -> Outcome:
         """Return the outcome of a call that was started while the model was streaming."""
-        job = self.turn.early_calls.pop(streamed_call(call))
+        job = self.state.early_calls.pop(streamed_call(call))
         outcome: Outcome = await job.result(runtime.emit)
         if isinstance(outcome, SuspendedCall):
             return outcome
@@ -199,10 +200,10 @@ class ToolRound:
             if isinstance(outcome, SuspendedCall):
                 continue
             if position in self._admitted:
-                self.turn.remember(outcome)
+                self.state.remember(outcome)
             if self.calls[position].id not in self.done:
-                self.turn.executions.append(outcome)
-        self.turn.end_round()
+                self.state.executions.append(outcome)
+        self.state.end_round()
 
     def _executions(self) -> list[ToolExecution]:
         """Return the executions of this round so far, in the order of the calls."""
@@ -227,7 +228,7 @@ class ToolRound:
             pending=tuple(call for call in self.calls if call.id in pending),
             agents={id: agent for id, agent in pending.items() if agent is not None},
         )
-        turn = self.turn.pending(self.history, self.message, result)
+        turn = self.state.pending(self.history, self.message, result)
         # Noted here, because a process that resumes the turn may not know its tools.
         external = [call.id for call in result.pending if self._is_external(call)]
         if external:
@@ -241,14 +242,14 @@ class ToolRound:
     async def _finished(self) -> ToolExecutionResult:
         """Return the result of a round in which every call has a response."""
         messages, executions = self.history, self._executions()
-        toolset, undone = self.runner.toolset, self.turn.compensation.undone
-        failed = self.turn.compensation.failed_call(executions, toolset)
+        toolset, undone = self.runner.toolset, self.state.compensation.undone
+        failed = self.state.compensation.failed_call(executions, toolset)
         if failed is not None:
             cause = f"'{failed.tool_call.name}' failed"
-            await self.turn.undo(cause, toolset, self.runtime, executions)
+            await self.state.undo(cause, toolset, self.runtime, executions)
             messages = rewritten(messages, undone)
             executions = with_undone_executions(executions, undone)
-            self.turn.executions[:] = with_undone_executions(self.turn.executions, undone)
+            self.state.executions[:] = with_undone_executions(self.state.executions, undone)
         direct = direct_responses(executions, toolset)
         responses = ToolResponseMessage(execution.response for execution in executions)
         return ToolExecutionResult(
@@ -261,13 +262,13 @@ class ToolRound:
 
     async def _abandon(self) -> None:
         """Undo the calls of the turn, because the round raises."""
-        completed = self.turn.compensation.completed
+        completed = self.state.compensation.completed
         outcomes = [
             self._outcomes.get(position) or completed.get(call_key(call))
             for position, call in enumerate(self.calls)
         ]
         executions = [outcome for outcome in outcomes if isinstance(outcome, ToolExecution)]
-        await self.turn.abandon(self.runner.toolset, self.runtime, executions)
+        await self.state.abandon(self.runner.toolset, self.runtime, executions)
 
 
 def direct_responses(

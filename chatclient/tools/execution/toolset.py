@@ -1,7 +1,7 @@
 """The tools of a turn, found by name."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -22,9 +22,6 @@ _DECORATED = re.compile(
 Callbacks = Mapping[str, ToolCallback]
 """Tools by name."""
 
-
-AroundUndo = Callable[[str, Callable[[], Awaitable[None]]], Awaitable[None]]
-"""Runs around a function that undoes a tool call; its arguments are a key and the function."""
 
 Answer = ToolCallback | Awaitable[ToolCallback | None] | None
 """The result of a resolver: a tool or None, or an awaitable of them."""
@@ -62,14 +59,12 @@ class Toolset:
         unoffered: Tools by name that are run although the model was not offered them.
         resolver: Finds other tools by name, if there is one.
         found: Tools that the resolver has found, by name.
-        around_undo: Runs around each function that undoes a call, or None.
     """
 
     offered: Callbacks
     unoffered: Callbacks = EMPTY
     resolver: ToolCallbackResolver | None = None
     found: Callbacks = EMPTY
-    around_undo: AroundUndo | None = None
 
     def get(self, name: str) -> ToolCallback | None:
         """Return the tool *name*, or None, without calling the resolver."""
@@ -110,7 +105,7 @@ class Toolset:
 
         A name is decorated if no tool has it, and one has the name without decoration.
         """
-        if all(self.get(call.name) is not None for call in message.tool_calls):
+        if None not in [self.get(call.name) for call in message.tool_calls]:
             return message
         parts = [self._named(part) for part in message.parts]
         return type(message)(parts, metadata=message.metadata)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from chatclient._internal.frozen import EMPTY, deep_frozen
+from chatclient.chat.pending_turn import ApprovalRequired, refuse_to_suspend
 from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.errors import ToolDefinitionError, ToolResultError
 from chatclient.runtime.blocking import drive
@@ -30,7 +31,6 @@ from chatclient.tools.function.schema import (
     signature_of_schema,
     strict_form,
 )
-from chatclient.tools.pending_turn import ApprovalRequired, refuse_to_suspend
 
 _NO_MARK = ToolMark()
 

@@ -7,13 +7,13 @@ from typing import Any
 from chatclient._internal.checks import check_callable, check_type, signature_error
 from chatclient._internal.json import dumps_exact, loads
 from chatclient.chat.messages import ToolCall
+from chatclient.chat.pending_turn import ApprovalRequired
 from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.chat.tool_definition import check_tool_name
 from chatclient.errors import ToolDefinitionError
 from chatclient.tools.function.callback import call_function
 from chatclient.tools.function.result import to_tool_result
 from chatclient.tools.function.schema import check_compensation, signature_of_schema
-from chatclient.tools.pending_turn import ApprovalRequired
 
 Executor = Callable[[ToolCall, ToolContext], Any]
 """Runs a call of the model; plain or asynchronous."""

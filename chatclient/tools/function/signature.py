@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from chatclient._internal.frozen import FrozenDict
 from chatclient.chat.tool import ToolContext
+from chatclient.chat.tool_execution import ToolExecution
 from chatclient.errors import ToolDefinitionError, ToolUsageError
 from chatclient.tools.function.binding import ArgumentReader
 from chatclient.tools.function.parameters import (
@@ -17,7 +18,6 @@ from chatclient.tools.function.parameters import (
     Parameter,
     describe_callable,
 )
-from chatclient.tools.tool_execution import ToolExecution
 
 T = TypeVar("T")
 

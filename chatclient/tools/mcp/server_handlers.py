@@ -24,7 +24,7 @@ from chatclient.chat.response import ChatResponse, Generation
 from chatclient.chat.tool import CONVERSATION_ID, ToolCallback, ToolProgress, ToolResult
 from chatclient.observability.observers import all_observers
 from chatclient.runtime.runtime import Runtime
-from chatclient.tools.execution.turn import ToolTurn
+from chatclient.tools.execution.state import ToolState
 from chatclient.tools.mcp.content import to_mcp_result
 from chatclient.tools.mcp.server import McpProgress
 
@@ -95,7 +95,7 @@ class _Call:
         observers = all_observers(conversation_id=options.tool_context.get(CONVERSATION_ID))
         runtime = Runtime(blocking=False, streaming=True, emitter=self._emit, observers=observers)
         calls = ChatResponse((Generation(AssistantMessage(tool_calls=[call])),))
-        result = await self._tools.manager.execute(prompt, calls, runtime, ToolTurn.of(prompt))
+        result = await self._tools.manager.execute(prompt, calls, runtime, ToolState.of(prompt))
         if result.pending:
             return to_mcp_result(ToolResult("The call waits for an approval.", is_error=True))
         response = result.executions[0].response

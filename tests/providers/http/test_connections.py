@@ -43,7 +43,7 @@ from tests.support.chaos_server import CLOSE, END, STALL, ChaosServer, Step, chu
 from tests.support.proxy_server import ProxyServer, SocksServer
 from tests.support.servers import ChatServer
 from tests.support.services import SERVICES, Service, outcome_of
-from tests.support.waiting import settled
+from tests.support.waiting import LONG, longer_and_longer, settled
 
 CHAT = SERVICES[0]
 MODES = ("call", "acall", "stream", "astream")
@@ -101,6 +101,7 @@ print(sorted(loaded))
 """
 
 
+@pytest.mark.process("Python")
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])
 def test_no_import_runs_on_the_loop_thread(
     chat_server: Callable[..., ChatServer], library: str
@@ -233,25 +234,31 @@ def test_forked_child_opens_its_own_connections(chat_server: Callable[..., ChatS
 
 def test_first_byte_timeout(mode: str) -> None:
     """The first byte may take longer than the read time-out, later ones may not."""
-    timeout = Timeouts(read=0.1, first_byte=10)
-    with ChaosServer([[0.3, answer_for(mode)]]) as server:
-        assert outcome_of(CHAT.model(server.url, timeout=timeout), mode).text == "one two three"
+    for seconds in longer_and_longer():
+        timeout = Timeouts(read=seconds, first_byte=LONG)
+        with ChaosServer([[3 * seconds, answer_for(mode)]]) as server:
+            if outcome_of(CHAT.model(server.url, timeout=timeout), mode).text == "one two three":
+                break
     half = CHAT.stream("one two three").partition(b"two")[0]
-    with ChaosServer([[chunked(half), STALL]]) as server:
+    with ChaosServer([[chunked(half), LONG]]) as server:
         started = time.monotonic()
+        timeout = Timeouts(read=0.1, first_byte=LONG)
         outcome = outcome_of(CHAT.model(server.url, timeout=timeout), mode)
         assert isinstance(outcome.error, RequestTimeoutError | StreamInterruptedError)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < LONG
 
 
 def test_first_byte_timeout_below_read_timeout(mode: str) -> None:
     """The first byte may have to arrive sooner than the following ones."""
-    pieces: list[Step] = [chunked(b": hello\n\n"), 0.4, END]
-    with ChaosServer([pieces]) as server:
-        patient = Timeouts(read=10, first_byte=0.2)
-        outcome = outcome_of(CHAT.model(server.url, timeout=patient), mode)
-        assert isinstance(outcome.error, InvalidResponseError)  # not a time-out
+    for seconds in longer_and_longer():
+        patient = Timeouts(read=LONG, first_byte=seconds)
+        pieces: list[Step] = [chunked(b": hello\n\n"), 2 * seconds, END]
+        with ChaosServer([pieces]) as server:
+            outcome = outcome_of(CHAT.model(server.url, timeout=patient), mode)
+            if isinstance(outcome.error, InvalidResponseError):  # not a time-out
+                break
     with ChaosServer([[STALL]]) as server:
+        patient = Timeouts(read=LONG, first_byte=0.2)
         outcome = outcome_of(CHAT.model(server.url, timeout=patient), mode)
         assert isinstance(outcome.error, RequestTimeoutError)
 
@@ -260,24 +267,20 @@ def test_total_timeout(mode: str) -> None:
     """An answer that trickles in fails when the total time-out expires."""
     drops = [piece for _ in range(200) for piece in (0.03, b"2\r\n: \r\n")]
     with ChaosServer([[chunked(), *drops, END]]) as server:
-        started = time.monotonic()
         outcome = outcome_of(CHAT.model(server.url, timeout=Timeouts(total=0.4)), mode)
 
     assert isinstance(outcome.error, DeadlineExceededError)
-    assert time.monotonic() - started < 5
     assert outcome.in_use == 0
 
 
 def test_total_timeout_bounds_retries(mode: str) -> None:
     """A wait beyond the total time-out is not started."""
-    with ChaosServer([[http(b"{}", 503, {"retry-after": "2"})]]) as server:
-        timeout = Timeouts(total=1.0)
-        model = CHAT.model(server.url, timeout=timeout, max_retries=RetryPolicy(5, 0.1, 10))
-        started = time.monotonic()
+    with ChaosServer([[http(b"{}", 503, {"retry-after": "900"})]]) as server:
+        timeout = Timeouts(total=600)
+        model = CHAT.model(server.url, timeout=timeout, max_retries=RetryPolicy(5, 0.1, 1000))
         outcome = outcome_of(model, mode)
 
     assert isinstance(outcome.error, ProviderError)
-    assert time.monotonic() - started < 1
     assert len(server.requests) == 1
 
 

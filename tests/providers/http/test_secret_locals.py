@@ -115,7 +115,7 @@ def test_frames_of_http_libraries(
     with LoopbackServer(reply) as server:
         url = "http://127.0.0.1:9" if failure == "refused" else server.url
         url = url.replace("//", f"//user:{PASSWORD}@") + f"/v1?token={QUERY}"
-        timeout = 0.1 if failure == "slow" else 3
+        timeout = 0.1 if failure == "slow" else 60
         headers = {"x-own": HEADER}
         settings: Any = {"headers": headers, "max_retries": 0, "timeout": timeout}
         model = OpenAIChatModel("m", api_key=KEY, base_url=url, **settings)

@@ -211,6 +211,7 @@ def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
         fetch_model_file(FILE)
 
 
+@pytest.mark.process("Python")
 def test_environment_variables(server: HubServer, tmp_path: Path) -> None:
     """The variables of huggingface-hub name the endpoint and the cache."""
     home = tmp_path / "another"

@@ -43,6 +43,7 @@ from chatclient.chat.messages import (
     UserMessage,
 )
 from chatclient.chat.response import Generation, Usage
+from chatclient.chat.resumption import decisions_for
 from chatclient.chat.template import PromptTemplate
 from chatclient.errors import RateLimitExceededError, UsageError
 from chatclient.memory import (
@@ -102,7 +103,6 @@ from chatclient.tools import (
     augment,
     tool,
 )
-from chatclient.tools.execution.approval import decisions_for
 from tests.support.ask import Ask
 from tests.support.bag_of_words import BagOfWords
 

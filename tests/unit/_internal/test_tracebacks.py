@@ -63,6 +63,7 @@ def run_pytest(folder: Path, *options: str, **environment: str) -> dict[str, str
     return {part.strip("_ ").partition(" ")[0]: part for part in parts[1:]}
 
 
+@pytest.mark.process("pytest")
 def test_pytest_leaves_out_the_library(tmp_path: Path) -> None:
     """What is left is the test, the code of the application, and the message."""
     reports = run_pytest(tmp_path)
@@ -76,6 +77,7 @@ def test_pytest_leaves_out_the_library(tmp_path: Path) -> None:
     assert "chatclient/client/pipeline.py" in reports["test_other"]  # not an error of the library
 
 
+@pytest.mark.process("pytest")
 @pytest.mark.parametrize("switch", ["option", "environment"])
 def test_pytest_shows_all_on_request(tmp_path: Path, switch: str) -> None:
     """With an option of pytest, or an environment variable."""

@@ -41,7 +41,7 @@ from chatclient.providers.openai.chat import OpenAIChatOptions
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import KeywordToolIndex, StaticToolCallbackResolver, tool
-from chatclient.tools.execution.turn import ToolTurn
+from chatclient.tools.execution.state import ToolState
 from chatclient.tools.search.eviction import CompositeEvictionStrategy, LruEvictionStrategy
 
 
@@ -388,7 +388,7 @@ def test_eager_reads(configured: Configured, eager: str) -> None:
     client = configured(TOOLS__EAGER_READS=eager)
 
     streaming = replace(ON_LOOP, streaming=True)
-    watched = client._shared.manager.watched(Prompt("x"), streaming, ToolTurn())
+    watched = client._shared.manager.watched(Prompt("x"), streaming, ToolState())
     assert (watched is not streaming) == (eager == "true")
 
 

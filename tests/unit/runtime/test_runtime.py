@@ -22,6 +22,8 @@ from chatclient.errors import BlockingCallError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.event_stream import AsyncEvents, drive_stream
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from tests.support.clock import Clock
+from tests.support.waiting import LONG, asettled, longer_and_longer, settled
 
 VAR: contextvars.ContextVar[str] = contextvars.ContextVar("VAR", default="outside")
 
@@ -187,46 +189,55 @@ def test_blocking_invoke_uses_the_caller_thread() -> None:
 @pytest.mark.feature("stream-tools-run-another-thread")
 def test_plain_function_does_not_block_the_loop() -> None:
     """Other tasks run during a plain function."""
-    ticks: list[float] = []
+    ticks = 0
 
     async def tick() -> None:
+        nonlocal ticks
         while True:
-            ticks.append(time.monotonic())
-            await asyncio.sleep(0.01)
+            ticks += 1
+            await asyncio.sleep(0.001)
 
-    async def main() -> None:
+    async def main() -> bool:
         ticker = asyncio.create_task(tick())
-        await ON_LOOP.invoke(time.sleep, 0.1)
+        ticked: bool = await ON_LOOP.invoke(settled, lambda: ticks >= 4)
         ticker.cancel()
+        return ticked
 
-    asyncio.run(main())
-
-    assert len(ticks) >= 4
+    assert asyncio.run(main())
 
 
 @both
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_invoke_timeout(mode: str, kind: str) -> None:
     """A function that exceeds the time-out is abandoned."""
-    cancelled: list[bool] = []
+    gate, ended = threading.Event(), list[str]()
+    begun = threading.Event()
 
     async def waits() -> None:
+        begun.set()
         try:
-            await asyncio.sleep(5)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
-            cancelled.append(True)
+            ended.append("cancelled")
             raise
 
-    async def job(runtime: Runtime) -> None:
-        function: Any = waits if kind == "async" else partial(time.sleep, 0.3)
-        await runtime.invoke(function, timeout=0.05)
+    def blocks() -> None:
+        begun.set()
+        gate.wait(LONG)
+        ended.append("returned")
 
-    started = time.monotonic()
-    with pytest.raises(TimeoutError):
-        run(mode, job)
+    async def job(timeout: float, runtime: Runtime) -> None:  # noqa: ASYNC109
+        function: Any = waits if kind == "async" else blocks
+        await runtime.invoke(function, timeout=timeout)
 
-    assert mode == "on_loop" or time.monotonic() - started < 0.25
-    assert cancelled == ([True] if kind == "async" else [])
+    for seconds in longer_and_longer():
+        with pytest.raises(TimeoutError):
+            run(mode, partial(job, seconds))
+        if begun.is_set():
+            break
+
+    assert ended == (["cancelled"] if kind == "async" else [])
+    gate.set()
 
 
 @both
@@ -240,10 +251,10 @@ def test_invoke_within_timeout(mode: str) -> None:
         raise TimeoutError("its own")
 
     async def job(runtime: Runtime) -> list[str]:
-        plain = await runtime.invoke(str, 1, timeout=5)
-        waited = await runtime.invoke(answer, timeout=5)
+        plain = await runtime.invoke(str, 1, timeout=LONG)
+        waited = await runtime.invoke(answer, timeout=LONG)
         with pytest.raises(TimeoutError, match="its own"):
-            await runtime.invoke(fail, timeout=5)
+            await runtime.invoke(fail, timeout=LONG)
         return [plain, waited]
 
     assert run(mode, job) == ["1", "async"]
@@ -264,7 +275,7 @@ def test_invoke_timeout_includes_returned_awaitable(mode: str) -> None:
         run(mode, job)
 
 
-def test_slow_consumer_does_not_expire_a_call() -> None:
+def test_slow_consumer_does_not_expire_a_call(clock: Clock) -> None:
     """A result in time counts although a consumer delayed it."""
 
     async def request(runtime: Runtime) -> str:
@@ -272,11 +283,11 @@ def test_slow_consumer_does_not_expire_a_call() -> None:
             await runtime.emit("event")
             return "result"
 
-        return str(await runtime.invoke(tool, timeout=0.1))
+        return str(await runtime.invoke(tool, timeout=LONG))
 
     stream = drive_stream(request, BLOCKING)
     assert next(stream) == "event"
-    time.sleep(0.2)
+    clock.advance(2 * LONG)
 
     with pytest.raises(StopIteration) as stop:
         next(stream)
@@ -593,7 +604,7 @@ def test_gather_order_and_limit(mode: str, limit: int) -> None:
             nonlocal running, peak
             running += 1
             peak = max(peak, running)
-            await runtime.sleep(0.02)
+            await runtime.invoke(settled, lambda: limit == 1 or peak > 1)
             running -= 1
             return value
 
@@ -612,12 +623,15 @@ def test_gather_order_and_limit(mode: str, limit: int) -> None:
 def test_gather_raises_the_first_error(mode: str) -> None:
     """A failing job cancels the others."""
     finished: list[int] = []
+    failed = threading.Event()
 
     async def fails(_runtime: Runtime) -> int:
+        failed.set()
         raise LookupError("first")
 
     def slow(value: int) -> Any:
         async def job(runtime: Runtime) -> int:
+            await runtime.invoke(failed.wait, LONG)
             await runtime.sleep(0.05)
             finished.append(value)
             return value
@@ -720,30 +734,38 @@ def test_error_in_a_thread_is_seen_immediately() -> None:
     sys.setswitchinterval(1e-6)
     started = time.monotonic()
     try:
-        for _ in range(300):
+        for _ in range(100):
             with pytest.raises(LookupError, match="first"):
                 drive(main(BLOCKING))
     finally:
         sys.setswitchinterval(interval)
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 50  # the other job waits for 60 seconds
 
 
 @both
 def test_failure_stops_the_next_step_of_a_job(mode: str) -> None:
     """The running step completes, but the next one is not called."""
     called: list[str] = []
+    running: list[int] = []
+    failed = threading.Event()
+
+    def step() -> None:
+        running.append(1)
+        failed.wait(LONG)
+        time.sleep(0.5)  # until the others have heard of it
 
     async def continues(runtime: Runtime) -> None:
-        await runtime.invoke(time.sleep, 0.5)
+        await runtime.invoke(step)
         await runtime.invoke(called.append, "next")
 
     async def pauses(runtime: Runtime) -> None:
-        await runtime.invoke(time.sleep, 0.5)
+        await runtime.invoke(step)
         await runtime.sleep(60)
 
     async def fails(runtime: Runtime) -> None:
-        await runtime.sleep(0.1)
+        await runtime.invoke(settled, lambda: len(running) == 2)
+        failed.set()
         raise LookupError("first")
 
     async def main(runtime: Runtime) -> None:
@@ -754,7 +776,7 @@ def test_failure_stops_the_next_step_of_a_job(mode: str) -> None:
         run(mode, main)
 
     assert called == []
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 50
 
 
 @both
@@ -762,20 +784,28 @@ def test_failure_stops_the_next_step_of_a_job(mode: str) -> None:
 def test_shielded_code_completes_after_a_failure(mode: str, when: str) -> None:
     """In threads and tasks, started before or after the failure."""
     log: list[str] = []
+    begun, failed = threading.Event(), threading.Event()
 
     async def clean(runtime: Runtime) -> None:
         log.append("started")
-        await runtime.invoke(asyncio.sleep, 0.2)
+        begun.set()
+        await runtime.invoke(asyncio.sleep, 0.1)
         await runtime.invoke(log.append, "done")
+
+    def step() -> None:
+        begun.set()
+        failed.wait(LONG)
+        time.sleep(0.05)
 
     async def cleans(runtime: Runtime) -> None:
         if when == "before":
             with suppress(asyncio.CancelledError):
-                await runtime.invoke(time.sleep, 0.2)
+                await runtime.invoke(step)
         await runtime.shielded(clean(runtime))
 
     async def fails(runtime: Runtime) -> None:
-        await runtime.sleep(0.1)
+        await runtime.invoke(begun.wait, LONG)
+        failed.set()
         raise LookupError("first")
 
     async def main(runtime: Runtime) -> None:
@@ -793,23 +823,24 @@ def test_thread_of_a_job_is_not_interrupted() -> None:
     results: list[Any] = []
 
     def later() -> None:
-        over.wait(10)
+        over.wait(LONG)
         results.append(drive(BLOCKING.invoke(str, 1)))
 
     def begins(threads: list[threading.Thread]) -> None:
         threads.append(threading.Thread(target=contextvars.copy_context().run, args=(later,)))
         threads[0].start()
-        time.sleep(0.2)
+        begun.set()
 
     async def fails(runtime: Runtime) -> None:
-        await runtime.sleep(0.1)
+        await runtime.invoke(begun.wait, LONG)
         raise LookupError("first")
 
     threads: list[threading.Thread] = []
+    begun = threading.Event()
     with pytest.raises(LookupError):
         drive(BLOCKING.gather([lambda runtime: runtime.invoke(begins, threads), fails], limit=2))
     over.set()
-    threads[0].join(10)
+    threads[0].join(LONG)
 
     assert results == ["1"]
 
@@ -832,22 +863,27 @@ def test_gather_cancels_async_work(
     with pytest.raises(LookupError, match="first"):
         run(mode, main)
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 50
 
 
 def test_cancelled_job_can_clean_up() -> None:
     """A job is cancelled once, so that its cleanup can await."""
     cleaned: list[str] = []
+    begun = threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.sleep(600)
 
     async def cleans(runtime: Runtime) -> None:
         try:
-            await waits(runtime)
+            await runtime.invoke(wait)
         finally:
             await runtime.invoke(asyncio.sleep, 0.01)
             cleaned.append("up")
 
     async def fails(runtime: Runtime) -> None:
-        await runtime.sleep(0.1)
+        await runtime.invoke(begun.wait, LONG)
         raise LookupError("first")
 
     async def main(runtime: Runtime) -> None:
@@ -882,10 +918,12 @@ def test_background_job_context(mode: str) -> None:
 def test_shared_work_is_cancelled_once() -> None:
     """Work below several jobs is cancelled once, so that it can clean up."""
     cancellations: list[int] = []
+    begun = threading.Event()
 
     async def tool() -> None:
+        begun.set()
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(600)
         finally:
             await asyncio.sleep(0.05)
             task = asyncio.current_task()
@@ -896,7 +934,7 @@ def test_shared_work_is_cancelled_once() -> None:
         await started.result(runtime.emit)
 
     async def fails(runtime: Runtime) -> None:
-        await runtime.sleep(0.1)
+        await runtime.invoke(begun.wait, LONG)
         raise LookupError("first")
 
     with pytest.raises(LookupError):
@@ -1025,18 +1063,19 @@ def test_stream_context_is_isolated() -> None:
     assert between == [(1, "outside"), (2, "outside")]
 
 
-def test_timeout_of_request_spares_the_consumer() -> None:
+def test_timeout_of_request_spares_the_consumer(clock: Clock) -> None:
     """A time-out across events cancels the request, not the consumer."""
 
     async def request(runtime: Runtime) -> None:
-        async with asyncio.timeout(0.05):
+        async with asyncio.timeout(50):
             await runtime.emit(1)
-            await asyncio.sleep(5)
+            await asyncio.sleep(600)
 
     async def main() -> str:
         events: AsyncEvents[int, None] = AsyncEvents(request, ON_LOOP)
         assert await anext(events) == 1
-        await asyncio.sleep(0.1)  # the slow consumer must not be cancelled
+        clock.advance(60)
+        await asyncio.sleep(0.01)  # the slow consumer must not be cancelled
         with pytest.raises(TimeoutError):
             await anext(events)
         return "unharmed"
@@ -1108,7 +1147,7 @@ def test_closed_async_stream_ends_its_task(way: str) -> None:
         events = None
         await asyncio.sleep(0.01)
         gc.collect()
-        await asyncio.sleep(0.01)
+        await asettled(lambda: len(asyncio.all_tasks()) == 1)
         return len(asyncio.all_tasks())
 
     assert asyncio.run(main()) == 1
@@ -1124,7 +1163,7 @@ def test_async_stream_dropped_by_any_thread() -> None:
         await anext(dropped[0])
         await asyncio.sleep(0.01)  # until the request waits for its consumer
         await asyncio.to_thread(dropped.clear)
-        await asyncio.sleep(0.01)
+        await asettled(lambda: log)
 
     asyncio.run(main(), debug=True)
 
@@ -1361,14 +1400,17 @@ def test_sleep(mode: str) -> None:
 async def test_cancelled_request_starts_no_function() -> None:
     """A function that waits for a thread is not started."""
     started: list[str] = []
+    gate = threading.Event()
     limiter = anyio.to_thread.current_default_thread_limiter()
     tokens, limiter.total_tokens = limiter.total_tokens, 1
     try:
-        running = asyncio.ensure_future(ON_LOOP.invoke(time.sleep, 0.05))
+        running = asyncio.ensure_future(ON_LOOP.invoke(gate.wait, LONG))
         await asyncio.sleep(0.01)
         waiting = asyncio.ensure_future(ON_LOOP.invoke(started.append, "second"))
         await asyncio.sleep(0.01)
         waiting.cancel()
+        await asyncio.sleep(0.01)
+        gate.set()
         await running
         with pytest.raises(asyncio.CancelledError):
             await waiting

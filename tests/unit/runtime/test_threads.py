@@ -15,6 +15,7 @@ from chatclient.runtime.blocking import drive
 from chatclient.runtime.event_stream import AsyncEvents, drive_stream
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.runtime.threads import LoopThread
+from tests.support.waiting import LONG, longer_and_longer
 from tests.unit.runtime.test_runtime import in_time
 
 
@@ -196,23 +197,27 @@ async def test_request_cancellation_cancels_the_job(thread: LoopThread) -> None:
 
 def test_job_outlives_its_caller_loop(thread: LoopThread) -> None:
     """A job may end after the loop of its caller, without a report."""
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     async def job(_runtime: Runtime) -> None:
+        begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
             await asyncio.sleep(0.1)
             ended.set()
             raise
 
     async def leave() -> None:
-        with pytest.raises(TimeoutError):
-            await ON_LOOP.run_on(thread, job, timeout=0.02)
+        for seconds in longer_and_longer():
+            with pytest.raises(TimeoutError):
+                await ON_LOOP.run_on(thread, job, timeout=seconds)
+            if begun.is_set():
+                break
 
     asyncio.run(leave())
 
-    assert ended.wait(10)
+    assert ended.wait(LONG)
     time.sleep(0.02)  # for the callback
     assert thread.alive
 

@@ -1,15 +1,19 @@
 // Sends messages with the transport of the AI SDK, and reads the stream with its reader.
-// Reads {url, id, messages} in each line of stdin, and writes {message, chunks, error}.
+// Reads {url, id, messages, body, trigger, stopAfter} in each line of stdin, and writes
+// {message, chunks, error}. With `stopAfter`, the answer is stopped when it has that text.
 import {createInterface} from 'node:readline'
 import {DefaultChatTransport, readUIMessageStream} from 'ai'
 
 async function run(given) {
-  const {url, id, messages, body} = given
+  const {url, id, messages, body, trigger = 'submit-message', stopAfter} = given
+  const stopping = new AbortController()
   const transport = new DefaultChatTransport({api: url, body})
   const chunks = []
   let message = null, error = null
   try {
-    const stream = await transport.sendMessages({chatId: id, messages, trigger: 'submit-message'})
+    const stream = await transport.sendMessages({
+      chatId: id, messages, trigger, abortSignal: stopping.signal,
+    })
     const observed = stream.pipeThrough(new TransformStream({
       transform(chunk, controller) {
         chunks.push(chunk)
@@ -21,7 +25,11 @@ async function run(given) {
     const states = readUIMessageStream({
       message: continued, stream: observed, onError: found => { error = found.message },
     })
-    for await (const state of states) message = state
+    for await (const state of states) {
+      message = state
+      const text = state.parts.map(part => part.text ?? '').join('')
+      if (stopAfter !== undefined && text.includes(stopAfter)) stopping.abort()
+    }
   } catch (found) {
     error = found.message
   }

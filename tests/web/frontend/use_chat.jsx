@@ -20,7 +20,9 @@ function Call({part, decide}) {
 
 function Chat() {
   const [text, setText] = useState('')
-  const {messages, sendMessage, regenerate, addToolApprovalResponse, status, error} = useChat({
+  const {
+    messages, sendMessage, regenerate, stop, addToolApprovalResponse, status, error,
+  } = useChat({
     id: 'c1',
     resume: true,
     transport: new DefaultChatTransport({api: '/ai-sdk'}),
@@ -44,6 +46,10 @@ function Chat() {
       ))}
       {error && <p className="error">{error.message}</p>}
       <button onClick={() => regenerate()}>Again</button>
+      <button onClick={async () => {
+        await stop()
+        await fetch('/ai-sdk/c1/stream', {method: 'DELETE'})
+      }}>Stop</button>
       <button onClick={() => sendMessage({text, messageId: messages[0].id})}>Replace the first</button>
       <form onSubmit={submit}>
         <input id="text" value={text} disabled={status !== 'ready' && status !== 'error'}

@@ -278,6 +278,7 @@ for n in range(9):
 """
 
 
+@pytest.mark.process("Python")
 def test_scores_are_deterministic() -> None:
     """Scores do not depend on the hash seed of the process."""
     outputs = {

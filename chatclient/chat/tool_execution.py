@@ -8,11 +8,6 @@ from typing import Any
 from chatclient.chat.messages import ToolCall, ToolResponse
 from chatclient.chat.tool import RAN_WITH, REMARK
 
-TOOL_EXECUTIONS = "tool_executions"
-"""The key in a response's context of everything the tool loop executed, a tuple of `ToolExecution`.
-An advisor that calls the loop again, and shows it the rounds so far, passes it on in its
-request."""
-
 
 @dataclass(frozen=True, slots=True)
 class ToolExecution:

@@ -23,14 +23,10 @@ from chatclient.chat.serialization import (
     usage_from_dict,
     usage_to_dict,
 )
+from chatclient.chat.stored_values import from_stored, to_stored
+from chatclient.chat.tool import HANDOFF
+from chatclient.chat.tool_execution import ToolExecution
 from chatclient.errors import ToolUsageError, UsageError
-from chatclient.tools.tool_execution import ToolExecution
-
-PENDING_TURN = "pending_turn"
-"""The key in a response's context of a turn that is suspended for approval, a `PendingTurn`."""
-
-RESUMED_TURN = "resumed_turn"
-"""The key in a request's context of a suspended turn and its decisions, a `ResumedTurn`."""
 
 EXTERNAL_CALLS = "external_calls"
 """The note of a pending turn with the ids of its calls of external tools, if there are any."""
@@ -87,8 +83,20 @@ class PendingTurn:
 
     @property
     def external_calls(self) -> tuple[str, ...]:
-        """The ids of the calls that wait for a result from elsewhere, not for an approval."""
-        return tuple(self.notes.get(EXTERNAL_CALLS, ()))
+        """The ids for decisions of the calls that wait for a result from elsewhere.
+
+        Also those of agents, and of clients that the turn was handed to.
+        """
+        notes = self.notes
+        while HANDOFF in notes:
+            notes = notes[HANDOFF]["notes"]
+        own = notes.get(EXTERNAL_CALLS, ())
+        inside = {id: agent.external_calls for id, agent in self.agents.items()}
+        return tuple(
+            id
+            for id, (call_id, id_inside) in places_in(self).items()
+            if (call_id in own if id_inside is None else id_inside in inside[call_id])
+        )
 
     def to_decide(self) -> dict[str, ToolCall]:
         """Return the calls that need a decision, by the ids for decisions.
@@ -106,20 +114,19 @@ class PendingTurn:
     def to_json(self, *, signing_key: str | bytes | None = None) -> str:
         """Return this as JSON for `from_json`.
 
-        Values such as dates in metadata become texts, as in a memory.
+        A value in metadata without a JSON form is left out, named in the JSON, and logged.
 
         Args:
             signing_key: A secret; the JSON is signed with it, including the conversation's id, so
                 that a client that stores the turn cannot change it.
 
         Raises:
-            TypeError: A value in the metadata has no JSON form.
             UsageError: *signing_key* is empty.
         """
-        text = dumps(_to_dict(self)).decode()
+        text = dumps(to_stored(_to_dict(self))).decode()
         if signing_key is None:
             return text
-        from chatclient.tools.pending_turn_schema import sign  # noqa: PLC0415 - seldom needed
+        from chatclient.chat.pending_turn_schema import sign  # noqa: PLC0415 - seldom needed
 
         return sign(text, signing_key)
 
@@ -134,14 +141,14 @@ class PendingTurn:
         Raises:
             UsageError: *text* is not a pending turn, or it has no valid signature.
         """
-        from chatclient.tools.pending_turn_schema import (  # noqa: PLC0415 - seldom needed
+        from chatclient.chat.pending_turn_schema import (  # noqa: PLC0415 - seldom needed
             load_turn_data,
             verified,
         )
 
         try:
             text = verified(text, signing_key)
-            return _from_dict(load_turn_data(text, _VERSION))
+            return _from_dict(from_stored(load_turn_data(text, _VERSION)))
         except UsageError:
             raise
         except KeyError as error:
@@ -184,8 +191,8 @@ def _to_dict(turn: PendingTurn) -> dict[str, Any]:
         "rounds": turn.rounds,
         "conversation_id": turn.conversation_id,
         "agents": {id: _to_dict(each) for id, each in turn.agents.items()},
-        "failures": turn.failures,
-        "repeats": turn.repeats,
+        "failures": [[*each] for each in turn.failures],
+        "repeats": [[*each] for each in turn.repeats],
         "seconds": turn.seconds,
         "notes": dict(turn.notes),
         "breach": turn.breach,

@@ -1,4 +1,4 @@
-"""The state of a turn between its rounds: counters, executions, idempotency keys."""
+"""The state of the tools of a turn: counters, executions, idempotency keys."""
 
 import hashlib
 import time
@@ -18,17 +18,18 @@ from chatclient.chat.messages import (
     UserMessage,
 )
 from chatclient.chat.parts import call_key
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.prompt import Prompt
+from chatclient.chat.recorder import Recorder
 from chatclient.chat.tool import CONVERSATION_ID, FAILURE, ToolCallback
-from chatclient.chat.turn import TURN_KEY
+from chatclient.chat.tool_execution import ToolExecution
+from chatclient.chat.turn import TURN_KEY, Turn, present_recorder
 from chatclient.runtime.concurrency import BackgroundJob
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.compensation import Compensation
 from chatclient.tools.execution.idempotency import IdempotencyKeys
 from chatclient.tools.execution.result import ToolExecutionResult
 from chatclient.tools.execution.toolset import Toolset
-from chatclient.tools.pending_turn import PendingTurn
-from chatclient.tools.tool_execution import ToolExecution
 
 _SEED = "idempotency"  # the note of a pending turn with the seed of its idempotency keys
 
@@ -37,17 +38,18 @@ StreamedCall = tuple[str, str, str]
 
 
 @dataclass(slots=True, eq=False)
-class ToolTurn:
-    """The state of a turn, from the user's message to the final answer.
+class ToolState:
+    """The state of the tools during one run of a tool loop.
 
     Attributes:
         context: The values of the tool context.
         identity: Identifies the turn in its idempotency keys; None for a random value.
         calls: The number of calls of each tool.
         failures: The number of rounds in which each tool failed in each way.
-        executions: All calls so far.
+        executions: All calls of the turn so far.
         rounds: The number of model calls.
         clock: Measures how long the turn takes, in seconds.
+        recorder: Executes the calls, as steps of the turn; None runs them directly.
         started: When the turn started, on that clock.
         unoffered: Tools by name that are run although the model was not offered them.
         early_calls: Calls that were started while the model was streaming; see `streamed_call`.
@@ -64,6 +66,7 @@ class ToolTurn:
     executions: list[ToolExecution] = field(default_factory=list)
     rounds: int = 0
     clock: Callable[[], float] = time.monotonic
+    recorder: Recorder | None = None
     started: float = field(init=False)
     unoffered: Mapping[str, ToolCallback] = EMPTY
     early_calls: dict[StreamedCall, BackgroundJob[Any]] = field(default_factory=dict)
@@ -78,23 +81,35 @@ class ToolTurn:
     def __post_init__(self) -> None:
         self.started = self.clock()
         self.keys = IdempotencyKeys(self.identity)
-        self.compensation = Compensation(self.keys, self.executions)
+        self.compensation = Compensation(self.keys, self.executions, self.recorder)
 
     @classmethod
-    def of(cls, prompt: Prompt) -> "ToolTurn":
-        """Return the turn that *prompt* continues, for applications with a loop of their own."""
+    def for_turn(cls, turn: Turn, context: Mapping[str, Any]) -> "ToolState":
+        """Return the state of the tools for a run of the tool loop in *turn*.
+
+        Args:
+            turn: The turn, whose executions so far it shares.
+            context: The values of the tool context.
+        """
+        return cls(
+            context, turn.id, executions=turn.executions, clock=turn.clock, recorder=turn.recorder
+        )
+
+    @classmethod
+    def of(cls, prompt: Prompt) -> "ToolState":
+        """Return the state after *prompt*, for applications with a loop of their own."""
         context = prompt.options.tool_context
         key = context.get(TURN_KEY)
-        turn = cls(context, None if key is None else f"key {key}")
+        state = cls(context, None if key is None else f"key {key}", recorder=present_recorder())
         for message in reversed(prompt.messages):
             if isinstance(message, UserMessage):
                 break
             if isinstance(message, ToolResponseMessage):
-                turn.rounds += 1
-                turn.calls.update(response.name for response in message.responses)
-                turn.failures.update(_failures_in(message.responses))
-        turn.recall(prompt.messages)
-        return turn
+                state.rounds += 1
+                state.calls.update(response.name for response in message.responses)
+                state.failures.update(_failures_in(message.responses))
+        state.recall(prompt.messages)
+        return state
 
     def pending(
         self,

@@ -137,6 +137,7 @@ class _Turn(TypedDict):
     breach: NotRequired[str | None]
     usage: NotRequired[_Usage]
     executions: NotRequired[list[_Execution]]
+    left_out: NotRequired[dict[str, str]]
 
 
 _AnyTurn = TypeAliasType("_AnyTurn", _Turn)

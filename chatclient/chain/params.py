@@ -1,0 +1,81 @@
+"""The advisor params that advisors of this library read, and the check that each has a reader."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from chatclient.chat.tool import CONVERSATION_ID, USER_ID
+from chatclient.chat.turn import TURN_KEY
+from chatclient.errors import UsageError
+
+FILTER_EXPRESSION = "vector_store_filter_expression"
+"""The advisor param with a metadata filter for the retrieval of this request, which replaces that
+of advisors and retrievers."""
+
+EVENT_FILTER = "chat_memory_event_filter"
+"""The advisor param with an `EventFilter` on top of that of a session memory."""
+
+TOP_K = "chat_memory_vector_store_top_k"
+"""The advisor param with the maximum number of entries that a vector store memory recalls."""
+
+CACHE_RESPONSES = "cache_responses"
+"""The advisor param that disables response caches for a request if it is False.
+
+An advisor that requests another answer sets it to `REFRESH` in the request's context.
+"""
+
+TOOL_SEARCH_ROLES = "tool_search_roles"
+"""The advisor param with the user's role or roles, for the tool search."""
+
+NATIVE_STRUCTURED_OUTPUT = "native_structured_output"
+"""The advisor param with the default of the parameter `native` of `entity`, a `Native`."""
+
+_CLIENT = frozenset({CONVERSATION_ID, USER_ID, TURN_KEY, NATIVE_STRUCTURED_OUTPUT})
+
+_READERS: Mapping[str, str] = {
+    FILTER_EXPRESSION: "QuestionAnswerAdvisor and RetrievalAugmentationAdvisor",
+    EVENT_FILTER: "SessionMemoryAdvisor",
+    TOP_K: "VectorStoreChatMemoryAdvisor",
+    CACHE_RESPONSES: "ResponseCacheAdvisor",
+    TOOL_SEARCH_ROLES: "ToolSearchToolCallingAdvisor",
+}
+
+
+ANY = "*"
+"""In the `params` of an advisor: it may read any param but those of the library's advisors."""
+
+
+def params_of(*readers: object) -> frozenset[str]:
+    """Return the names in `params` of all *readers*; who has none may read `ANY`."""
+    return frozenset(name for each in readers for name in getattr(each, "params", (ANY,)))
+
+
+def check_params(params: Mapping[str, Any], readable: frozenset[str]) -> None:
+    """Check that an advisor or the client reads each of *params*.
+
+    A param that nobody reads, such as a filter of documents, would have no effect without a word.
+
+    Args:
+        params: The advisor params of a request.
+        readable: The params that its advisors read, perhaps with `ANY`.
+
+    Raises:
+        UsageError: Nobody reads one of them.
+    """
+    unread = params.keys() - _CLIENT - readable
+    if ANY in readable:
+        unread &= _READERS.keys()
+    if not unread:
+        return
+    name = min(unread)
+    if name in _READERS:
+        hint = f"{_READERS[name]} would"
+    else:
+        from difflib import get_close_matches  # noqa: PLC0415 - imported for a message only
+
+        near = get_close_matches(name, {*_CLIENT, *_READERS, *readable}, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "leave it out"
+    msg = (
+        f"no advisor of this request reads the advisor param {name!r}, so it would have no effect:"
+        f" {hint}; an advisor of your own says so with an attribute, params = {{{name!r}}}"
+    )
+    raise UsageError(msg)

@@ -1,0 +1,229 @@
+"""`Tables`: the processes that run turns, and the turns that none of them runs."""
+
+from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.exc import SQLAlchemyError
+
+from chatclient._internal.sqlite import write_ahead
+
+WORKFLOW = "chatclient_turn"
+"""The name of the workflow of turns in the database."""
+
+CANCEL = "cancel"
+"""The attribute of a workflow that is to be cancelled."""
+
+_PROCESSES = sa.Table(
+    "chatclient_executors",
+    sa.MetaData(),
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("version", sa.String(255), nullable=False),
+    sa.Column("seen_at", sa.Double, nullable=False),  # seconds since 1970, on the database's clock
+)
+# What DBOS has no function for is done in its table; it has more columns.
+_TURNS = sa.Table(
+    "workflow_status",
+    sa.MetaData(),
+    *(
+        sa.Column(name, sa.Text)
+        for name in (
+            *("workflow_uuid", "name", "status", "executor_id", "owner_xid", "queue_name"),
+            *("application_version", "application_name"),
+        )
+    ),
+    *(
+        sa.Column(name, sa.BigInteger)
+        for name in (
+            *("recovery_attempts", "started_at_epoch_ms", "delay_until_epoch_ms"),
+            *("updated_at", "completed_at"),
+        )
+    ),
+    sa.Column("attributes", sa.JSON().with_variant(JSONB(), "postgresql")),
+    schema="dbos",
+)
+_STEPS = sa.Table(
+    "operation_outputs", sa.MetaData(), sa.Column("workflow_uuid", sa.Text), schema="dbos"
+)
+_QUEUE_OF_DIRECT_TURNS = "_dbos_internal_queue"  # of those that were started without a queue
+_NOW = {
+    "postgresql": sa.literal_column("extract(epoch from now())", sa.Double),
+    "sqlite": sa.literal_column("(julianday('now') - 2440587.5) * 86400.0", sa.Double),
+}
+_FORGET = 86_400.0  # seconds
+_BEGIN = 5.0  # seconds in which a busy process begins a turn that it has taken from a queue
+_IDS_AT_ONCE = 500
+
+
+class Tables:
+    """The tables of one process, with a connection that turns do not use.
+
+    Args:
+        url: The database.
+        application: The name of the application.
+        executor: The id of this process, if it runs turns.
+        version: The version of the application.
+        silent_seconds: After how many seconds without a sign of life a process has ended.
+        schema: The schema of DBOS's tables on PostgreSQL.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        application: str,
+        *,
+        executor: str = "",
+        version: str = "",
+        silent_seconds: float = 30.0,
+        schema: str = "dbos",
+    ) -> None:
+        is_sqlite = url.startswith("sqlite")
+        waits = {"timeout": silent_seconds} if is_sqlite else {}  # for locks
+        engine = sa.create_engine(
+            url, pool_size=1, max_overflow=1, pool_pre_ping=True, connect_args=waits
+        )
+        schemas = {"dbos": None if is_sqlite else schema}
+        self._engine = engine.execution_options(schema_translate_map=schemas)
+        self._executor, self._version = executor, version
+        self._application, self._silent = application, silent_seconds
+        self._now = _NOW[engine.dialect.name]
+
+    def create(self) -> None:
+        """Create the table of processes unless it exists; DBOS creates its own tables."""
+        if self._engine.dialect.name == "sqlite":  # readers and the writer then do not wait
+            with self._engine.connect() as connection:
+                write_ahead(connection.connection.dbapi_connection)
+        try:
+            _PROCESSES.create(self._engine, checkfirst=True)
+        except SQLAlchemyError:  # another process has created it meanwhile, or this fails again
+            _PROCESSES.create(self._engine, checkfirst=True)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    def beat(self) -> None:
+        """Store that this process is alive, and remove processes that ended long ago."""
+        with self._begin() as connection:
+            mine = _PROCESSES.c.id == self._executor
+            update = sa.update(_PROCESSES).where(mine).values(seen_at=self._now)
+            if not connection.execute(update).rowcount:
+                values = {"id": self._executor, "version": self._version, "seen_at": self._now}
+                connection.execute(sa.insert(_PROCESSES).values(values))
+            forgotten = _PROCESSES.c.seen_at < self._now - _FORGET
+            connection.execute(sa.delete(_PROCESSES).where(forgotten))
+
+    def end(self) -> None:
+        """Store that this process has ended: others may continue its turns immediately."""
+        with self._begin() as connection:
+            update = sa.update(_TURNS).where(*self._is_mine)
+            connection.execute(update.values(self._queued(crashed=False)))
+            connection.execute(sa.delete(_PROCESSES).where(_PROCESSES.c.id == self._executor))
+
+    def postpone(self, id: str, seconds: float) -> None:
+        """Let a turn that this process has taken continue after some time, in any process."""
+        begin_at = sa.cast((self._now + seconds) * 1000.0, sa.BigInteger)
+        delayed = {"status": "DELAYED", "delay_until_epoch_ms": begin_at}
+        update = sa.update(_TURNS).where(_TURNS.c.workflow_uuid == id, *self._is_mine)
+        with self._begin() as connection:
+            connection.execute(update.values({**self._queued(crashed=False), **delayed}))
+
+    def cancel_unstarted(self, id: str) -> None:
+        """Cancel a turn that nobody runs and that has recorded nothing."""
+        is_queued = _TURNS.c.status.in_(("ENQUEUED", "DELAYED"))
+        has_steps = sa.exists().where(_STEPS.c.workflow_uuid == id)
+        now = sa.cast(self._now * 1000.0, sa.BigInteger)
+        values = {"status": "CANCELLED", "queue_name": None, "updated_at": now, "completed_at": now}
+        update = sa.update(_TURNS).where(_TURNS.c.workflow_uuid == id, is_queued, ~has_steps)
+        with self._begin() as connection:
+            connection.execute(update.values(values))
+
+    def cancelled(self, ids: Iterable[str]) -> set[str]:
+        """Return those of *ids* that are to be cancelled, or were cancelled in DBOS itself."""
+        several, found = [*ids], set[str]()
+        is_marked = _TURNS.c.attributes[CANCEL].as_string().is_not(None)
+        query = sa.select(_TURNS.c.workflow_uuid).where(
+            sa.or_(is_marked, _TURNS.c.status == "CANCELLED")
+        )
+        for at in range(0, len(several), _IDS_AT_ONCE):
+            these = _TURNS.c.workflow_uuid.in_(several[at : at + _IDS_AT_ONCE])
+            with self._begin() as connection:
+                found.update(connection.execute(query.where(these)).scalars())
+        return found
+
+    def live_versions(self) -> set[str]:
+        """Return the versions of all processes that are alive."""
+        query = sa.select(_PROCESSES.c.version).where(self._is_alive)
+        with self._begin() as connection:
+            return set(connection.execute(query).scalars())
+
+    def continue_own(self, running: Collection[str]) -> list[str]:
+        """Let turns of this process that it does not run be continued, and return their ids.
+
+        Their end could not be stored, or they were taken from a queue and could not be begun.
+
+        Args:
+            running: The ids of the turns that it runs.
+        """
+        return self._continue(_TURNS.c.executor_id == self._executor, running, crashed=False)
+
+    def continue_others(self) -> list[str]:
+        """Let turns of processes that have ended be continued, and return their ids."""
+        of_live = sa.exists().where(_PROCESSES.c.id == _TURNS.c.executor_id, self._is_alive)
+        others = _TURNS.c.executor_id != self._executor
+        return self._continue(others & ~of_live, (), crashed=True)
+
+    def _continue(
+        self, condition: sa.ColumnElement[bool], running: Collection[str], *, crashed: bool
+    ) -> list[str]:
+        conditions = [
+            condition,
+            _TURNS.c.status == "PENDING",
+            _TURNS.c.application_version == self._version,
+            sa.func.coalesce(_TURNS.c.application_name, self._application) == self._application,
+        ]
+        if crashed:
+            taken_before = (
+                self._now - self._silent
+            )  # later, that it took the turn is a sign of life
+        else:
+            taken_before = self._now - max(self._silent, _BEGIN)
+            # It does not know whether it runs other workflows of the application.
+            conditions.append(_TURNS.c.name == WORKFLOW)
+        conditions.append(_TURNS.c.updated_at < taken_before * 1000.0)
+        ids = _TURNS.c.workflow_uuid
+        continued: list[str] = []
+        with self._begin() as connection:
+            found = connection.execute(sa.select(ids).where(*conditions)).scalars()
+            lost = [id for id in found if id not in running]
+            for at in range(0, len(lost), _IDS_AT_ONCE):
+                several = ids.in_(lost[at : at + _IDS_AT_ONCE])
+                update = sa.update(_TURNS).where(several, *conditions).returning(ids)
+                rows = connection.execute(update.values(self._queued(crashed=crashed)))
+                continued += rows.scalars()
+        return continued
+
+    def _queued(self, *, crashed: bool) -> dict[str, Any]:
+        """Return the values of a turn that a worker may take; only crashes are counted."""
+        attempts, queue = _TURNS.c.recovery_attempts, _TURNS.c.queue_name
+        return {
+            "status": "ENQUEUED",
+            "owner_xid": None,
+            "started_at_epoch_ms": None,
+            "updated_at": sa.cast(self._now * 1000.0, sa.BigInteger),
+            "queue_name": sa.func.coalesce(queue, _QUEUE_OF_DIRECT_TURNS),
+            "recovery_attempts": attempts if crashed else attempts - 1,
+        }
+
+    @property
+    def _is_mine(self) -> tuple[sa.ColumnElement[bool], ...]:
+        return _TURNS.c.executor_id == self._executor, _TURNS.c.status == "PENDING"
+
+    @property
+    def _is_alive(self) -> sa.ColumnElement[bool]:
+        return _PROCESSES.c.seen_at >= self._now - self._silent
+
+    def _begin(self) -> AbstractContextManager[sa.Connection]:
+        return self._engine.begin()
