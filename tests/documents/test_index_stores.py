@@ -72,6 +72,12 @@ def lance(folder: Path) -> Any:
     return stores.LanceDB(embedding=Embedded(), uri=str(folder), mode="append", distance="cosine")
 
 
+def faiss() -> Any:
+    index = pytest.importorskip("faiss").IndexFlatL2(len(Embedded().embed_query("")))
+    stores = pytest.importorskip("langchain_community.vectorstores.faiss")
+    return stores.FAISS(Embedded(), index, stores.InMemoryDocstore(), {})
+
+
 @contextmanager
 def pgvector(_folder: Path) -> Iterator[VectorStore]:
     with (
@@ -89,6 +95,7 @@ STORES: dict[str, Callable[[Path], Any]] = {
     "langchain memory": lambda _: LangChainVectorStore(LangChainStore(Embedded())),
     "langchain other": lambda _: LangChainVectorStore(OtherStore(), relevance=float),
     "chroma": lambda folder: LangChainVectorStore(chroma(folder)),
+    "faiss": lambda _: LangChainVectorStore(faiss()),
     "lancedb": lambda folder: LangChainVectorStore(lance(folder)),
 }
 

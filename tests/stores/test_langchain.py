@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from chatclient.errors import UsageError
+from chatclient.errors import UsageError, VectorStoreError
 from chatclient.retrieval import Document, LangChainVectorStore, VectorStore
 from chatclient.testing import VectorStoreContract
 from chatclient.testing.sample_documents import WordCounts
@@ -19,10 +19,15 @@ pytest.importorskip("lancedb")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # not maintained, and still used
     lance_stores = pytest.importorskip("langchain_community.vectorstores.lancedb")
+    faiss_stores = pytest.importorskip("langchain_community.vectorstores.faiss")
 
 from langchain_chroma import Chroma
-from langchain_core.embeddings import Embeddings
+from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore as AnyLangChainStore
+
+faiss = pytest.importorskip("faiss")
+langchain_qdrant = pytest.importorskip("langchain_qdrant")
+qdrant_client = pytest.importorskip("qdrant_client")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:legacy embedding function config:DeprecationWarning"),
@@ -55,6 +60,14 @@ def chroma(model: WordCounts, folder: Path) -> Chroma:
 def lance(model: WordCounts, folder: Path, **settings: Any) -> Any:
     chosen = {"mode": "append", "distance": "cosine"} | settings
     return lance_stores.LanceDB(embedding=Embedded(model), uri=str(folder), **chosen)
+
+
+def faiss_store(model: WordCounts, *, index: Any = None, **settings: Any) -> Any:
+    length = len(model.embed(["x"])[0])
+    index = faiss.IndexFlatL2(length) if index is None else index
+    documents = faiss_stores.InMemoryDocstore()
+    chosen = {"normalize_L2": True} | settings
+    return faiss_stores.FAISS(Embedded(model), index, documents, {}, **chosen)
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +114,19 @@ class TestInMemory(_Contract):
     @pytest.fixture
     def vector_store(self, embedding_model: WordCounts) -> VectorStore:
         return LangChainVectorStore(InMemoryVectorStore(Embedded(embedding_model)))
+
+
+@pytest.mark.feature("search-vector-store")
+class TestFaiss(_Contract):
+    """The contract on FAISS."""
+
+    any_metadata = True
+    any_text = True
+    any_filter = True
+
+    @pytest.fixture
+    def vector_store(self, embedding_model: WordCounts) -> VectorStore:
+        return LangChainVectorStore(faiss_store(embedding_model))
 
 
 def ids(documents: Iterable[Document]) -> list[str]:
@@ -151,7 +177,6 @@ def filled(
         ({"$not": {"tags": {"contains": "a"}}}, ["dog", "rose"]),
         ({"$not": {"$or": [{"kind": "cat"}, {"age": {"in": [7]}}]}}, ["rose", "wolf"]),
         ({"$not": {"$and": [{"kind": "cat"}, {"age": 3}]}}, ["dog", "rose", "wolf"]),
-        ({"$not": {}}, []),
         ({"$or": [{"age": {"gt": 6 + n}} for n in range(120)]}, ["dog"]),
         ({"missing": 1}, []),
         ({"missing": {"ne": 1}}, ["cat", "dog", "rose", "wolf"]),
@@ -203,6 +228,19 @@ def test_existing_documents(tmp_path: Path, chroma_folder: Path) -> None:
         assert len(found.id) > 30
 
 
+@pytest.mark.filterwarnings("ignore:.*Chroma:DeprecationWarning")
+def test_chroma_of_langchain_community() -> None:
+    """The older integration, whose documents come back without ids, works as well."""
+    stores = pytest.importorskip("langchain_community.vectorstores.chroma")
+    store = LangChainVectorStore(stores.Chroma(f"t{uuid4().hex}", Embedded(WordCounts())))
+    store.add(ANIMALS)
+    store.add(Document("a wolf", {"kind": "wolf"}, "cat"))
+
+    found = store.similarity_search("a wolf", top_k=9)
+
+    assert found == [Document("a wolf", {"kind": "wolf"}, "cat"), ANIMALS[1]]
+
+
 def test_embeddings_of_the_store(chroma_folder: Path) -> None:
     """The embedding model of the store is available, if it has one."""
     store = LangChainVectorStore(chroma(WordCounts(), chroma_folder))
@@ -235,6 +273,87 @@ def test_lance_types_without_filters(tmp_path: Path) -> None:
             store.similarity_search("x", where=where)
 
 
+# --- FAISS ----------------------------------------------------------------------------------
+
+
+def test_faiss_replaces_documents() -> None:
+    """A document with an existing id is replaced, and the store is as good as before."""
+    inner = faiss_store(WordCounts())
+    store = LangChainVectorStore(inner)
+    store.add(ANIMALS)
+
+    store.add([Document("a wolf", {"kind": "wolf"}, "cat"), Document("a rose", {}, "rose")])
+
+    found = store.similarity_search("a wolf", top_k=9)
+    assert (found[0].id, found[0].text) == ("cat", "a wolf")
+    assert sorted(ids(found)) == ["cat", "dog", "rose"]
+    assert inner.index.ntotal == 3
+    assert store.delete(["nobody", "cat"]) == 1
+    assert sorted(ids(store.similarity_search("a wolf", top_k=9))) == ["dog", "rose"]
+
+
+def test_faiss_is_not_changed_by_documents_that_do_not_fit() -> None:
+    """If documents cannot be embedded or stored, those with their ids are still there."""
+    inner = faiss_store(WordCounts())
+    store = LangChainVectorStore(inner)
+    store.add(ANIMALS)
+    inner.embedding_function = DeterministicFakeEmbedding(size=3)
+    with pytest.raises(UsageError, match=r"vectors of length .* have 3"):
+        store.add(ANIMALS)
+
+    def fail(_text: str) -> list[float]:
+        raise ConnectionError
+
+    inner.embedding_function = fail  # LangChain takes a function as well
+    with pytest.raises(VectorStoreError):
+        store.add(ANIMALS)
+
+    inner.embedding_function = Embedded(WordCounts()).embed_query
+    assert sorted(ids(store.similarity_search("a cat", top_k=9))) == ["cat", "dog"]
+    store.add(Document("a rose", {}, "cat"))
+    assert sorted(ids(store.similarity_search("a cat", top_k=9))) == ["cat", "dog"]
+
+
+def test_scores_of_faiss() -> None:
+    """Scores are similarities for distances and for products, or what the application says."""
+    model = WordCounts()
+    product = faiss.IndexFlatIP(len(model.embed(["x"])[0]))
+    for store in (faiss_store(model), faiss_store(model, index=product)):
+        ours = LangChainVectorStore(store)
+        ours.add(ANIMALS)
+        cat, dog = ours.similarity_search("a cat")
+        assert cat.score == pytest.approx(1.0)
+        assert dog.score == pytest.approx(0.5)
+        assert ids(ours.similarity_search("a cat", threshold=0.9)) == ["cat"]
+
+    own = LangChainVectorStore(faiss_store(model, relevance_score_fn=lambda distance: -distance))
+    own.add(ANIMALS)
+    assert own.similarity_search("a cat")[1].score == pytest.approx(-1.0)
+
+
+# --- Qdrant and LangChain's integration of it -----------------------------------------------
+
+
+def test_documents_without_ids() -> None:
+    """A store whose documents come back without ids replaces and deletes them."""
+    client = qdrant_client.QdrantClient(":memory:")
+    model = WordCounts()
+    vectors = qdrant_client.models.VectorParams(size=len(model.embed(["x"])[0]), distance="Cosine")
+    client.create_collection("animals", vectors_config=vectors)
+    store = LangChainVectorStore(
+        langchain_qdrant.QdrantVectorStore(client, "animals", Embedded(model))
+    )
+    cat, dog = (uuid4().hex for _ in range(2))
+    store.add([Document("a cat", {}, cat), Document("a dog", {}, dog)])
+
+    store.add(Document("a wolf", {}, cat))
+
+    found = store.similarity_search("a wolf", top_k=9)
+    assert [(each.id, each.text) for each in found] == [(cat, "a wolf"), (dog, "a dog")]
+    assert store.delete([cat, uuid4().hex]) == 1
+    assert ids(store.similarity_search("a wolf", top_k=9)) == [dog]
+
+
 # --- other stores ---------------------------------------------------------------------------
 
 
@@ -243,8 +362,8 @@ class OtherStore:
 
     def __init__(self, model: WordCounts) -> None:
         self.inner = InMemoryVectorStore(Embedded(model))
-        self.add_texts = self.inner.add_texts
-        self.delete = self.inner.delete
+        self.add_texts: Any = self.inner.add_texts
+        self.delete: Any = self.inner.delete
         self.get_by_ids: Any = self.inner.get_by_ids
 
     def similarity_search_with_score(
@@ -276,6 +395,54 @@ def test_other_stores() -> None:
     inner.get_by_ids = AnyLangChainStore.get_by_ids.__get__(inner)
     assert store.delete(["dog", "nobody"]) == 2
     assert store.similarity_search("a cat") == []
+
+
+class AppendingStore(OtherStore):
+    """A store that keeps both documents of one id, as LanceDB and SKLearn do."""
+
+    def __init__(self, model: WordCounts) -> None:
+        super().__init__(model)
+        self.ids: list[str] = []
+        self.get_by_ids = AnyLangChainStore.get_by_ids.__get__(self.inner)
+        self.add_texts: Any = self.append
+        self.delete: Any = self.remove
+
+    def append(self, texts: list[str], metadatas: list[dict[str, Any]], ids: list[str]) -> None:
+        self.ids += ids
+        rows = [f"{id} {self.ids.count(id)}" for id in ids]
+        self.inner.add_texts(texts, metadatas, ids=rows)
+
+    def remove(self, ids: list[str]) -> bool:
+        self.inner.delete([f"{id} {number}" for id in ids for number in range(9)])
+        return True
+
+
+def test_stores_that_keep_both() -> None:
+    """Documents are replaced in stores that would keep both, whether these tell what they have."""
+    inner = AppendingStore(WordCounts())
+    store = LangChainVectorStore(inner, relevance=lambda score: 1 - score)
+    store.add(ANIMALS)
+    store.add(Document("a wolf", {"kind": "wolf"}, "cat"))
+
+    found = store.similarity_search("a wolf", top_k=9)
+    assert [(each.id, each.text) for each in found] == [("cat", "a wolf"), ("dog", "a dog")]
+
+
+def test_stores_that_cannot_replace() -> None:
+    """A store without deletion takes no documents, and is searched; a refused deletion fails."""
+    inner = AppendingStore(WordCounts())
+    store = LangChainVectorStore(inner, relevance=lambda score: 1 - score)
+    inner.delete = AnyLangChainStore.delete.__get__(inner.inner)
+    for change in (lambda: store.add(ANIMALS), lambda: store.delete(["cat"])):
+        with pytest.raises(UsageError, match="AppendingStore cannot delete documents"):
+            change()
+    inner.append(["a cat"], [{"kind": "cat"}], ["cat"])
+    assert len(store.similarity_search("a cat")) == 1
+
+    inner.delete = lambda **_: False  # as Milvus, as long as it has no documents
+    store.add(ANIMALS)
+    with pytest.raises(VectorStoreError, match="has not deleted"):
+        store.delete(["cat"])
 
 
 def test_unknown_stores_refuse() -> None:

@@ -11,9 +11,11 @@ from chatclient.errors import ChatClientError, UsageError, VectorStoreError
 from chatclient.memory.encoding import digest
 from chatclient.retrieval.vector_store.filters import Filter
 from chatclient.retrieval.vector_store.langchain_stores import (
+    ID,
     Adapter,
     OtherStore,
     adapter_for,
+    delete,
 )
 from chatclient.retrieval.vector_store.store import Document, SimilaritySearch, VectorStore
 from chatclient.runtime.fork_safety import ForkSafeLock
@@ -21,7 +23,6 @@ from chatclient.runtime.runtime import Runtime
 
 T = TypeVar("T")
 
-_ID = "chatclient_id"
 _BATCH = 1_000  # documents given to the store at once; some have a limit
 
 
@@ -30,9 +31,9 @@ class LangChainVectorStore(VectorStore):
 
     The store computes all vectors, and decides which metadata it keeps: most take texts, numbers
     and booleans, and leave out None. Scores are the store's relevance scores: the similarity if it
-    is configured for cosine distance. Filters are translated for `Chroma`, `LanceDB` and
-    `InMemoryVectorStore`; what one of them cannot express is a `UsageError`. All errors of the
-    store are `VectorStoreError`s.
+    is configured for cosine distance. Filters are translated for `Chroma`, `FAISS`, `LanceDB` and
+    `InMemoryVectorStore`; what one of them cannot express is a `UsageError`. A store that cannot
+    delete is only searched. All errors of the store are `VectorStoreError`s.
 
     The store's plain methods are called, by requests on an event loop in a worker thread. Changes
     are made one at a time.
@@ -80,7 +81,7 @@ class LangChainVectorStore(VectorStore):
         """Store *documents*.
 
         Raises:
-            UsageError: There are precomputed vectors.
+            UsageError: There are precomputed vectors, or the store cannot replace documents.
             VectorStoreError: The store failed.
         """
         if any(vectors):
@@ -129,20 +130,20 @@ class LangChainVectorStore(VectorStore):
                 ids = [document.id for document in batch]
                 metadata = [self._metadata(document) for document in batch]
                 texts = [document.text for document in batch]
-                self._store.add_texts(texts, self._adapter.prepared(ids, metadata), ids=ids)
+                self._adapter.add(texts, metadata, ids)
 
     def _metadata(self, document: Document) -> dict[str, Any]:
         plain = {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in document.metadata.items()
         }
-        return plain if self._adapter.returns_ids else plain | {_ID: document.id}
+        return plain if self._adapter.returns_ids else plain | {ID: document.id}
 
     def _erase(self, ids: Collection[str] | None, where: Filter | None) -> int:
         with self._lock:
             found = self._adapter.ids(None if ids is None else list(ids), where)
             for start in range(0, len(found), _BATCH):
-                self._store.delete(ids=found[start : start + _BATCH])
+                delete(self._store, found[start : start + _BATCH])
         return len(found)
 
     def _nearest(self, search: SimilaritySearch) -> list[Document]:
@@ -158,7 +159,7 @@ class LangChainVectorStore(VectorStore):
 
 def _document(found: Any) -> Document:
     metadata = {key: value for key, value in found.metadata.items() if value is not None}
-    id = metadata.pop(_ID, None) or getattr(found, "id", None) or digest(found.page_content)
+    id = metadata.pop(ID, None) or getattr(found, "id", None) or digest(found.page_content)
     return Document(found.page_content, metadata, str(id))
 
 

@@ -1,12 +1,15 @@
 """The differences between the stores of LangChain, for `LangChainVectorStore`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from chatclient.errors import UsageError
+from chatclient.errors import UsageError, VectorStoreError
 from chatclient.retrieval.vector_store.chroma_filters import chroma_filter
 from chatclient.retrieval.vector_store.filters import Filter, predicate
 from chatclient.retrieval.vector_store.lance_filters import lance_filter, lance_text
+
+ID = "chatclient_id"
+"""The key of the id in the metadata of documents, for stores that do not return it."""
 
 _MOST = 1_000_000  # ids of LanceDB that are read for a deletion
 
@@ -19,11 +22,11 @@ class Adapter(Protocol):
         """Whether documents that were found have their ids."""
         ...
 
-    def prepared(self, ids: Sequence[str], metadata: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Prepare the store for documents with these ids, and return their metadata for it.
+    def add(self, texts: list[str], metadata: list[dict[str, Any]], ids: list[str]) -> None:
+        """Store documents, and replace those with the same ids.
 
         Raises:
-            UsageError: The store would change or lose data.
+            UsageError: The store cannot replace documents, or would change or lose data.
         """
         ...
 
@@ -53,13 +56,36 @@ def adapter_for(store: Any) -> Adapter:
     for each in type(store).__mro__:
         package = each.__module__.partition(".")[0]
         match f"{package}.{each.__name__}":
-            case "langchain_chroma.Chroma" | "langchain_community.Chroma":
-                return _Chroma(store)
+            case "langchain_chroma.Chroma":
+                return _Chroma(store, returns_ids=True)
+            case "langchain_community.Chroma":
+                return _Chroma(store, returns_ids=False)
+            case "langchain_community.FAISS":
+                return _Faiss(store)
             case "langchain_community.LanceDB":
                 return _LanceDB(store)
             case "langchain_core.InMemoryVectorStore":
                 return _InMemory(store)
     return OtherStore(store, None)
+
+
+def delete(store: Any, ids: list[str], *, present: bool = True) -> None:
+    """Delete documents from *store*; *present* says whether it is known to have them.
+
+    Raises:
+        UsageError: It has no such method.
+        VectorStoreError: It did not delete them.
+    """
+    name = type(store).__name__
+    try:
+        deleted = store.delete(ids=ids)
+    except NotImplementedError as error:
+        msg = f"{name} cannot delete documents, and so cannot replace any: fill it with its own"
+        msg += " methods, and search it here"
+        raise UsageError(msg) from error
+    if deleted is False and present:
+        msg = f"{name} has not deleted the documents, and does not say why"
+        raise VectorStoreError(msg)
 
 
 def _relevance_of(store: Any) -> Callable[[float], float]:
@@ -91,13 +117,14 @@ class OtherStore:
         self._store = store
         self._arguments = arguments
 
-    def prepared(
-        self,
-        ids: Sequence[str],  # noqa: ARG002
-        metadata: list[dict[str, Any]],
-    ) -> list[dict[str, Any]]:
-        """Return *metadata*."""
-        return metadata
+    def add(self, texts: list[str], metadata: list[dict[str, Any]], ids: list[str]) -> None:
+        """Store documents, after deleting those with the same ids: many stores would keep both."""
+        known = self._known(ids)
+        if known is None:
+            delete(self._store, ids, present=False)
+        elif known:
+            delete(self._store, known)
+        self._store.add_texts(texts, metadata, ids=ids)
 
     def search_arguments(self, where: Filter) -> Mapping[str, Any] | None:
         """Return what the application's function returns.
@@ -122,10 +149,17 @@ class OtherStore:
         if ids is None or where:
             msg = f"{type(self._store).__name__} deletes by ids only"
             raise UsageError(msg)
+        known = self._known(ids)
+        return ids if known is None else known
+
+    def _known(self, ids: list[str]) -> list[str] | None:
+        """Return those of *ids* that the store has, or None if it does not tell."""
         try:
-            return [each.id for each in self._store.get_by_ids(ids)]
+            found = self._store.get_by_ids(ids)
         except NotImplementedError:
-            return ids
+            return None
+        # Qdrant's documents have no id of their own here.
+        return [str(each.metadata.get(ID) or each.id) for each in found]
 
     def relevance(self) -> Callable[[float], float]:
         """Return the store's function."""
@@ -140,12 +174,8 @@ class _InMemory:
     def __init__(self, store: Any) -> None:
         self._store = store
 
-    def prepared(
-        self,
-        ids: Sequence[str],  # noqa: ARG002
-        metadata: list[dict[str, Any]],
-    ) -> list[dict[str, Any]]:
-        return metadata
+    def add(self, texts: list[str], metadata: list[dict[str, Any]], ids: list[str]) -> None:
+        self._store.add_texts(texts, metadata, ids=ids)
 
     def search_arguments(self, where: Filter) -> Mapping[str, Any]:
         matches = predicate(where)
@@ -161,19 +191,14 @@ class _InMemory:
 
 
 class _Chroma:
-    """`langchain_chroma.Chroma`."""
+    """`langchain_chroma.Chroma`, and its predecessor in `langchain_community`."""
 
-    returns_ids = True
-
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, *, returns_ids: bool) -> None:
         self._store = store
+        self.returns_ids = returns_ids
 
-    def prepared(
-        self,
-        ids: Sequence[str],  # noqa: ARG002
-        metadata: list[dict[str, Any]],
-    ) -> list[dict[str, Any]]:
-        return metadata
+    def add(self, texts: list[str], metadata: list[dict[str, Any]], ids: list[str]) -> None:
+        self._store.add_texts(texts, metadata, ids=ids)
 
     def search_arguments(self, where: Filter) -> Mapping[str, Any] | None:
         found = chroma_filter(where)
@@ -193,6 +218,56 @@ class _Chroma:
         return _relevance_of(self._store)
 
 
+class _Faiss:
+    """`langchain_community.vectorstores.FAISS`.
+
+    Adding an existing id would leave the vector without a document, and fail all later searches.
+    """
+
+    returns_ids = True
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def add(self, texts: list[str], metadata: list[dict[str, Any]], ids: list[str]) -> None:
+        store = self._store
+        vectors = (
+            [store.embedding_function(text) for text in texts]
+            if store.embeddings is None
+            else store.embeddings.embed_documents(texts)
+        )
+        if any(len(vector) != store.index.d for vector in vectors):
+            msg = f"the index of FAISS is for vectors of length {store.index.d}, and those of the"
+            msg += f" documents have {len(vectors[0])}"
+            raise UsageError(msg)
+        if known := self.ids(ids, None):
+            delete(store, known)
+        store.add_embeddings(zip(texts, vectors, strict=True), metadata, ids)
+
+    def search_arguments(self, where: Filter) -> Mapping[str, Any] | None:
+        if not where:
+            return {}
+        # It filters the documents that it has found.
+        return {"filter": predicate(where), "fetch_k": max(1, self._store.index.ntotal)}
+
+    def ids(self, ids: list[str] | None, where: Filter | None) -> list[str]:
+        present = {*self._store.index_to_docstore_id.values()}
+        found = [*present] if ids is None else [id for id in dict.fromkeys(ids) if id in present]
+        if not where:
+            return found
+        matches = predicate(where)
+        documents = zip(found, self._store.get_by_ids(found), strict=True)
+        return [id for id, document in documents if matches(document.metadata)]
+
+    def relevance(self) -> Callable[[float], float]:
+        store = self._store
+        if store.override_relevance_score_fn is not None:
+            return _relevance_of(store)
+        # For vectors of length 1; the functions of LangChain turn inner products round.
+        is_product = store.index.metric_type == 0
+        return float if is_product else lambda distance: 1 - distance / 2
+
+
 class _LanceDB:
     """`langchain_community.vectorstores.LanceDB`, whose table has the columns of the first rows."""
 
@@ -201,15 +276,15 @@ class _LanceDB:
     def __init__(self, store: Any) -> None:
         self._store = store
 
-    def prepared(self, ids: Sequence[str], metadata: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def add(self, texts: list[str], metadata: list[dict[str, Any]], ids: list[str]) -> None:
         if self._store.mode == "overwrite":
             msg = "LanceDB(mode='overwrite') replaces all documents; use mode='append'"
             raise UsageError(msg)
-        table = self._store.get_table()
-        if table is None:
-            return metadata
-        self._store.delete(ids=[*ids])  # it would keep both
-        return [_row(each, _fields(table)) for each in metadata]
+        if (table := self._store.get_table()) is not None:
+            fields = _fields(table)
+            metadata = [_row(each, fields) for each in metadata]
+            delete(self._store, ids)  # it would keep both
+        self._store.add_texts(texts, metadata, ids=ids)
 
     def search_arguments(self, where: Filter) -> Mapping[str, Any] | None:
         table = self._store.get_table()
