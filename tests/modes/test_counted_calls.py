@@ -212,6 +212,24 @@ def test_calls_at_the_same_time(store: UsageStore) -> None:
     assert len(sent) == 3
 
 
+class Late(InMemoryUsageStore):
+    """A store that is read before the calls of other processes are counted."""
+
+    def get(self, key: str) -> int:
+        return 0
+
+
+def test_calls_of_other_processes(ask: Ask) -> None:
+    """A call that is refused when it is counted does not count, in any of the budgets."""
+    site, user = InMemoryUsageStore(), Late()
+    budgets = Budget(calls=9, period="day", store=site), Budget(calls=2, period="day", store=user)
+    client = deciding(always(0.9), *budgets)
+    ask(client.prompt("?"))
+    for _ in range(9):
+        with pytest.raises(BudgetExceededError, match="2 of 2"):
+            ask(client.prompt("?"))
+
+
 def test_fallback_is_one_call(ask: Ask) -> None:
     """A call that another model answers is one call: the user has asked once."""
     busy = ScriptedModel(OverloadedError("busy", provider="x"))

@@ -285,17 +285,17 @@ def test_turn_that_is_repeated_with_its_key(way: Way, order: int) -> None:
 @every_way
 def test_memory_of_an_agent(way: Way) -> None:
     """What a model has asked an agent is not stored if the turn of the user is stopped."""
-    memory = MessageWindowChatMemory()
+    repository = InMemoryChatMemoryRepository()
     expert = (
         ChatClient.builder(ScriptedModel(["Well", 60, "."]))
-        .default_advisors(MessageChatMemoryAdvisor(memory))
+        .default_advisors(MessageChatMemoryAdvisor(MessageWindowChatMemory(repository)))
         .build()
         .as_tool("expert", "Knows.")
     )
     talk = Talk([call("expert", {"request": "?"})])
     stop(talk.say("one").tools(expert), way, lambda event: isinstance(event, ToolProgress))
 
-    assert memory.get("c") == []
+    assert repository.find_conversation_ids() == []
     assert short(talk.stored)[0] == "u:one"
 
 
