@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, TextIO
 
+from chatclient._internal.extras import needed_by
 from chatclient._internal.text import on_one_line, printable, printable_line
 from chatclient._internal.version import __version__
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
@@ -209,13 +210,10 @@ def _web_command() -> Any:
     """Return the module that serves the page.
 
     Raises:
-        UsageError: The extra `web` is not installed.
+        MissingExtraError: The extra `web` is not installed.
     """
-    try:
+    with needed_by("the chat page"):
         return importlib.import_module("chatclient.services.web.command")
-    except ImportError as error:
-        msg = "the chat page needs Starlette and uvicorn; pip install 'chatclient[web]'"
-        raise UsageError(msg) from error
 
 
 def _web_chat(found: Any, name: str | None) -> Any:

@@ -5,6 +5,63 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+__all__ = [
+    "AuthenticationError",
+    "BlockingCallError",
+    "BudgetExceededError",
+    "ChatClientError",
+    "ChatMemoryError",
+    "ChatMemoryUnavailableError",
+    "ConnectionFailedError",
+    "ContentFilterError",
+    "ContextLengthExceededError",
+    "ContextWindowError",
+    "ConversationBusyError",
+    "DeadlineExceededError",
+    "DuplicateToolError",
+    "DurableTurnError",
+    "EntityError",
+    "GuardrailError",
+    "InvalidRequestError",
+    "InvalidResponseError",
+    "McpServerError",
+    "MissingContextError",
+    "MissingExtraError",
+    "NotFoundError",
+    "OverloadedError",
+    "ProviderError",
+    "RateLimitExceededError",
+    "RateLimitedError",
+    "RecordedError",
+    "RequestTimeoutError",
+    "ResponseLimitError",
+    "StreamInterruptedError",
+    "TemplateError",
+    "ToolArgumentError",
+    "ToolCallRefusedError",
+    "ToolDefinitionError",
+    "ToolDeniedError",
+    "ToolError",
+    "ToolExecutionError",
+    "ToolInterruptedError",
+    "ToolLoopError",
+    "ToolResultError",
+    "ToolTimeoutError",
+    "ToolUsageError",
+    "TurnCancelledError",
+    "TurnVersionError",
+    "UnknownPriceError",
+    "UnknownToolError",
+    "UnsupportedOptionError",
+    "UnsupportedToolError",
+    "UsageError",
+    "UsageStoreError",
+    "VectorStoreError",
+    "VectorStoreUnavailableError",
+    "VersionConflictError",
+    "WrongTypeError",
+]
+
 
 class ChatClientError(Exception):
     """Base class of the errors that this library raises.
@@ -40,6 +97,10 @@ class UsageError(ChatClientError, ValueError):
 
 class WrongTypeError(UsageError, TypeError):
     """An argument has the wrong type; the message names the expected one."""
+
+
+class MissingExtraError(UsageError, ModuleNotFoundError):
+    """A package is missing that an extra of this library installs; the message says which."""
 
 
 class UnsupportedOptionError(UsageError):

@@ -35,7 +35,7 @@ from chatclient.chain.prices import prices_installed, unpriced_models
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
 from chatclient.chat.serialization import usage_from_dict, usage_to_dict
 from chatclient.chat.turn import Turn
-from chatclient.errors import BudgetExceededError, UnknownPriceError, UsageError
+from chatclient.errors import BudgetExceededError, MissingExtraError, UnknownPriceError, UsageError
 from chatclient.observability.decision_call import DecisionCall
 from chatclient.observability.operations import ModelCall
 from chatclient.runtime.runtime import Runtime
@@ -194,7 +194,7 @@ class Budget:
                 "a limit of cost needs prices: pip install 'chatclient[prices]', or price=, a"
                 " function from a response to what it cost"
             )
-            raise UsageError(msg)
+            raise MissingExtraError(msg)
         limits = {
             "total_tokens": total_tokens,
             "input_tokens": input_tokens,

@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any, Protocol
 
 from chatclient._internal.checks import check_callable, check_method, check_number
+from chatclient._internal.extras import needed_by
 from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import ChatClientRequest
 from chatclient.errors import UsageError, UsageStoreError
@@ -91,13 +92,9 @@ class SharedUsageStore:
     """
 
     def __init__(self, uri: str, *, prefix: str = "chatclient", **options: Any) -> None:
-        try:
-            # Imported here: the library is optional.
-            from limits.errors import ConfigurationError  # noqa: PLC0415
-            from limits.storage import storage_from_string  # noqa: PLC0415
-        except ImportError as error:
-            msg = "a shared store needs an extra: pip install 'chatclient[limits]'"
-            raise UsageError(msg) from error
+        with needed_by("a shared store of usage"):
+            from limits.errors import ConfigurationError  # noqa: PLC0415 - an extra
+            from limits.storage import storage_from_string  # noqa: PLC0415 - as above
         try:
             self._storage: Any = storage_from_string(uri, **options)
         except ConfigurationError as error:

@@ -6,21 +6,23 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+)
+
+from chatclient._internal.extras import needed_by
 from chatclient._internal.text import as_clause
 from chatclient.chat.options import OptionValues
 from chatclient.client.durations import Duration, Interval, Limit, TimeLimit
 from chatclient.errors import UsageError
 
-try:
-    from pydantic import (
-        BaseModel,
-        ConfigDict,
-        Field,
-        NonNegativeInt,
-        PositiveFloat,
-        PositiveInt,
-        ValidationError,
-    )
+with needed_by("reading settings"):
     from pydantic_settings import (
         BaseSettings,
         InitSettingsSource,
@@ -28,9 +30,6 @@ try:
         SettingsConfigDict,
         SettingsError,
     )
-except ModuleNotFoundError as missing:
-    _MESSAGE = "Settings need pydantic-settings. Run: pip install 'chatclient[settings]'"
-    raise UsageError(_MESSAGE) from missing
 
 _PREFIX, _DELIMITER = "CHATCLIENT_", "__"  # of environment variables
 

@@ -16,13 +16,13 @@ from chatclient.durable.extra import (
     dbos_errors,
 )
 from chatclient.durable.handle import REJECTED
+from chatclient.durable.queues import APPLICATION
 from chatclient.durable.tables import CANCEL, WORKFLOW, Tables
 from chatclient.durable.workflow import EVENTS, run_turn, running
 from chatclient.errors import DurableTurnError, UsageError
 
 T = TypeVar("T")
 
-APPLICATION = "chatclient"
 _IDS_AT_ONCE = 500
 RUNNING = ("PENDING", "ENQUEUED", "DELAYED")
 

@@ -1,7 +1,8 @@
 """The parts of DBOS that durable turns use; the extra `dbos` installs it."""
 
-try:
-    import sqlalchemy
+from chatclient._internal.extras import needed_by
+
+with needed_by("a durable turn", extra="dbos"):
     from dbos import (
         DBOS,
         DBOSClient,
@@ -14,10 +15,10 @@ try:
         _serialization as dbos_serialization,
         error as dbos_errors,
     )
+
+with needed_by("a durable turn", extra="dbos"):
+    import sqlalchemy
     from sqlalchemy import exc as sqlalchemy_errors
-except ImportError as error:
-    msg = "durable turns need DBOS; pip install 'chatclient[dbos]'"
-    raise ImportError(msg) from error
 
 __all__ = [
     "DBOS",

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 from chatclient.durable.dbos_steps import JsonSerializer, refuse_pickles
 from chatclient.durable.engine import (
-    APPLICATION,
     Engine,
     default_queue,
     has_engine,
@@ -20,7 +19,7 @@ from chatclient.durable.engine import (
 )
 from chatclient.durable.extra import DBOS, DBOSClient, DBOSConfig, sqlalchemy as sa
 from chatclient.durable.liveness import Liveness
-from chatclient.durable.queues import Pace, TurnQueue
+from chatclient.durable.queues import APPLICATION, Pace, TurnQueue
 from chatclient.durable.tables import Tables
 from chatclient.durable.workflow import PUBLISH_SECONDS, paces, running
 from chatclient.errors import UsageError

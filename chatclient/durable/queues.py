@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from chatclient._internal.checks import check_number, checked_id
 from chatclient.errors import UsageError
 
+APPLICATION = "chatclient"
+"""The name of an application whose database no other one shares."""
+
 Rate = tuple[int, float]
 """The maximum number of turns that start within a number of seconds."""
 

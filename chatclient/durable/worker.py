@@ -14,9 +14,7 @@ from typing import Any
 
 from chatclient._internal.text import printable
 from chatclient.durable.client import DurableClient
-from chatclient.durable.engine import APPLICATION
-from chatclient.durable.launching import launch
-from chatclient.durable.queues import TurnQueue
+from chatclient.durable.queues import APPLICATION, TurnQueue
 from chatclient.errors import ChatClientError, UsageError
 
 _DATABASE = "CHATCLIENT_DURABLE_DATABASE"
@@ -26,6 +24,8 @@ def main(argv: Sequence[str]) -> int:
     """Run turns until SIGTERM or SIGINT, and return the exit status: 0, or 2 for wrong usage."""
     arguments = _parser().parse_args(argv)
     try:
+        from chatclient.durable.launching import launch  # noqa: PLC0415 - an extra
+
         clients, queues = load(arguments.clients)
         if arguments.database is None:
             msg = f"give the database: --database URL, or the environment variable {_DATABASE}"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from chatclient._internal.extras import needed_by
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -72,11 +73,8 @@ class RedisServer:
 
 
 def _client(server: "str | Redis", owner: str) -> "Redis":
-    try:
+    with needed_by(owner):
         import redis  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        msg = f"{owner} needs redis-py; pip install 'chatclient[redis]'"
-        raise UsageError(msg) from error
     if isinstance(server, redis.Redis):
         return server
     try:

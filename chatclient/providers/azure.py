@@ -10,7 +10,12 @@ from urllib.parse import quote
 
 from chatclient._internal.checks import check_model_name
 from chatclient.chat.options import ChatOptions
-from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
+from chatclient.errors import (
+    AuthenticationError,
+    ConnectionFailedError,
+    MissingExtraError,
+    UsageError,
+)
 from chatclient.providers.http.auth import ExpiringCredentials, Key, KeySource
 from chatclient.providers.http.settings import HttpOptions
 from chatclient.providers.http.url import first_url
@@ -108,7 +113,7 @@ def _default_credential() -> "TokenCredential":
             f"Azure needs an API key: set {_PRESET.key_variable} or pass api_key=; for tokens of "
             "Entra ID, pip install 'chatclient[azure]'"
         )
-        raise UsageError(msg) from error
+        raise MissingExtraError(msg) from error
     return DefaultAzureCredential()
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
 
 from chatclient._internal.checks import check_model_name
+from chatclient._internal.extras import needed_by
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
@@ -135,11 +136,8 @@ def _server_of(location: str) -> str:
 
 
 def _require_google_auth() -> None:
-    try:
+    with needed_by("Vertex AI"):
         import google.auth.transport.requests  # noqa: F401, PLC0415 - an extra
-    except ImportError as error:
-        msg = "Vertex AI needs google-auth; pip install 'chatclient[vertex]'"
-        raise UsageError(msg) from error
 
 
 def _with_project(credentials: "Credentials | None") -> "tuple[Credentials | None, str]":

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from chatclient._internal.public_names import lazy_exports
+from chatclient._internal.exports import lazy_exports
 
 if TYPE_CHECKING:
     from chatclient.chat.ui_events import (

@@ -4,6 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic_evals import Case, Dataset
+from pydantic_evals.evaluators import (
+    EvaluationReason,
+    Evaluator as TheirEvaluator,
+    EvaluatorContext,
+)
+
 from chatclient._internal.checks import check_type
 from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
 from chatclient.errors import WrongTypeError
@@ -11,17 +18,6 @@ from chatclient.retrieval.vector_store.store import Document, documents_among
 from chatclient.testing.evaluation import EvaluationRequest, Evaluator
 from chatclient.testing.retrieval_evaluation import DEFAULT_K, DocumentId, ids_of, own_id
 from chatclient.testing.retrieval_report import RetrievalCase, RetrievalScores
-
-try:
-    from pydantic_evals import Case, Dataset
-    from pydantic_evals.evaluators import (
-        EvaluationReason,
-        Evaluator as TheirEvaluator,
-        EvaluatorContext,
-    )
-except ImportError as error:
-    _MISSING = "this adapter needs pydantic-evals; pip install 'chatclient[evals]'"
-    raise ImportError(_MISSING) from error
 
 RELEVANT = "relevant"
 """The key of the ids of the relevant documents in the metadata of a case."""

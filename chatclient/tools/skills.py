@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+from chatclient._internal.extras import needed_by
 from chatclient._internal.frozen import EMPTY, freeze_fields
 from chatclient.chat.messages import ToolResponseMessage
 from chatclient.chat.tool import (
@@ -254,11 +255,8 @@ class _SkillTool:
 
 def _front_matter(file: Path) -> tuple[Mapping[str, Any], str]:
     """Return the metadata at the top of a skill's file, and the rest of the file."""
-    try:
+    with needed_by("a skill in a folder"):
         import yaml  # noqa: PLC0415 - optional
-    except ImportError as error:
-        msg = "skills in folders need the extra 'skills': pip install 'chatclient[skills]'"
-        raise UsageError(msg) from error
     text = file.read_text(encoding="utf-8-sig")
     lines = text.splitlines(keepends=True)
     ends = [at for at, line in enumerate(lines) if line.strip() == _FENCE]

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 import chatclient
-from chatclient._internal.public_names import PUBLIC_NAMES
+from chatclient._internal.exports import PUBLIC_PACKAGES, exports_of
+from chatclient._internal.foreign_names import REPLACEMENTS
+from tests.support.environments import run_in_environment
 from tests.support.paths import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -22,7 +25,7 @@ ENTRY = re.compile(
     re.MULTILINE,
 )
 ROOT = Path(chatclient.__file__).parent.parent
-PACKAGES = [name for name in PUBLIC_NAMES if name != "chatclient.errors"]
+PACKAGES = [name for name in PUBLIC_PACKAGES if name != "chatclient.errors"]
 each_package = pytest.mark.parametrize("package", PACKAGES)
 
 
@@ -41,38 +44,75 @@ def static_imports(package: str) -> dict[str, str]:
 
 @each_package
 def test_type_checkers_see_the_exported_names(package: str) -> None:
-    """The imports for type checkers and the lazy exports name the same objects."""
-    assert static_imports(package) == PUBLIC_NAMES[package]
+    """The names that the package exports are the imports for type checkers."""
+    assert static_imports(package) == exports_of(package)
 
 
 @each_package
 def test_every_exported_name_is_documented(package: str) -> None:
     """Each name can be imported, and each class and function has a docstring."""
     module = importlib.import_module(package)
-    values = [getattr(module, name) for name in PUBLIC_NAMES[package]]
+    values = [getattr(module, name) for name in exports_of(package)]
 
     assert [v for v in values if isinstance(v, type | FunctionType) and not v.__doc__] == []
 
 
 @each_package
 def test_names_can_be_imported_with_a_star(package: str) -> None:
-    """A star import and `dir()` yield every exported name."""
+    """A star import and `dir()` yield every exported name, and no other one."""
     namespace: dict[str, Any] = {}
 
     exec(f"from {package} import *", namespace)
 
-    assert PUBLIC_NAMES[package].keys() <= namespace.keys()
-    assert PUBLIC_NAMES[package].keys() <= set(dir(importlib.import_module(package)))
+    names = {*exports_of(package)}
+    assert namespace.keys() - {"__builtins__"} == names
+    found = {*dir(importlib.import_module(package))}
+    assert found - names == {
+        name.removeprefix("chatclient.") for name in PUBLIC_PACKAGES[1:] if package == "chatclient"
+    }
+    assert names <= found
 
 
-def test_a_name_of_another_package_is_pointed_out() -> None:
-    """Importing from the wrong public package names the right one."""
-    with pytest.raises(ImportError, match=r"from chatclient\.tools import ToolLimits"):
-        exec("from chatclient import ToolLimits")
-    with pytest.raises(ImportError, match=r"from chatclient\.errors import ToolError"):
-        exec("from chatclient.tools import ToolError")
-    with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
-        exec("from chatclient import Nothing")
+HINTS = {
+    "from chatclient import ToolLimits": "use `from chatclient.tools import ToolLimits`",
+    "from chatclient.tools import ToolError": "use `from chatclient.errors import ToolError`",
+    "from chatclient import ToolCallbacks": "use `tool_callbacks(*objects)` from chatclient.tools",
+    "from chatclient.tools import MethodToolCallback": "use `FunctionToolCallback(",
+    "from chatclient import AdvisorParams": "`.advisor_params({...})`",
+    "from chatclient import Tool": "use `tool`, a decorator",
+    "from chatclient.providers import ChatOpenAI": "use `OpenAIChatModel`",
+    "import chatclient.mcp": "use `McpServer`",
+    "from chatclient.mcp import McpServer": "use `McpServer`",
+    "from chatclient import Chatclient": "did you mean `from chatclient import ChatClient`?",
+    "from chatclient.tools import ToolAproval": "`from chatclient.tools import ToolApproval`?",
+    "from chatclient.advisor import Budget": "did you mean `chatclient.advisors`?",
+    "import chatclient.tool": "it is no module; use `from chatclient import tool`",
+    "from chatclient import Unheard": "cannot import name 'Unheard'",
+    "import chatclient.unheard": "No module named 'chatclient.unheard'",
+}
+
+
+@pytest.mark.parametrize("statement", HINTS)
+def test_hint_for_a_missing_name(statement: str) -> None:
+    """An import that fails says what to write: other places, other libraries, typing mistakes."""
+    with pytest.raises(ImportError, match=re.escape(HINTS[statement])):
+        exec(statement)
+
+
+def test_missing_attribute() -> None:
+    """A missing attribute is an `AttributeError` with the same hint, so that `hasattr` works."""
+    assert not hasattr(chatclient, "ToolLimits")
+    with pytest.raises(AttributeError, match=r"use `from chatclient\.tools import ToolLimits`"):
+        chatclient.ToolLimits  # type: ignore[attr-defined]  # noqa: B018
+    assert not hasattr(chatclient, "_unheard")
+
+
+def test_replacements_exist() -> None:
+    """The names in hints for those of other libraries are public."""
+    public = {name for package in PUBLIC_PACKAGES for name in exports_of(package)}
+    named = re.findall(r"`([A-Za-z_]\w*)", " ".join(REPLACEMENTS.values()))
+
+    assert {*named} - public <= {"client", "stream"}
 
 
 def test_public_packages_are_attributes() -> None:
@@ -93,7 +133,7 @@ def test_docs_and_examples_import_from_public_packages() -> None:
         for page in SHOWN
         for match in IMPORT.finditer(page.read_text(encoding="utf-8"))
         for name in match.groups()
-        if name and name not in PUBLIC_NAMES
+        if name and name not in PUBLIC_PACKAGES
     }
 
     assert private == set()
@@ -110,7 +150,7 @@ def test_messages_name_public_packages() -> None:
         for name in hint.findall(node.value)
     }
 
-    assert hints <= set(PUBLIC_NAMES)
+    assert hints <= set(PUBLIC_PACKAGES)
 
 
 def imported_by(statement: str) -> set[str]:
@@ -156,7 +196,7 @@ def described() -> Iterator[str]:
 @each_package
 def test_every_name_is_in_the_reference(package: str) -> None:
     """Every public name is described."""
-    assert PUBLIC_NAMES[package].keys() - set(described()) == set()
+    assert exports_of(package).keys() - set(described()) == set()
 
 
 def test_names_in_the_reference_exist() -> None:
@@ -218,3 +258,75 @@ def test_the_top_level_links_are_not_packages() -> None:
     modules = imported_by("import chatclient.advisors, chatclient.tools, chatclient.providers")
 
     assert modules.isdisjoint({"advisors", "tools", "providers"})
+
+
+PLAIN = """
+import importlib, inspect, json, pydoc
+from chatclient._internal.exports import PUBLIC_PACKAGES, exports_of
+
+packages = [importlib.import_module(name) for name in PUBLIC_PACKAGES]
+for package in packages:
+    exec(f"from {package.__name__} import *", {})
+    pydoc.render_doc(package)
+    inspect.getmembers(package)
+absent, errors = [], []
+for package in packages:
+    for name in exports_of(package.__name__):
+        if not hasattr(package, name):
+            absent.append(name)
+            try:
+                exec(f"from {package.__name__} import {name}")
+            except Exception as error:
+                errors.append((type(error).__name__, str(error)))
+print(json.dumps([absent, errors]))
+"""
+
+
+def test_plain_installation() -> None:
+    """Without extras, packages can be listed, and names say which extra they need."""
+    ran = run_in_environment("-W", "error", "-c", PLAIN)
+    assert ran.stderr == ""
+    absent, errors = json.loads(ran.stdout)
+
+    assert {"to_langchain", "WebChat", "web_app", "SqlPendingTurns", "SqlIndexRecord"} <= {*absent}
+    assert {kind for kind, _ in errors} == {"MissingExtraError"}
+    assert [text for _, text in errors if "pip install" not in text] == []
+
+
+USES = """
+from chatclient import memory, providers, retrieval, tools
+
+for use in (
+    lambda: providers.BedrockChatModel("m"),
+    lambda: providers.MiniLmEmbeddingModel().embed(["a"]),
+    lambda: memory.SqlChatMemoryRepository(),
+    lambda: memory.RedisSessionRepository("redis://localhost"),
+    lambda: tools.McpToolServer(),
+    lambda: retrieval.SqliteVectorStore("", providers.MiniLmEmbeddingModel()),
+    lambda: providers.vertex_model("gemini", project="p", location="us-east1"),
+):
+    try:
+        use()
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_use_in_a_plain_installation() -> None:
+    """Objects that need an extra raise the same error, at the latest when they are used."""
+    ran = run_in_environment("-W", "error", "-c", USES)
+    assert ran.stderr == ""
+
+    pattern = r"MissingExtraError .* needs .*; pip install 'chatclient\[[\w-]+\]'"
+    assert len(ran.stdout.splitlines()) == 7
+    assert [line for line in ran.stdout.splitlines() if not re.fullmatch(pattern, line)] == []
+
+
+def test_commands_in_a_plain_installation() -> None:
+    """Each command explains itself, and says what it needs."""
+    for command in ([], ["web"], ["worker"]):
+        assert run_in_environment("-m", "chatclient", *command, "--help").returncode == 0
+    for command in (["web"], ["worker", "app:clients"]):
+        ran = run_in_environment("-m", "chatclient", *command)
+        assert ran.returncode == 2
+        assert re.fullmatch(r"chatclient.*: .* needs .*; pip install '.*'\n", ran.stderr)

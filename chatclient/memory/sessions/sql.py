@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from chatclient.errors import UsageError
+from chatclient._internal.extras import needed_by
 from chatclient.memory.sessions.event import Session, SessionEvent
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import SessionLog, SessionRepository
@@ -34,11 +34,8 @@ class SqlSessionRepository(SessionRepository):
         table_prefix: str = "chatclient_",
         create_schema: bool = True,
     ) -> None:
-        try:
+        with needed_by("SqlSessionRepository"):
             from chatclient.memory.sessions.sql_logs import SqlLogs  # noqa: PLC0415 - an extra
-        except ModuleNotFoundError as error:
-            msg = "SQL needs SQLAlchemy; pip install 'chatclient[sql]' (or [postgres], [mysql])"
-            raise UsageError(msg) from error
         self._logs = SqlLogs(database, table_prefix=table_prefix, create_schema=create_schema)
 
     async def create(self, session: Session, runtime: Runtime) -> bool:

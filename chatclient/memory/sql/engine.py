@@ -10,8 +10,9 @@ from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
 
+from chatclient._internal.extras import needed_by
 from chatclient._internal.sqlite import BUSY_SECONDS, write_ahead
-from chatclient.errors import UsageError
+from chatclient.errors import MissingExtraError, UsageError
 from chatclient.runtime.fork_safety import ForkSafeLock
 
 LOCK_SECONDS = 15
@@ -23,7 +24,6 @@ _DRIVERS = {
     "mysql": "mysql+pymysql",
     "mariadb": "mariadb+pymysql",
 }
-_EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
 _LIBPQ = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -54,13 +54,13 @@ def open_engine(target: "str | sa.URL") -> sa.Engine:
     try:
         url = sa.make_url(target)
         url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
-        return _engine(url)
+        with needed_by(f"a database of {url.get_backend_name()}"):
+            return _engine(url)
     except UsageError:  # a subclass of ValueError
         raise
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get(error.name or "", "sql")
-        msg = f"{error.name} is not installed; pip install 'chatclient[{extra}]'"
-        raise UsageError(msg) from error
+        msg = f"the driver {error.name} that the URL names is not installed"
+        raise MissingExtraError(msg) from error
     except (SQLAlchemyError, ValueError):
         # The URL and the text of the error may contain a password.
         msg = (

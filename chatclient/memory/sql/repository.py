@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from chatclient._internal.extras import needed_by
 from chatclient.chat.messages import Message
-from chatclient.errors import UsageError
 from chatclient.memory.repository import ChatMemoryRepository, Conversation
 from chatclient.runtime.runtime import Runtime
 
@@ -45,13 +45,10 @@ class SqlChatMemoryRepository(ChatMemoryRepository):
         table_prefix: str = "chatclient_",
         create_schema: bool = True,
     ) -> None:
-        try:
+        with needed_by("SqlChatMemoryRepository"):
             from chatclient.memory.sql.conversations import (  # noqa: PLC0415 - an extra
                 SqlConversations,
             )
-        except ModuleNotFoundError as error:
-            msg = "SQL needs SQLAlchemy; pip install 'chatclient[sql]' (or [postgres], [mysql])"
-            raise UsageError(msg) from error
         self._conversations = SqlConversations(
             database, table_prefix=table_prefix, create_schema=create_schema
         )

@@ -4,6 +4,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from chatclient._internal.extras import needed_by
 from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
 from chatclient.providers.bedrock.encoding import PROVIDER
 from chatclient.providers.http.auth import ExpiringCredentials, Headers, SecretHeaders, Signer
@@ -25,11 +26,8 @@ def require_botocore() -> None:
     Raises:
         UsageError: It is not.
     """
-    try:
+    with needed_by("Bedrock"):
         import botocore.session  # noqa: F401, PLC0415 - an extra
-    except ImportError as error:
-        msg = "Bedrock needs botocore; pip install 'chatclient[bedrock]'"
-        raise UsageError(msg) from error
 
 
 def new_session() -> "Session":

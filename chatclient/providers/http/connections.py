@@ -20,7 +20,8 @@ from weakref import finalize
 
 import anyio.to_thread
 
-from chatclient.errors import UsageError
+from chatclient._internal.extras import needed_by
+from chatclient.errors import MissingExtraError, UsageError
 from chatclient.runtime.cancellation import run_shielded, running_loop
 from chatclient.runtime.fork_safety import keep, register_after_fork
 
@@ -69,15 +70,8 @@ def http_library() -> ModuleType:
     if name not in _LIBRARIES:
         msg = f"CHATCLIENT_HTTP is {name!r}; it can be {', '.join(_LIBRARIES)}"
         raise UsageError(msg)
-    return _require(_LIBRARIES[name], name)
-
-
-def _require(module: str, extra: str) -> ModuleType:
-    try:
-        return _library(module)
-    except ImportError as error:
-        msg = f"{module} is not installed; pip install 'chatclient[{extra}]'"
-        raise UsageError(msg) from error
+    with needed_by(f"CHATCLIENT_HTTP={name}"):
+        return _library(_LIBRARIES[name])
 
 
 def library_of(thing: Any) -> ModuleType:
@@ -316,7 +310,7 @@ class Pools:
             )
         except ImportError as error:
             msg = "SOCKS proxies need socksio; pip install 'chatclient[socks]'"
-            raise UsageError(msg) from error
+            raise MissingExtraError(msg) from error
         except (ValueError, library.InvalidURL) as error:
             # The libraries mask passwords in their messages.
             msg = f"cannot connect through the proxy: {error}"
@@ -329,9 +323,11 @@ def _transport_kind(library: ModuleType, *, blocking: bool, http2: bool) -> Any:
         msg = "aiohttp does not speak HTTP/2; leave out http2=True, or CHATCLIENT_HTTP"
         raise UsageError(msg)
     if http2:
-        _require("h2", "http2")
+        with needed_by("HTTP/2"):
+            _library("h2")
     if aiohttp:
-        return _require("httpx_aiohttp", "aiohttp").AiohttpTransport
+        with needed_by("CHATCLIENT_HTTP=aiohttp"):
+            return _library("httpx_aiohttp").AiohttpTransport
     return library.HTTPTransport if blocking else library.AsyncHTTPTransport
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chatclient._internal.checks import check_model_name, check_number
+from chatclient._internal.extras import needed_by
 from chatclient.chat.embedding import (
     NO_EMBEDDING_OPTIONS,
     EmbeddingModel,
@@ -20,7 +21,6 @@ from chatclient.providers.local.model_file import ModelFile
 from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
 
-_MISSING = "this model needs fastembed; pip install 'chatclient[fastembed]'"
 _REQUIRED = ("tokenizer.json", "tokenizer_config.json")
 _OPTIONAL = ("config.json", "special_tokens_map.json")
 _BATCH = 64  # texts of one run of the model
@@ -187,10 +187,8 @@ class _LazyModel:
         raise UsageError(msg)
 
     def _make(self) -> Any:
-        try:
+        with needed_by(type(self).__name__):
             return getattr(import_module(_MODULES[self._kind]), self._kind)
-        except ImportError as error:
-            raise UsageError(_MISSING) from error
 
     def _load(self) -> Any:
         description = self.description()

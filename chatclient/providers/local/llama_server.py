@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
-from chatclient.errors import ProviderError
+from chatclient.errors import MissingExtraError, ProviderError
 
 _PROGRAM = Path(__file__).with_name("llama_process.py")
 _TEMPLATE = Path(__file__).with_name("qwen_tools.jinja")
@@ -28,7 +28,7 @@ class LlamaServerError(ProviderError):
     """The local model cannot be started."""
 
 
-class LlamaMissingError(LlamaServerError):
+class LlamaMissingError(LlamaServerError, MissingExtraError):
     """llama.cpp is not installed."""
 
 
@@ -40,7 +40,7 @@ def llama_installed() -> bool:
 def require_llama() -> None:
     """Raise `LlamaMissingError` unless llama.cpp is installed."""
     if not llama_installed():
-        msg = "The local model needs xllamacpp. Run: pip install 'chatclient[local]'"
+        msg = "the local model needs xllamacpp; pip install 'chatclient[local]'"
         raise LlamaMissingError(msg, provider="local")
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from chatclient._internal.extras import needed_by
 from chatclient.chat.embedding import EmbeddingModel, EmbeddingOptions, Vector
-from chatclient.errors import UsageError
 from chatclient.providers.local.hub import fetch_model_file
 from chatclient.providers.local.model_file import MINILM_TOKENIZER, MINILM_WEIGHTS, ModelFile
 from chatclient.runtime.fork_safety import ForkSafeLock
@@ -18,9 +18,6 @@ _DIMENSIONS = 384
 _MAX_TOKENS = 256  # per text; the model was not trained on longer ones
 _BATCH = 32
 _RUN_SIZE = 8  # texts per run of the model; more are not faster on a CPU
-
-
-_MISSING = "the local embedding model needs more packages; pip install 'chatclient[embeddings]'"
 
 
 class MiniLmEmbeddingModel(EmbeddingModel):
@@ -105,12 +102,10 @@ class MiniLmEmbeddingModel(EmbeddingModel):
             return self._loaded
 
     def _load(self) -> tuple[Any, Any]:
-        try:
+        with needed_by("the local embedding model", extra="embeddings"):
             import numpy as np  # noqa: F401, PLC0415 - optional
             import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415
             import tokenizers  # noqa: PLC0415
-        except ImportError as error:
-            raise UsageError(_MISSING) from error
         tokenizer = tokenizers.Tokenizer.from_file(_path_of(self._tokenizer))
         tokenizer.enable_truncation(_MAX_TOKENS)
         tokenizer.no_padding()  # `_run` pads

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from importlib import import_module
 
-from chatclient.errors import UsageError
+from chatclient.errors import MissingExtraError
 from chatclient.retrieval.ingestion.html import html_as_markdown
 from chatclient.retrieval.ingestion.limits import Extent, ReadLimits, TooLargeError
 from chatclient.retrieval.ingestion.slides import slides_as_markdown
@@ -53,7 +53,7 @@ def converted(
             yield _SURROGATE.sub("\ufffd", text).replace("\f", "\n").strip(), number
     except ImportError as error:
         msg = f"{format} files need more packages; pip install 'chatclient[documents]'"
-        raise UsageError(msg) from error
+        raise MissingExtraError(msg) from error
 
 
 def _converted(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from chatclient.errors import UsageError
+from chatclient._internal.extras import needed_by
 from chatclient.retrieval.ingestion.splitter import (
     LINE_END,
     ChunkLimit,
@@ -185,11 +185,8 @@ def _front_matter_end(text: str) -> int:
 
 
 def _parser() -> Any:
-    try:
+    with needed_by("MarkdownSplitter"):
         from markdown_it import MarkdownIt  # noqa: PLC0415 - optional
-    except ImportError as error:
-        msg = "MarkdownSplitter needs markdown-it-py; pip install 'chatclient[documents]'"
-        raise UsageError(msg) from error
     return MarkdownIt("commonmark").enable("table")
 
 

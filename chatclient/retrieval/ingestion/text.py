@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from chatclient._internal.checks import check_number, check_type
+from chatclient._internal.extras import needed_by
 from chatclient.errors import UsageError
 from chatclient.retrieval.ingestion.splitter import (
     ChunkLimit,
@@ -26,11 +27,8 @@ def splitters() -> Any:
     Raises:
         UsageError: It is not installed.
     """
-    try:
+    with needed_by("a splitter"):
         import semantic_text_splitter  # noqa: PLC0415 - optional
-    except ImportError as error:
-        msg = "splitters need semantic-text-splitter; pip install 'chatclient[documents]'"
-        raise UsageError(msg) from error
     return semantic_text_splitter
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from chatclient._internal.extras import needed_by
 from chatclient.chat.embedding import Vector
 from chatclient.errors import UsageError
 
@@ -21,11 +22,8 @@ def numpy() -> Any:
     Raises:
         UsageError: It is not installed.
     """
-    try:
+    with needed_by("a vector store"):
         import numpy as np  # noqa: PLC0415 - optional
-    except ImportError as error:
-        msg = "vector stores need numpy; pip install 'chatclient[vectors]'"
-        raise UsageError(msg) from error
     return np
 
 

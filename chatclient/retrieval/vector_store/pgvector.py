@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from chatclient._internal.checks import check_number, check_type
+from chatclient._internal.extras import needed_by
 from chatclient.chat.embedding import EmbeddingModel, Vector
-from chatclient.errors import UsageError
 from chatclient.retrieval.vector_store.filters import Filter
 from chatclient.retrieval.vector_store.hybrid import HybridVectorStore
 from chatclient.retrieval.vector_store.store import Document, SimilaritySearch
@@ -54,13 +54,10 @@ class PgVectorStore(HybridVectorStore):
         super().__init__(embedding_model)
         check_type("language", language, str)
         check_number("ef_search", ef_search, least=1)
-        try:
+        with needed_by("PgVectorStore", extra="postgres"):
             from chatclient.retrieval.vector_store.pg_documents import (  # noqa: PLC0415 - an extra
                 PgDocuments,
             )
-        except ModuleNotFoundError as error:
-            msg = "PgVectorStore needs SQLAlchemy; pip install 'chatclient[postgres]'"
-            raise UsageError(msg) from error
         self._documents = PgDocuments(
             database,
             table_prefix=table_prefix,

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from chatclient._internal.extras import needed_by
 from chatclient.chat.embedding import EmbeddingModel, Vector
-from chatclient.errors import UsageError
 from chatclient.retrieval.vector_store.filters import Filter
 from chatclient.retrieval.vector_store.store import Document, SimilaritySearch, VectorStore
 from chatclient.runtime.runtime import Runtime
@@ -46,13 +46,10 @@ class QdrantVectorStore(VectorStore):
         api_key: str | None = None,
     ) -> None:
         super().__init__(embedding_model)
-        try:
+        with needed_by("QdrantVectorStore"):
             from chatclient.retrieval.vector_store.qdrant_points import (  # noqa: PLC0415 - an extra
                 QdrantPoints,
             )
-        except ModuleNotFoundError as error:
-            msg = "QdrantVectorStore needs qdrant-client; pip install 'chatclient[qdrant]'"
-            raise UsageError(msg) from error
         self._points = QdrantPoints(location, collection, api_key)
 
     async def store(

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from chatclient._internal.extras import needed_by
 from chatclient._internal.logging import get_logger
 from chatclient.client.client import ChatClient
 from chatclient.client.request import ChatClientRequestSpec
@@ -173,15 +174,12 @@ class WebChat:
         Raises:
             UsageError: The extra `ag-ui` is not installed.
         """
-        try:
+        with needed_by("AG-UI"):
             from chatclient.services.web.ag_ui_messages import (  # noqa: PLC0415 - optional
                 incoming_of,
                 parse_input,
             )
             from chatclient.services.web.ag_ui_stream import AgUiEncoder  # noqa: PLC0415
-        except ImportError as error:
-            msg = "AG-UI needs ag-ui-protocol; pip install 'chatclient[ag-ui]'"
-            raise UsageError(msg) from error
 
         def parse(body: Any) -> tuple[Any, Incoming]:
             given = parse_input(body)

@@ -12,7 +12,7 @@ from chatclient._internal.frozen import EMPTY
 from chatclient.chat.model import ChatModel
 from chatclient.chat.tool import ToolContext
 from chatclient.chat.tool_definition import check_provider_options
-from chatclient.errors import UsageError
+from chatclient.errors import MissingExtraError, UsageError
 from chatclient.tools.mcp.limits import MCP_LIMITS, McpLimits
 
 MAKE_ONE = "make one: McpServer.stdio(name, command, *args), or McpServer.http(name, url)"
@@ -251,6 +251,6 @@ def require_sdk() -> None:
     Raises:
         UsageError: It is not.
     """
-    if importlib.util.find_spec("mcp") is None:
-        msg = "MCP needs its SDK. Run: pip install 'chatclient[mcp]'"
-        raise UsageError(msg)
+    if importlib.util.find_spec("mcp") is None:  # not imported, which takes long
+        msg = "MCP needs its SDK; pip install 'chatclient[mcp]'"
+        raise MissingExtraError(msg)

@@ -1,0 +1,153 @@
+"""Lazy exports of the public packages, and hints for names that they do not have.
+
+A package lists its names once, as imports for type checkers:
+
+```python
+if TYPE_CHECKING:
+    from module import Name as Name
+else:
+    __getattr__, __dir__ = lazy_exports(__name__)
+```
+
+The imports do not run, but the compiler keeps them, and `lazy_exports` reads them from the code of
+its caller. `__getattr__` imports the module of a name at the first use of the name (PEP 562).
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import CodeType
+from typing import Any
+
+from chatclient._internal.extras import needed_by
+from chatclient.errors import MissingExtraError
+
+PUBLIC_PACKAGES = (
+    "chatclient",
+    "chatclient.advisors",
+    "chatclient.tools",
+    "chatclient.providers",
+    "chatclient.memory",
+    "chatclient.retrieval",
+    "chatclient.structured",
+    "chatclient.durable",
+    "chatclient.services",
+    "chatclient.observability",
+    "chatclient.testing",
+    "chatclient.errors",
+)
+"""The packages whose names are public; of several with the same name, the first is named."""
+
+_PREFIX = "chatclient."
+_exports: dict[str, Mapping[str, str]] = {}
+
+
+def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a public package; see the module's docstring.
+
+    A name whose extra is not installed is a missing attribute (`hasattr` is False), and importing
+    it is a `MissingExtraError`. `__all__` has the names that are present.
+    """
+    module = sys.modules[package]
+    names = _exports[package] = _imports_in(sys._getframe(1).f_code)  # noqa: SLF001 - the caller
+    below = [name.removeprefix(_PREFIX) for name in PUBLIC_PACKAGES if package == "chatclient"]
+
+    def get_attribute(name: str) -> Any:
+        if name == "__all__":
+            return [each for each in sorted(names) if hasattr(module, each)]
+        if f"{package}.{name}" in PUBLIC_PACKAGES:
+            return import_module(f"{package}.{name}")
+        try:
+            value = _load(package, name)
+        except (AttributeError, MissingExtraError) as error:
+            raise AttributeError(str(error), name=name, obj=module) from error
+        setattr(module, name, value)
+        return value
+
+    def list_names() -> list[str]:
+        return sorted((*names, *below[1:]))
+
+    return get_attribute, list_names
+
+
+def exports_of(package: str) -> Mapping[str, str]:
+    """Return the defining modules of the public names of *package*."""
+    module = import_module(package)
+    return _exports.get(package) or dict.fromkeys(module.__all__, package)
+
+
+def _imports_in(code: CodeType) -> dict[str, str]:
+    """Return the names that *code*, of a module, imports from modules of the library."""
+    modules = [name for name in code.co_names if name == "typing" or name.startswith(_PREFIX)]
+    names = [each for each in code.co_consts if isinstance(each, tuple)]
+    return {
+        name: module
+        for module, several in zip(modules, names, strict=True)
+        for name in several
+        if module.startswith(_PREFIX) and not module.startswith("chatclient._internal.")
+    }
+
+
+def _load(package: str, name: str) -> Any:
+    """Return the public object *name*.
+
+    Raises:
+        MissingExtraError: Its extra is not installed.
+        AttributeError: There is none; the message may name another.
+    """
+    place = _exports[package].get(name)
+    if place is None:
+        hint = None if name.startswith("_") else _hint(package, name)
+        msg = f"module {package!r} has no attribute {name!r}"
+        raise AttributeError(msg if hint is None else f"{msg}; {hint}")
+    with needed_by(name):
+        return getattr(import_module(place), name)
+
+
+class _MissingNames:
+    """Raises errors with hints for names that cannot be imported from public packages.
+
+    Python asks finders for a submodule if a package has no attribute of that name.
+    """
+
+    @staticmethod
+    def find_spec(fullname: str, *_place: object) -> ModuleSpec | None:
+        package, _, name = fullname.rpartition(".")
+        if package not in _exports or name.startswith("_"):
+            return None
+        if name in _exports[package]:
+            _load(package, name)  # raises the error of a missing extra
+            hint: str | None = f"it is no module; use `from {package} import {name}`"
+        else:
+            hint = _hint(package, name)
+        if hint is None:
+            return None
+        # Not a `ModuleNotFoundError`, which `from package import name` would replace.
+        raise ImportError(f"cannot import {name!r} from {package!r}; {hint}", name=fullname)
+
+
+sys.meta_path.append(_MissingNames)
+
+
+def _hint(package: str, name: str) -> str | None:
+    """Return what to write instead of a *name* that *package* does not have, or None."""
+    from difflib import get_close_matches  # noqa: PLC0415 - seldom used
+
+    from chatclient._internal.foreign_names import REPLACEMENTS  # noqa: PLC0415 - as above
+
+    if f"{_PREFIX}{name}s" in PUBLIC_PACKAGES:
+        return f"did you mean `{_PREFIX}{name}s`?"
+    places: dict[str, str] = {}
+    for each in (package, *PUBLIC_PACKAGES):
+        for known in exports_of(each):
+            places.setdefault(known, f"`from {each} import {known}`")
+        if each != "chatclient":
+            places.setdefault(each.removeprefix(_PREFIX), f"`{each}`")
+    if name in places:
+        return f"use {places[name]}"
+    if name in REPLACEMENTS:
+        return f"use {REPLACEMENTS[name]}"
+    folded = {known.casefold().replace("_", ""): known for known in places}
+    close = get_close_matches(name.casefold().replace("_", ""), folded, n=1, cutoff=0.75)
+    return f"did you mean {places[folded[close[0]]]}?" if close else None
