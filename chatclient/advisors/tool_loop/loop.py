@@ -79,7 +79,7 @@ class ToolLoop:
         undo_log = request.runtime.undo_log
         if undo_log is not None:
             loops = [each for each in undo_log.effects if isinstance(each, ToolLoop)]
-            if loops:
+            if loops or turn.executions:  # those of another client, which it undoes itself
                 self.state.compensation.continue_from([loop.state.compensation for loop in loops])
         self.messages = LoopMessages(request.prompt.messages)
         self.options = request.prompt.options

@@ -863,6 +863,7 @@ def test_tool_context_names(ask: Ask) -> None:
 
     model = ScriptedModel(call("stage"), "done")
     client = ChatClient.builder(model).default_tools(stage).default_tool_context(context="prod")
+    client = client.default_advisors(lambda request, call_next: call_next(request))
     request = client.build().prompt("x").tool_context(more=1).deadline(timedelta(minutes=5))
     result = ask(request.advisor_params(params="p"))
 
