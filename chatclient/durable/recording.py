@@ -254,7 +254,8 @@ class Recording:
         if recorded is not None and "interrupted" in recorded and step.tool_call is not None:
             self.interrupted.append(f"{self._ids}{step.tool_call.id}")
         if replayed:
-            return await step.load(recorded)
+            stored: Any = recorded  # what `dump` of the step has returned, or None of older ones
+            return await step.load(stored)
         (outcome,) = outcomes
         if isinstance(outcome, Exception):
             raise outcome
