@@ -18,7 +18,7 @@ from chatclient.errors import (
 )
 from chatclient.providers.http.auth import ExpiringCredentials, Key, KeySource
 from chatclient.providers.http.settings import HttpOptions
-from chatclient.providers.http.url import first_url
+from chatclient.providers.http.url import first_url, path_step
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.providers.openai.dialect import Dialect
 from chatclient.providers.openai.presets import PRESETS
@@ -86,7 +86,7 @@ def _url(endpoint: str, deployment: str, api_version: str | None) -> str:
     resource = endpoint.rstrip("/").removesuffix(_PRESET.url_path)
     if api_version is None or not _DATED.match(api_version):
         return resource + _PRESET.url_path
-    return f"{resource}/openai/deployments/{quote(deployment, safe='')}"
+    return f"{resource}/openai/deployments/{path_step(deployment)}"
 
 
 def _key(api_key: Key, credential: "TokenCredential | None", url: str) -> KeySource:

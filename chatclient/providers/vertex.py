@@ -1,10 +1,10 @@
 """Gemini and Claude on Google Cloud's Vertex AI (extra `vertex`)."""
 
 import os
+import re
 from collections.abc import Callable
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Unpack
-from urllib.parse import quote
 
 from chatclient._internal.checks import check_model_name
 from chatclient._internal.extras import needed_by
@@ -17,13 +17,14 @@ from chatclient.providers.anthropic.model import AnthropicChatModel
 from chatclient.providers.gemini.model import GeminiChatModel
 from chatclient.providers.http.auth import ExpiringCredentials
 from chatclient.providers.http.settings import HttpOptions
-from chatclient.providers.http.url import first_url
+from chatclient.providers.http.url import first_url, path_step
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
 _PROVIDER = "vertex"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_LOCATION = re.compile(r"[a-z0-9-]+")
 _MULTI_REGIONS = ("eu", "us")
 # platform.claude.com/docs/en/api/claude-on-vertex-ai
 _ANTHROPIC_VERSION = "vertex-2023-10-16"
@@ -63,7 +64,7 @@ class VertexAnthropicChatModel(AnthropicChatModel):
 
     def _path(self, options: ChatOptions, *, streaming: bool = False) -> str:
         method = "streamRawPredict" if streaming else "rawPredict"
-        return f"/models/{quote(options.model or self.name, safe='@')}:{method}"
+        return f"/models/{path_step(options.model or self.name, safe='@')}:{method}"
 
     def _fields(self, options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
         fields = {"anthropic_version": _ANTHROPIC_VERSION}
@@ -96,8 +97,8 @@ def vertex_model(
         **http: `max_retries`, `timeout`, `headers`, `http_client`, `limits`; see `HttpOptions`.
 
     Raises:
-        UsageError: google-auth is not installed, there is no project, or *model* is neither a
-            Gemini nor a Claude model.
+        UsageError: google-auth is not installed, there is no project, *location* is not the name of
+            one, or *model* is neither a Gemini nor a Claude model.
     """
     check_model_name(model)
     kind, publisher = _kind_of(model)
@@ -106,8 +107,11 @@ def vertex_model(
     if not project:
         credentials, project = _with_project(credentials)
     location = location or os.environ.get("GOOGLE_CLOUD_LOCATION") or "global"
+    if not _LOCATION.fullmatch(location):  # it becomes a part of the host's name
+        msg = f"{location!r} is not the name of a location, such as europe-west1"
+        raise UsageError(msg)
     server = first_url(base_url, _server_of(location)).rstrip("/")
-    place = f"projects/{quote(project, safe=':')}/locations/{quote(location, safe='')}"
+    place = f"projects/{path_step(project, safe=':')}/locations/{location}"
     return kind(
         model,
         api_key=ExpiringCredentials(_fetching(credentials)),

@@ -260,6 +260,27 @@ def test_token_service_is_away(google: Start) -> None:
 
 
 @pytest.mark.parametrize(
+    "location",
+    [
+        "attacker.example/",
+        "attacker.example#",
+        "me@attacker.example:443/",
+        "a.b",
+        "EU",
+        "\u0435u",
+        "x\n",
+    ],
+)
+def test_location_is_a_name(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot choose another server, which would get the token."""
+    with pytest.raises(UsageError, match="is not the name of a location"):
+        vertex_model(GEMINI, project="p", location=location)
+    monkeypatch.setenv("GOOGLE_CLOUD_LOCATION", location)
+    with pytest.raises(UsageError, match="is not the name of a location"):
+        chat_model(f"vertex:{CLAUDE}", project="p")
+
+
+@pytest.mark.parametrize(
     ("location", "server"),
     [
         (None, "https://aiplatform.googleapis.com"),

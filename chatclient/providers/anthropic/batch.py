@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from chatclient._internal.json import dumps, dumps_exact
 from chatclient.chat.batch_api import BatchAnswers, BatchApi, BatchItem
@@ -10,6 +9,7 @@ from chatclient.errors import ProviderError
 from chatclient.providers.http.client import HttpClient
 from chatclient.providers.http.errors import error_from_data
 from chatclient.providers.http.model import json_lines, json_of
+from chatclient.providers.http.url import path_step
 from chatclient.runtime.runtime import Runtime
 
 _PATH = "/v1/messages/batches"
@@ -41,7 +41,7 @@ class AnthropicBatchApi(BatchApi):
 
     async def answers(self, batch_id: str, runtime: Runtime) -> BatchAnswers | None:
         """Return the answers of a batch that has ended; None if it has not."""
-        path = f"{_PATH}/{quote(batch_id, safe='')}"
+        path = f"{_PATH}/{path_step(batch_id)}"
         batch = await self._http.get(runtime, path, json_of(self._http))
         if batch["processing_status"] != "ended":
             return None
@@ -50,7 +50,7 @@ class AnthropicBatchApi(BatchApi):
 
     async def cancel(self, batch_id: str, runtime: Runtime) -> None:
         """Cancel a batch."""
-        path = f"{_PATH}/{quote(batch_id, safe='')}/cancel"
+        path = f"{_PATH}/{path_step(batch_id)}/cancel"
         await self._http.post(runtime, path, b"{}", json_of(self._http))
 
     def _answer(self, result: Mapping[str, Any]) -> bytes | ProviderError:

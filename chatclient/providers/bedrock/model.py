@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
-from urllib.parse import quote
 
 from chatclient._internal.json import dumps
 from chatclient.chat.message_merging import with_user_message
@@ -37,7 +36,7 @@ from chatclient.providers.http.errors import parse_json
 from chatclient.providers.http.model import HttpModel
 from chatclient.providers.http.reader import EventReader, join_stream
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
-from chatclient.providers.http.url import first_url
+from chatclient.providers.http.url import first_url, path_step
 from chatclient.providers.wire.json_cache import EncodedOptions
 from chatclient.providers.wire.request_body import RequestHead
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
@@ -124,7 +123,7 @@ class BedrockChatModel(HttpModel, ChatModel):
 
     def _path(self, prompt: Prompt, operation: str) -> str:
         # Colons are not quoted, because aiohttp would send them unquoted, and not as signed.
-        return f"/model/{quote(prompt.options.model or self.name, safe=':')}/{operation}"
+        return f"/model/{path_step(prompt.options.model or self.name, safe=':')}/{operation}"
 
     def _body(self, prompt: Prompt) -> bytes:
         messages = with_user_message(self._renamed.sent(prompt.messages, prompt.options))

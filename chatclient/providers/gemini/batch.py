@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from chatclient._internal.json import dumps, dumps_exact
 from chatclient.chat.batch_api import BatchAnswers, BatchApi, BatchItem
@@ -10,6 +9,7 @@ from chatclient.errors import ProviderError
 from chatclient.providers.http.client import HttpAnswer, HttpClient
 from chatclient.providers.http.errors import error_from_data, parse_json
 from chatclient.providers.http.model import json_of
+from chatclient.providers.http.url import path_step
 from chatclient.runtime.runtime import Runtime
 
 _METHOD = ":generateContent"
@@ -69,4 +69,4 @@ class GeminiBatchApi(BatchApi):
 
 
 def _path(batch_id: str) -> str:
-    return f"/{quote(batch_id, safe='/')}"
+    return "".join(f"/{path_step(step)}" for step in batch_id.split("/"))

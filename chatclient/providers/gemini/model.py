@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Unpack
-from urllib.parse import quote
 
 from chatclient._internal.checks import check_number
 from chatclient.chat.batch_api import BatchApi, SendItem
@@ -34,7 +33,7 @@ from chatclient.providers.http.limits import ResponseLimits
 from chatclient.providers.http.model import HttpModel, batched_model
 from chatclient.providers.http.reader import Chunk, decode_body, with_listener
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
-from chatclient.providers.http.url import first_url
+from chatclient.providers.http.url import first_url, path_step
 from chatclient.providers.wire.json_cache import EncodedOptions
 from chatclient.providers.wire.request_body import RequestHead
 from chatclient.providers.wire.sendable_schemas import GEMINI_RULES
@@ -224,11 +223,7 @@ class _Reader:
 
 def path_of(model: str) -> str:
     """Return the path of *model*, below the base URL."""
-    steps = model.split("/")
-    if {"", ".", ".."}.intersection(steps):
-        msg = f"{model!r} is not the name of a Gemini model"
-        raise UsageError(msg)
-    path = "/".join(quote(step, safe="@") for step in steps)
+    path = "/".join(path_step(step, safe="@") for step in model.split("/"))
     return f"/{path}" if "/" in model else f"/models/{path}"
 
 

@@ -2,7 +2,7 @@
 
 import base64
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from chatclient._internal.frozen import EMPTY
 from chatclient.errors import UsageError, WrongTypeError
@@ -48,11 +48,25 @@ def parse_base_url(base_url: str) -> BaseUrl:
         shown = before_query.rpartition("@")[2]
         msg = f"base_url must begin with http:// or https://, not {shown!r}"
         raise UsageError(msg)
-    if not (_is_valid_host(host) and base_url.isprintable()):
-        msg = "base_url names no server: check host, port and line ends; / in a password is %2F"
+    # Behind a `#`, a server would not see the path.
+    if not _is_valid_host(host) or not base_url.isprintable() or "#" in base_url:
+        problem = "check host, port and line ends; there must be no #; / in a password is %2F"
+        msg = f"base_url names no server: {problem}"
         raise UsageError(msg)
     headers = SecretHeaders({"authorization": _basic(user)}) if at else EMPTY
     return BaseUrl(f"{scheme}://{host}{slash}{path}".rstrip("/"), headers, query)
+
+
+def path_step(name: str, *, safe: str = "") -> str:
+    """Return *name*, such as that of a model or the id of a batch, as one step of a path.
+
+    Raises:
+        UsageError: *name* is empty, or a step that clients resolve: `.` or `..`.
+    """
+    if name in ("", ".", ".."):
+        msg = f"{name!r} cannot be a model's name or an id"
+        raise UsageError(msg)
+    return quote(name, safe=safe)
 
 
 def _is_valid_host(host: str) -> bool:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from chatclient._internal.json import dumps, dumps_exact
 from chatclient.chat.batch_api import BatchAnswers, BatchApi, BatchItem
@@ -11,6 +10,7 @@ from chatclient.errors import ChatClientError, ProviderError
 from chatclient.providers.http.client import HttpClient
 from chatclient.providers.http.errors import error_from_data
 from chatclient.providers.http.model import json_lines, json_of
+from chatclient.providers.http.url import path_step
 from chatclient.runtime.runtime import Runtime
 
 _ENDED = {"completed", "expired", "cancelled"}  # an expired batch has partial results
@@ -58,7 +58,7 @@ class OpenAIBatchApi(BatchApi):
         answers: dict[str, bytes | ChatClientError] = {}
         for field in ("output_file_id", "error_file_id"):
             if (file := batch.get(field)) is not None:
-                path = f"/files/{quote(file, safe='')}/content"
+                path = f"/files/{path_step(file)}/content"
                 lines = await self._http.get(runtime, path, json_lines(self._http))
                 answers.update({line["custom_id"]: self._answer(line) for line in lines})
         return answers
@@ -84,7 +84,7 @@ def _failure(provider: str, batch: Mapping[str, Any]) -> ProviderError:
 
 
 def _path(batch_id: str) -> str:
-    return f"/batches/{quote(batch_id, safe='')}"
+    return f"/batches/{path_step(batch_id)}"
 
 
 def _upload_form(lines: bytes) -> tuple[str, bytes]:

@@ -956,6 +956,8 @@ def test_password_in_base_url_is_masked() -> None:
         ("http:///v1", "names no server"),
         ("http://[::1/v1", "names no server"),
         ("http://a..b/v1", "names no server"),
+        ("http://localhost/v1#", "names no server"),
+        ("http://attacker.example#.example.org/v1", "names no server"),
         ("http://localhost/v1\n", "names no server"),
     ],
 )
