@@ -389,6 +389,10 @@ class ShownAnswer:
         self._ended: AssistantMessage | None = None  # the message of the model, at its end
         self._rounds = 0  # the number of the turn's messages in rounds, at that time
         self._results: dict[str, ToolResponse] = {}
+        if turn.part.resumption is not None:  # a round that waited was shown before
+            pending = turn.part.resumption.pending
+            self._ended, self._rounds = pending.message, len(turn.rounds)
+            self._results = {each.id: each for each in pending.responses}
 
     async def emit(self, event: Any) -> None:
         """Note *event*, and pass it on."""

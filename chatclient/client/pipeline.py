@@ -203,9 +203,9 @@ class Pipeline:
                     if continued is None:
                         await runtime.until_deadline(turn.commit(runtime), "memory")
                 except BaseException as error:
-                    await runtime.shielded(undo_log.undo())
-                    if continued is None and turn.keeps(error):
-                        await runtime.shielded(turn.store_ended_early(runtime))
+                    keeps = continued is None and turn.keeps(error)
+                    # Both in one step: another cancellation may arrive in the meantime.
+                    await runtime.shielded(_end_early(undo_log, turn, runtime, keeps=keeps))
                     raise
                 undo_log.hand_over(outer)
                 step.result = response.chat_response
@@ -324,6 +324,13 @@ class Pipeline:
             settings = with_output_advisors(self.defaults, validate=validate)
             chain = self._entity_chains[validate] = build_chain(self.shared, settings)
         return chain
+
+
+async def _end_early(undo_log: UndoLog, turn: Turn, runtime: Runtime, *, keeps: bool) -> None:
+    """Undo what a request has done, and store what it has shown if the memories keep it."""
+    await undo_log.undo()
+    if keeps:
+        await turn.store_ended_early(runtime)
 
 
 def _check_resumed(settings: RequestSettings, pending: PendingTurn) -> None:

@@ -38,13 +38,19 @@ from chatclient.memory import (
     Window,
 )
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
+from chatclient.tools import ToolApproval, ToolCallingManager, tool
 from tests.modes.test_memory_advisor import INSIDE, Talk, short
 from tests.support.ask import Ask
 
 Way = Literal["stream", "astream", "task"]
 every_way = pytest.mark.parametrize("way", ["stream", "astream", "task"])
 orders = pytest.mark.parametrize("order", [MEMORY_ORDER, INSIDE], ids=["outside", "inside"])
+
+
+@tool
+def pay() -> str:
+    """Pay."""
+    return "paid"
 
 
 UNDONE = "'book' was run, and then undone because the turn failed."
@@ -157,6 +163,24 @@ def test_stopped_while_tools_run(order: int) -> None:
     ]
     talk.say("two").call().content()
     assert short(talk.stored)[3:] == ["u:two", "a:fine"]
+
+
+@every_way
+@orders
+def test_stopped_after_an_approval(way: Way, order: int) -> None:
+    """What was approved and run is known, also that it was."""
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    answers: Any = [call("look"), call("pay")]
+    talk = Talk(answers, ["Paid", 60, "."], order=order, manager=manager)
+    client = talk.client.mutate().default_tools(pay).build()
+    turn = client.prompt("one").conversation("c").call().pending_turn()
+    assert turn is not None
+    stop(client.resume(turn, "approve"), way, says("Paid"))
+
+    assert short(talk.stored) == [
+        *("u:one", "a:(call_look,call_pay)"),
+        *("t:(seen it,paid)", "a:Paid"),
+    ]
 
 
 @every_way

@@ -22,11 +22,11 @@ from chatclient.errors import (
 from chatclient.memory import ENDED_EARLY, MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
 from chatclient.services import WebChat
-from chatclient.testing import ScriptedModel
+from chatclient.testing import ScriptedModel, call
 from tests.support.browser import click, shown, until, write
 from tests.support.node import run_script
 from tests.support.waiting import settled
-from tests.support.web_app import endpoints
+from tests.support.web_app import endpoints, travel_client
 from tests.support.web_server import serving
 from tests.web.test_use_chat import page_with
 
@@ -138,6 +138,22 @@ def test_stop_button(browser: Chrome, *, is_durable: bool) -> None:
         write(browser, QUESTION)
         until(browser, lambda: shown(browser, ".assistant .text") == ["Nice", SEEN])
         assert shown(browser, ".error") == []
+
+
+@pytest.mark.parametrize("path", ["ai-sdk", "ag-ui"])
+def test_stopped_while_it_waits(path: str) -> None:
+    """A durable turn that waits for an approval, and is stopped, is stored as it is shown."""
+    memory = MessageWindowChatMemory()
+    booking = call("book_train", {"number": "IC 1"}, id="call_9")
+    client = travel_client(ScriptedModel(["Let me book.", booking], "Ada."), memory=memory)
+    with serving(endpoints(WebChat(durable(client, name=next(names))))) as address:
+        post(address, path, user(NAME, "m1"))
+        httpx.delete(f"{address}/ai-sdk/c1/stream", timeout=30)
+        post(address, path, user(QUESTION, "m2"))
+
+    texts = [message.text for message in memory.get("c1")]
+    assert texts == [NAME, "Let me book.", "", QUESTION, "Ada."]
+    assert ENDED_EARLY in memory.get("c1")[2].metadata
 
 
 @pytest.mark.parametrize("path", ["ai-sdk", "ag-ui"])
