@@ -1,23 +1,34 @@
 """Tools of LangChain as tools of this library, and the other way round; extra `langchain`."""
 
 from collections.abc import Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+from langchain_core.messages import ToolMessage
+from langchain_core.messages.content import (
+    AudioContentBlock,
+    FileContentBlock,
+    ImageContentBlock,
+    PlainTextContentBlock,
+    TextContentBlock,
+    VideoContentBlock,
+)
 from langchain_core.tools import BaseTool, BaseToolkit, StructuredTool, ToolException
 from langchain_core.utils.function_calling import convert_to_openai_function
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.json import dumps_exact, loads
-from chatclient.chat.content_blocks import block_of, read_blocks
-from chatclient.chat.messages import ToolCall
+from chatclient.chat.content_blocks import block_of, media_of
+from chatclient.chat.messages import Media, ToolCall
 from chatclient.chat.tool import ToolCallback, ToolContext, ToolMetadata, ToolResult
 from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.errors import ToolArgumentError, ToolError, ToolExecutionError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tools.function.data_tool import DataToolCallback
+from chatclient.tools.function.result import data_result
 from chatclient.tools.sources import ToolSource, tool_callbacks
 
 
@@ -61,9 +72,15 @@ def _callback(tool: BaseTool, metadata: ToolMetadata | None) -> ToolCallback:
 
 
 def _visible_schema(tool: BaseTool) -> Mapping[str, Any]:
-    """Return the schema of the arguments that the model writes, as LangChain sends it."""
-    schema: Mapping[str, Any] = convert_to_openai_function(tool)["parameters"]
-    return schema
+    """Return the schema of the arguments that the model writes, as LangChain sends it.
+
+    A JSON Schema may contain injected arguments, which are left out as well.
+    """
+    schema = dict(convert_to_openai_function(tool)["parameters"])
+    hidden = tool._injected_args_keys  # noqa: SLF001 - also without a model of the arguments
+    shown = {k: v for k, v in schema.get("properties", {}).items() if k not in hidden}
+    required = [each for each in schema.get("required", ()) if each not in hidden]
+    return schema | {"properties": shown, "required": required}
 
 
 def _is_async(tool: BaseTool) -> bool:
@@ -107,15 +124,19 @@ def _arguments(tool: BaseTool, call: ToolCall, context: ToolContext) -> Any:
     """
     schema: Any = tool.args_schema
     visible = _visible_schema(tool)
-    shown = visible.get("properties", {}).keys()
-    injected = set(tool._injected_args_keys)  # noqa: SLF001 - also without a model of the arguments
+    shown = visible["properties"].keys()
+    injected = set(tool._injected_args_keys)  # noqa: SLF001 - as above
+    hidden = set(injected)
     if isinstance(schema, type) and issubclass(schema, BaseModel):
         for name, field in schema.model_fields.items():
-            injected |= {name, *((field.alias,) if field.alias else ())} - shown
+            names = _names(name, field)
+            if names.isdisjoint(shown):
+                injected |= {name, field.alias or name}
+                hidden |= names
     written = {
         name: value
         for name, value in loads(call.arguments).items()
-        if name in shown or (visible.get("additionalProperties") and name not in injected)
+        if name in shown or (visible.get("additionalProperties") and name not in hidden)
     }
     given = {name: context[name] for name in injected if name in context}
     # LangChain returns a message, with the artifact, only for a call with an id.
@@ -123,14 +144,75 @@ def _arguments(tool: BaseTool, call: ToolCall, context: ToolContext) -> Any:
     return {"type": "tool_call", "id": id, "name": tool.name, "args": written | given}
 
 
+def _names(name: str, field: FieldInfo) -> set[str]:
+    """Return all names by which pydantic reads a field."""
+    alias = field.validation_alias
+    choices = alias.choices if isinstance(alias, AliasChoices) else [alias, field.alias]
+    paths = (each.path[0] if isinstance(each, AliasPath) else each for each in choices)
+    return {name, *(each for each in paths if isinstance(each, str))}
+
+
 def _result(message: Any) -> ToolResult:
     """Return a `ToolMessage` as a result; what else a tool may return, as text."""
-    content: Any = getattr(message, "content", message)
-    if not isinstance(content, str | list):
-        content = str(content)
-    text, media = read_blocks(content)
-    is_error = getattr(message, "status", "success") == "error"
-    return ToolResult(text, media, is_error, value=getattr(message, "artifact", None))
+    if not isinstance(message, ToolMessage):
+        return data_result(message)
+    text, media = _text_and_media(message)
+    return ToolResult(text, media, message.status == "error", value=message.artifact)
+
+
+def _text_and_media(message: ToolMessage) -> tuple[str, tuple[Media, ...]]:
+    """Return the content of *message*, whose blocks may be those of several providers.
+
+    LangChain takes any list whose elements have certain types for blocks, also rows of a table. If
+    one is no valid block, the list is data, and becomes JSON.
+    """
+    if isinstance(message.content, str):
+        return message.content, ()
+    try:
+        blocks = message.content_blocks
+    except Exception:  # noqa: BLE001 - of a conversion by LangChain, which expects valid blocks
+        blocks = []
+    parts = [_part(block) for block in blocks]
+    if not parts or None in parts:
+        return data_result(message.content).text, ()
+    texts = [each for each in parts if isinstance(each, str)]
+    return "\n".join(texts), tuple(each for each in parts if isinstance(each, Media))
+
+
+def _part(block: Any) -> str | Media | None:
+    """Return the text or the media of a content block; None if it is not valid."""
+    kind = block["type"]
+    if kind == "non_standard":  # of a provider
+        return data_result(block["value"]).text
+    if kind not in _BLOCKS:
+        return data_result(block).text
+    model = _BLOCKS[kind]
+    if not block.keys() <= {*model.__annotations__, *_ALSO}:
+        return None
+    try:
+        _adapter(kind).validate_python(block)
+    except ValidationError:
+        return None
+    if kind in ("text", "text-plain"):
+        text: str | None = block.get("text")
+        return text
+    return media_of(block)
+
+
+_BLOCKS: Mapping[str, Any] = {
+    "text": TextContentBlock,
+    "text-plain": PlainTextContentBlock,
+    "image": ImageContentBlock,
+    "audio": AudioContentBlock,
+    "video": VideoContentBlock,
+    "file": FileContentBlock,
+}
+_ALSO = ("cache_control", "filename")  # fields that providers and their integrations add
+
+
+@cache
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    return TypeAdapter(_BLOCKS[kind])
 
 
 def to_langchain(

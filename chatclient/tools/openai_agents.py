@@ -1,25 +1,25 @@
 """Function tools of the OpenAI Agents SDK as tools of this library; extra `openai-agents`."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from agents import FunctionTool, Usage
+from agents import FunctionTool, ToolOutputFileContent, ToolOutputImage, ToolOutputText, Usage
 from agents.tool import set_function_tool_failure_error_function
 from agents.tool_context import ToolContext as TheirContext
-from pydantic import BaseModel
+from pydantic import TypeAdapter, ValidationError
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.json import loads
-from chatclient.chat.content_blocks import media_of_url
+from chatclient.chat.content_blocks import media_of_file, media_of_url
 from chatclient.chat.messages import Media, ToolCall
 from chatclient.chat.tool import ToolCallback, ToolContext, ToolMetadata, ToolResult
 from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.errors import ToolDefinitionError
 from chatclient.tools.execution.approval import is_approved
 from chatclient.tools.function.data_tool import ApprovableTool, NeedsApproval
-from chatclient.tools.function.result import to_tool_result
+from chatclient.tools.function.result import data_result
 
 
 def tools_from_openai_agents(
@@ -92,26 +92,54 @@ async def _run(tool: FunctionTool, values: Any, call: ToolCall, context: ToolCon
 
 
 def _result(returned: Any) -> ToolResult:
-    """Return what a tool returned as a result; media in it are media of the result."""
-    items = returned if isinstance(returned, list) else [returned]
-    outputs = [each.model_dump() if isinstance(each, BaseModel) else each for each in items]
-    if not all(isinstance(each, Mapping) and each.get("type") in _OUTPUTS for each in outputs):
-        return to_tool_result(returned)
-    texts = [each["text"] for each in outputs if each["type"] == "text"]
-    media = tuple(_media(each) for each in outputs if each["type"] != "text")
+    """Return what a tool returned as a result; media in it are media of the result.
+
+    As in the SDK, one output or a list of them is what its models accept. Anything else, also what
+    has more fields or media without content, is data, and becomes JSON.
+    """
+    items = returned if isinstance(returned, list | tuple) else [returned]
+    outputs = [_output(each) for each in items]
+    parts = [each.text if isinstance(each, ToolOutputText) else _media(each) for each in outputs]
+    if not parts or None in parts:
+        return data_result(returned)
+    texts = [each for each in parts if isinstance(each, str)]
+    media = tuple(each for each in parts if isinstance(each, Media))
     return ToolResult("\n".join(texts), media, value=returned)
 
 
-_OUTPUTS = ("text", "image", "file")
+_Output = ToolOutputText | ToolOutputImage | ToolOutputFileContent
+_OUTPUTS: TypeAdapter[_Output] = TypeAdapter(_Output)
 
 
-def _media(output: Mapping[str, Any]) -> Media:
-    is_image, name = output["type"] == "image", output.get("filename")
-    mime_type = "image/png" if is_image else "application/octet-stream"
-    id = output.get("file_id")
-    if id is not None:
-        return Media(mime_type, id, id=id, name=name)
-    url = output.get("image_url" if is_image else "file_url") or ""
-    if not url and (data := output.get("file_data")):
-        url = data if data.startswith("data:") else f"data:{mime_type};base64,{data}"
-    return media_of_url(url, mime_type, name)
+def _output(returned: Any) -> _Output | None:
+    """Return what a tool returned as an output of the SDK, or None if it is something else."""
+    if isinstance(returned, _Output):
+        return returned
+    if not isinstance(returned, dict) or "type" not in returned:  # as the SDK does
+        return None
+    try:
+        output = _OUTPUTS.validate_python(returned)
+    except ValidationError:
+        return None
+    return output if returned.keys() <= type(output).model_fields.keys() else None
+
+
+def _media(output: ToolOutputImage | ToolOutputFileContent | None) -> Media | None:
+    match output:
+        case ToolOutputImage():
+            url = output.image_url
+            if url is None:
+                return media_of_file(output.file_id, _IMAGE)
+            return media_of_url(url, _IMAGE)
+        case ToolOutputFileContent():
+            name, data = output.filename, output.file_data
+            if data is not None:
+                url = data if data.startswith("data:") else f"data:{_FILE};base64,{data}"
+                return media_of_url(url, _FILE, name)
+            if output.file_url is not None:
+                return media_of_url(output.file_url, _FILE, name)
+            return media_of_file(output.file_id, _FILE, name)
+    return None
+
+
+_IMAGE, _FILE = "image/png", "application/octet-stream"

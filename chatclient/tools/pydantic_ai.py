@@ -13,16 +13,26 @@ from pydantic_ai import (
     Tool,
     ToolReturn,
 )
-from pydantic_ai.messages import BinaryContent, FileUrl
+from pydantic_ai.messages import (
+    AudioUrl,
+    BinaryContent,
+    CachePoint,
+    FileUrl,
+    ImageUrl,
+    TextContent,
+    UploadedFile,
+    VideoUrl,
+)
 from pydantic_ai.toolsets import FunctionToolset
 
+from chatclient.chat.content_blocks import media_of_file, media_of_url
 from chatclient.chat.messages import Media, ToolCall
 from chatclient.chat.tool import ToolCallback, ToolContext, ToolMetadata, ToolResult
 from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.errors import ToolArgumentError, ToolDefinitionError, ToolError
 from chatclient.tools.execution.approval import is_approved
 from chatclient.tools.function.data_tool import ApprovableTool, NeedsApproval
-from chatclient.tools.function.result import to_tool_result
+from chatclient.tools.function.result import data_result
 
 PydanticAiTool = Tool[Any] | FunctionToolset[Any] | Callable[..., Any]
 
@@ -116,12 +126,13 @@ def _result(returned: Any) -> ToolResult:
     """Return what a tool returned as a result; media in it are media of the result."""
     if not isinstance(returned, ToolReturn):
         value, media = _split(returned)
-        return _with_media(to_tool_result(value), media, returned)
+        return _with_media(data_result(value), media, returned)
     value, media = _split(returned.return_value)
-    result = to_tool_result(value)
-    texts, more = _split(returned.content)
-    lines = [] if texts is None else [texts] if isinstance(texts, str) else list(texts)
-    text = "\n".join([result.text, *map(str, lines)])
+    result = data_result(value)
+    content = returned.content
+    content = [content] if isinstance(content, str) else content or []
+    texts, more = _split([each for each in content if not isinstance(each, CachePoint)])
+    text = "\n".join([result.text, *map(_text, texts)])
     metadata = returned.metadata if isinstance(returned.metadata, Mapping) else {}
     return ToolResult(text, (*media, *more), metadata=metadata, value=returned.return_value)
 
@@ -141,9 +152,27 @@ def _split(value: Any) -> tuple[Any, tuple[Media, ...]]:
     return ([each for each, other in found if other is None], media) if media else (value, ())
 
 
+def _text(content: Any) -> str:
+    return content.content if isinstance(content, TextContent) else data_result(content).text
+
+
 def _media(value: Any) -> Media | None:
+    """Return the media of *value*; None if it is none, or has no content."""
     if isinstance(value, BinaryContent):
-        return Media(value.media_type, value.data)
-    if isinstance(value, FileUrl):
-        return Media(value.media_type, value.url)
-    return None
+        return Media(value.media_type, value.data) if value.data else None
+    if isinstance(value, UploadedFile):
+        return media_of_file(value.file_id, value.media_type)
+    if not isinstance(value, FileUrl):
+        return None
+    try:
+        mime_type = value.media_type
+    except ValueError:  # the address does not tell
+        mime_type = _TYPES.get(type(value), "application/octet-stream")
+    return media_of_url(value.url, mime_type)
+
+
+_TYPES: Mapping[type[FileUrl], str] = {
+    ImageUrl: "image/png",
+    AudioUrl: "audio/wav",
+    VideoUrl: "video/mp4",
+}

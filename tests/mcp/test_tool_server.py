@@ -262,10 +262,10 @@ def test_call_id_is_the_request_id() -> None:
 
 
 async def test_tool_context() -> None:
-    """Metadata of a client is used only as configured."""
+    """Metadata of a client is used only as configured, and replaces nothing of the server's."""
 
     def from_meta(meta: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"user": meta["user"]} if "user" in meta else {}
+        return {key: meta[key] for key in ("user", "tenant") if key in meta}
 
     context = {"tenant": "acme"}
     closed = McpToolServer(tenant, tool_context=context)

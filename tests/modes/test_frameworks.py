@@ -18,6 +18,7 @@ from agents import (
     function_tool,
     tool_input_guardrail,
 )
+from pydantic import BaseModel
 from pydantic_ai import (
     ApprovalRequired,
     BinaryContent,
@@ -27,6 +28,7 @@ from pydantic_ai import (
     Tool,
     ToolReturn,
 )
+from pydantic_ai.messages import CachePoint, TextContent, UploadedFile
 from pydantic_ai.toolsets import FunctionToolset
 
 from chatclient import Media, ToolContext
@@ -138,6 +140,16 @@ def test_arguments_that_only_pydantic_refuses(ask: Ask) -> None:
             [Media("image/png", PNG)],
         ),
         (ToolReturn("ok", content="more", metadata={"a": 1}), "ok\nmore", []),
+        (
+            ToolReturn(
+                "ok", content=[TextContent("more"), CachePoint(), UploadedFile("f-1", "openai")]
+            ),
+            "ok\nmore",
+            [Media("application/octet-stream", "f-1", id="f-1")],
+        ),
+        (ImageUrl("https://a.example/b"), "", [Media("image/png", "https://a.example/b")]),
+        ({"kind": "binary", "data": ""}, '{"kind":"binary","data":""}', []),
+        ([], "[]", []),
         (ToolReturn("ok"), "ok", []),
     ],
 )
@@ -245,6 +257,13 @@ def test_errors_of_openai_agents(ask: Ask) -> None:
 DATA = "data:image/png;base64,iVBORw=="
 
 
+class Row(BaseModel):
+    """Data of an application that looks like an output."""
+
+    type: str = "text"
+    text: None = None
+
+
 @pytest.mark.parametrize(
     ("returned", "text", "media"),
     [
@@ -265,11 +284,29 @@ DATA = "data:image/png;base64,iVBORw=="
             [Media("application/octet-stream", PNG)],
         ),
         (ToolOutputFileContent(file_data=DATA), "", [Media("image/png", PNG)]),
+        (
+            (ToolOutputText(text="a"), {"type": "file", "file_url": "data:text/plain,b%20c"}),
+            "a",
+            [Media("text/plain", b"b c")],
+        ),
         ([1, 2], "[1,2]", []),
+        # These only look like outputs.
+        ([], "[]", []),
+        ({"type": "text", "value": 1}, '{"type":"text","value":1}', []),
+        ({"type": "text", "text": "a", "id": 7}, '{"type":"text","text":"a","id":7}', []),
+        ([{"type": "file", "name": "a"}], '[{"type":"file","name":"a"}]', []),
+        ({"type": ["text"]}, '{"type":["text"]}', []),
+        ([{"type": "image", "image_url": ""}], '[{"type":"image","image_url":""}]', []),
+        ({"type": "image", "image_url": "a b"}, '{"type":"image","image_url":"a b"}', []),
+        ({"type": "file", "file_data": "x!"}, '{"type":"file","file_data":"x!"}', []),
+        ({"type": "file", "file_id": ""}, '{"type":"file","file_id":""}', []),
+        (["a", ToolOutputText(text="b")], '["a",{"type":"text","text":"b"}]', []),
+        (Row(), '{"type":"text","text":null}', []),
+        (object, "<class 'object'>", []),
     ],
 )
 def test_results_of_openai_agents(ask: Ask, returned: Any, text: str, media: list[Media]) -> None:
-    """Texts, images and files."""
+    """Texts, images and files that the SDK accepts; all else is data, of which nothing is lost."""
 
     async def invoke(context: Any, arguments: str) -> Any:
         return returned

@@ -21,7 +21,7 @@ from langchain_core.tools import (
     ToolException,
     tool as langchain_tool,
 )
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field
 
 from chatclient import (
     AssistantMessage,
@@ -148,6 +148,51 @@ def test_content_and_artifact(ask: Ask) -> None:
     assert execution.response.media == (Media("image/png", PNG),)
 
 
+V0_IMAGE = {"type": "image", "source_type": "base64", "data": "iVBORw==", "mime_type": "image/png"}
+URL_IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}}
+CACHED = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+DOCUMENT_SOURCE = {"type": "text", "media_type": "text/plain", "data": "b"}
+
+
+@pytest.mark.parametrize(
+    ("returned", "text", "media"),
+    [
+        ([CACHED, "b", {"type": "document", "source": DOCUMENT_SOURCE}], "a\nb\nb", 0),
+        ([V0_IMAGE], "", 1),
+        ([URL_IMAGE, {"type": "search_result", "n": 1}], '{"type":"search_result","n":1}', 1),
+        # These only look like blocks.
+        ([], "[]", 0),
+        ([{"type": "text", "value": 1}], '[{"type":"text","value":1}]', 0),
+        ([{"type": "text", "text": None}], '[{"type":"text","text":null}]', 0),
+        ([{"type": "text", "text": "a", "n": 1}], '[{"type":"text","text":"a","n":1}]', 0),
+        ([{"type": "file", "name": "a"}], '[{"type":"file","name":"a"}]', 0),
+        ([{"type": "file", "file_id": 7}, IMAGE], None, 0),
+        ([{"type": "image", "base64": "x!"}], '[{"type":"image","base64":"x!"}]', 0),
+        ([{"type": "image", "url": "a b"}], '[{"type":"image","url":"a b"}]', 0),
+        ([{"type": "image_url", "image_url": 1}], '{"type":"image_url","image_url":1}', 0),
+        ([{"type": "document", "source": 1}], '{"type":"document","source":1}', 0),
+        ([{"type": "text", "text": 1, "x": object}], None, 0),
+        ({"type": "text", "text": "a"}, '{"type": "text", "text": "a"}', 0),
+    ],
+)
+def test_blocks(ask: Ask, returned: Any, text: str | None, media: int) -> None:
+    """Blocks that LangChain accepts are text and media; all else is data, and nothing is lost."""
+
+    @langchain_tool
+    def look() -> Any:
+        """Look."""
+        return returned
+
+    model = ScriptedModel(call("look"), "done")
+    [execution] = ask(client_of(model, *tools_from_langchain(look)).prompt("x")).executions
+
+    assert not execution.is_error
+    assert execution.response.media == (Media("image/png", PNG),) * media
+    if text is not None:
+        assert execution.response.data == text
+    assert text or media or all(str(key) in execution.response.data for key in returned[0])
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -216,10 +261,13 @@ def test_injected_arguments(ask: Ask) -> None:
 
 
 class DeleteArguments(BaseModel):
-    """The arguments, with a hidden one that has another name on the wire."""
+    """The arguments, with a hidden one that has other names on the wire, and any others."""
 
-    path: str
-    is_admin: Annotated[bool, InjectedToolArg] = Field(default=False, alias="isAdmin")
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+    path: str = Field(alias="filePath")
+    is_admin: Annotated[bool, InjectedToolArg] = Field(
+        default=False, validation_alias=AliasChoices("isAdmin", "admin", AliasPath("user", "admin"))
+    )
 
 
 def test_a_model_cannot_write_injected_arguments(ask: Ask) -> None:
@@ -231,19 +279,24 @@ def test_a_model_cannot_write_injected_arguments(ask: Ask) -> None:
         return f"{path} {is_admin}"
 
     @langchain_tool(args_schema=DeleteArguments)
-    def by_model(path: str, is_admin: bool = False) -> str:
+    def by_model(path: str, is_admin: bool = False, **more: Any) -> str:
         """Delete a file."""
         return f"{path} {is_admin}"
 
-    @langchain_tool(args_schema={"type": "object", "properties": {"path": {"type": "string"}}})
+    schema = {"path": {"type": "string"}, "is_admin": {"type": "boolean"}}
+
+    @langchain_tool(args_schema={"type": "object", "properties": schema, "required": ["path"]})
     def by_schema(path: str, is_admin: Annotated[bool, InjectedToolArg] = False) -> str:
         """Delete a file."""
         return f"{path} {is_admin}"
 
-    forged = {"path": "a", "is_admin": True, "isAdmin": True}
+    forged = {"is_admin": True, "isAdmin": True, "admin": True, "user": {"admin": True}}
     for each in (by_function, by_model, by_schema):
-        model = ScriptedModel(call(each.name, forged), "done")
-        ask(client_of(model, *tools_from_langchain(each)).prompt("x"))
+        model = ScriptedModel(call(each.name, {"path": "a"} | forged), "done")
+        [tool] = tools_from_langchain(each)
+        assert tool.definition.input_schema["properties"].keys() == {"path"}
+        # Only hidden arguments are taken from the tool context.
+        ask(client_of(model, tool).prompt("x").tool_context(path="b", filePath="b"))
         assert results(model.prompts[1]) == ["a False"]
     model = ScriptedModel(call("by_function", {"path": "a", "is_admin": False}), "done")
     allowed = client_of(model, *tools_from_langchain(by_function)).prompt("x")

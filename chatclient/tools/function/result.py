@@ -91,6 +91,17 @@ def to_tool_result(
             return ToolResult(_text(value, origin), value=value)
 
 
+def data_result(value: Any) -> ToolResult:
+    """Return *value*, which a tool of another framework returned, as a result for the model.
+
+    As there, a value without JSON form is described by `str`: the tool has run.
+    """
+    try:
+        return to_tool_result(value)
+    except ToolResultError:
+        return ToolResult(str(value), value=value)
+
+
 def _has_media(value: Iterable[Any]) -> TypeGuard[Iterable[Any]]:
     return any(isinstance(item, Media) for item in value)
 

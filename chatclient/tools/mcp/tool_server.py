@@ -41,8 +41,8 @@ class McpToolServer:
         instructions: Instructions for the client's model about the server.
         manager: Runs the tools.
         tool_context: Values for the tools that clients do not see.
-        context_from_meta: Returns more values from the `_meta` of a call; default: values from
-            clients are not trusted.
+        context_from_meta: Returns more values from the `_meta` of a call, which replace none of
+            *tool_context*; default: values from clients are not trusted.
 
     Raises:
         UsageError: The MCP SDK is not installed.
@@ -86,8 +86,8 @@ class McpToolServer:
     def context_for(self, meta: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the tool context of a call with *meta*."""
         values = self._context_from_meta(meta)
-        # No client may approve its own calls, even if everything else is trusted.
-        return {**self._context, **without(values, DECISIONS, AGENT_TURNS)}
+        # No client may approve its own calls, or replace what the application says.
+        return {**without(values, DECISIONS, AGENT_TURNS), **self._context}
 
     @property
     def server(self) -> "Server[Any]":
