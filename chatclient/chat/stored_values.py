@@ -94,7 +94,7 @@ def from_stored(stored: Any) -> Any:
             if not isinstance(kind, str) or stored.keys() != {TYPE, "value"}:
                 return {key: from_stored(value) for key, value in stored.items()}
             value = stored["value"]
-            if kind == "mapping":  # a mapping that looks like a value with a type
+            if kind == "mapping" and isinstance(value, dict):  # it looks like a value with a type
                 return {key: from_stored(item) for key, item in value.items()}
             if kind in _MODULES and kind not in _by_name:
                 import_module(_MODULES[kind])

@@ -11,12 +11,14 @@ from pydantic import BaseModel
 from chatclient import (
     HIGHEST_PRECEDENCE,
     LOWEST_PRECEDENCE,
+    MEMORY_ORDER,
     TOOL_CALLING_ORDER,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
     ChatResponse,
     Next,
+    UserMessage,
 )
 from chatclient.advisors import SimpleLoggerAdvisor, ToolCallingAdvisor
 from chatclient.advisors.context_window import ContextWindowAdvisor
@@ -27,7 +29,7 @@ from chatclient.advisors.rate_limit import RateLimitAdvisor
 from chatclient.advisors.response_cache import ResponseCacheAdvisor
 from chatclient.advisors.retrieval.question_answer import QuestionAnswerAdvisor
 from chatclient.chat.events import Done, RoundEnded, TextDelta, ToolCallFinished
-from chatclient.errors import UsageError
+from chatclient.errors import ToolUsageError, UsageError
 from chatclient.memory import InMemorySessionRepository, MessageWindowChatMemory, SessionService
 from chatclient.observability.operations import AdvisorPass
 from chatclient.retrieval import InMemoryVectorStore
@@ -41,6 +43,12 @@ from tests.support.bag_of_words import BagOfWords
 def ping() -> str:
     """Say pong."""
     return "pong"
+
+
+@tool(confirm=True)
+def pay() -> str:
+    """Pay."""
+    return "paid"
 
 
 class Noting:
@@ -175,6 +183,46 @@ def test_an_advisor_may_call_the_model_again(ask: Ask) -> None:
 
 
 @pytest.mark.feature("advisor-errors-stream-advisors-wrapped", "stream-errors-flux-error")
+def test_an_advisor_that_makes_new_values_stays_in_the_turn(ask: Ask) -> None:
+    """Its request and its response are part of the turn, with what tools did and what is stored."""
+    memory = MessageWindowChatMemory()
+
+    async def anew(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(
+            ChatClientRequest(request.prompt, request.context, request.runtime)
+        )
+        return ChatClientResponse(response.chat_response)
+
+    anew.order = MEMORY_ORDER - 1  # type: ignore[attr-defined]
+    inside = partial(anew)
+    model = ScriptedModel(call("ping"), "Fine.")
+    builder = ChatClient.builder(model).default_advisors(anew, inside)
+    client = builder.default_advisors(MessageChatMemoryAdvisor(memory)).build()
+    result = ask(client.prompt("x").tools(ping).conversation("c"))
+
+    assert [each.tool_call.name for each in result.executions] == ["ping"]
+    assert [m.role for m in memory.get("c")] == ["user", "assistant", "tool", "assistant"]
+    assert list(result.answer.messages()) == memory.get("c")
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_an_advisor_cannot_wait(ask: Ask, reads: bool) -> None:
+    """If another client that it asks waits for approval, that is an error; nothing more is sent."""
+    paying = ChatClient.create(ScriptedModel(call("pay"))).mutate().default_tools(pay).build()
+    model = ScriptedModel("never")
+
+    async def delegate(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        answer = await request.runtime.invoke(lambda: paying.prompt("Pay!").call())
+        if not reads:
+            return await request.runtime.invoke(answer.chat_client_response)
+        text = await request.runtime.invoke(answer.content)
+        return await call_next(request.mutate(prompt=request.prompt.append(UserMessage(text))))
+
+    with pytest.raises(ToolUsageError, match="waits for approval"):
+        ask(ChatClient.create(model).prompt("x").advisors(delegate))
+    assert model.prompts == []
+
+
 def test_an_exception_keeps_its_type(ask: Ask) -> None:
     """What an advisor or the model raises reaches the caller as it is."""
     client = ChatClient.builder(ScriptedModel(LookupError("gone"))).build()

@@ -40,6 +40,8 @@ from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
     HANDOFFS,
     AugmentedToolCallback,
+    Decision,
+    ExternalTool,
     FunctionToolCallback,
     Handoff,
     PendingTurn,
@@ -47,6 +49,7 @@ from chatclient.tools import (
     ToolCallback,
     ToolCallingManager,
     ToolContext,
+    ToolDefinition,
     ToolMetadata,
     tool,
 )
@@ -378,6 +381,22 @@ def test_a_turn_waits_and_resumes_in_the_second_client(ask: Ask, as_json: bool) 
     assert names == ["handoff_to_billing", "refund", "refund"]
     assert asked.response.chat_response.usage.input_tokens == 40
     assert [m.role for m in memory.get("c")] == ["user", *["assistant", "tool"] * 3, "assistant"]
+
+
+def test_external_calls_of_the_second_client(ask: Ask) -> None:
+    """They wait for a result, not for an approval; also those of an agent of it."""
+    locate = ExternalTool(ToolDefinition("locate", "Tell where the user is."))
+    agent = ChatClient.create(ScriptedModel(call("locate", id="2"), "In Rome.")).mutate()
+    expert = agent.default_tools(locate).build().as_tool("expert", "Knows.")
+    calls = [call("locate", id="1"), call("expert", {"request": "?"}, id="a")]
+    desk = Desk(calls, "Both.", tools=[locate, expert])
+    client = desk.build()
+    turn = PendingTurn.from_json(ask(client.prompt("Where?")).waiting.to_json())
+
+    assert turn.external_calls == ("1", "a/2")
+    answers = {id: Decision.answered(f"result {id}") for id in turn.to_decide()}
+    assert ask(client.resume(turn, answers)).text == "Both."
+    assert results(desk.billing_model.prompts[1]) == ["result 1", "In Rome."]
 
 
 def test_a_handoff_beside_a_call_that_waits(ask: Ask) -> None:

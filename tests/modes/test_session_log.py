@@ -12,6 +12,7 @@ from chatclient import (
     Message,
     ToolResponseMessage,
     UserMessage,
+    handoff,
     message_from_dict,
 )
 from chatclient.advisors import (
@@ -144,6 +145,20 @@ def test_a_resumed_turn_is_another_run(ask: Ask, service: SessionService) -> Non
     data = [event.payload.data for event in service.events("s", STEPS)]
     assert len({each["turn"] for each in data}) == 1
     assert len({each["run"] for each in data}) == 2
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_the_log_goes_along_with_a_handoff(ask: Ask, service: SessionService, both: bool) -> None:
+    """The messages of the second client are logged, once, whether or not it logs itself."""
+    second = ChatClient.builder(ScriptedModel(call("look"), "done")).default_tools(look)
+    if both:
+        second = second.default_advisors(SessionLogAdvisor(service))
+    _, first = client_of(service, call("handoff_to_second"))
+    to_second = handoff(second.build(), "second", "Answers.")
+    ask(first.prompt("a").tools(to_second).conversation("s"))
+
+    assert kinds(logged(service)) == "qcrcra"
+    assert kinds(service.messages("s")) == "qcrcra"
 
 
 def test_no_answer_is_not_logged(ask: Ask, service: SessionService) -> None:

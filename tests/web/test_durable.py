@@ -20,7 +20,9 @@ from chatclient import (
     ChatResponse,
     Next,
     Prompt,
+    ToolResponseMessage,
     UserMessage,
+    handoff,
 )
 from chatclient.chat.response import Generation
 from chatclient.durable import (
@@ -41,7 +43,14 @@ from chatclient.services.web.durable_turns import DurableTurns
 from chatclient.services.web.incoming import RefusedError
 from chatclient.services.web.turns import RunningTurn
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import Decision, ToolContext, ToolMetadata, tool
+from chatclient.tools import (
+    Decision,
+    ExternalTool,
+    ToolContext,
+    ToolDefinition,
+    ToolMetadata,
+    tool,
+)
 from tests.support.gated_model import GatedModel
 from tests.support.node import run_script
 from tests.support.waiting import settled
@@ -124,6 +133,13 @@ def with_agent() -> ChatClient:
     return ChatClient.builder(model).default_tools(clerk).build()
 
 
+def with_handoff() -> ChatClient:
+    clerk = travel_client(ScriptedModel([TRAINS], [BOOKING], "The clerk has booked."))
+    to_clerk = handoff(clerk, "clerk", "Books trains.")
+    model = ScriptedModel(["I ask.", call("handoff_to_clerk", id="h1")])
+    return ChatClient.builder(model).default_tools(to_clerk).build()
+
+
 def with_advisor(model: ChatModel, advisor: Any) -> ChatClient:
     return ChatClient.builder(model).default_advisors(advisor).build()
 
@@ -137,6 +153,7 @@ CLIENTS: dict[str, Callable[[], ChatClient]] = {
     "unknown": lambda: travel_client(ScriptedModel(call("fly", id="f1"), "A pity.")),
     "invalid": lambda: travel_client(ScriptedModel(call("find_trains", "{}", id="f1"), "Hm.")),
     "agent": with_agent,
+    "handoff": with_handoff,
     "replaced": lambda: with_advisor(ScriptedModel("Damn, no train."), polite),
     "canned": lambda: with_advisor(ScriptedModel(), canned),
 }
@@ -170,6 +187,43 @@ def joined(data: list[Any]) -> list[Any]:
             case _:
                 found.append(each)
     return found
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+@pytest.mark.parametrize("below", ["agent", "handoff"])
+def test_calls_of_clients_below(below: str, is_durable: bool) -> None:
+    """A frontend approves calls of an agent, or of a client that the turn was handed to.
+
+    It gives the results of their external tools.
+    """
+    where = ExternalTool(ToolDefinition("where", "Where the user is.", {}))
+    model = ScriptedModel([BOOKING, call("where", {}, id="w1")], "Booked from Rome.")
+    clerk = travel_client(model, where)
+    first = (
+        [call("clerk", {"request": "Book."}, id="a1")]
+        if below == "agent"
+        else [call("handoff_to_clerk", id="a1")]
+    )
+    tools = {
+        "agent": clerk.as_tool("clerk", "Books.", metadata=ToolMetadata(effect="read")),
+        "handoff": handoff(clerk, "clerk", "Books."),
+    }
+    client = ChatClient.builder(ScriptedModel(first, "Done.")).default_tools(tools[below]).build()
+    served = durable(client, name=next(names)) if is_durable else client
+    with serving(endpoints(WebChat(served))) as address:
+        message = ask(address, user("Go."))["message"]
+        waiting = {part["type"]: part for part in message["parts"]}
+        booking, locating = waiting["tool-book_train"], waiting["tool-where"]
+        booking["state"] = "approval-responded"
+        booking["approval"]["approved"] = True
+        assert "approval" not in locating
+        locating |= {"state": "output-available", "output": "Rome"}
+        ended = ask(address, user("Go."), message)["message"]["parts"]
+
+    [results] = [m for m in model.prompts[1].messages[-1:] if isinstance(m, ToolResponseMessage)]
+    assert [each.data for each in results.responses] == ["Booked a seat on IC 1.", "Rome"]
+    texts = [part["text"] for part in ended if part["type"] == "text"]
+    assert texts[-1] == ("Done." if below == "agent" else "Booked from Rome.")
 
 
 def test_ids_of_memory() -> None:
