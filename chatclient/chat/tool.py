@@ -360,12 +360,17 @@ def is_handoff(tool: ToolCallback | None) -> bool:
     return hasattr(tool, "take_over")  # `isinstance` takes many times as long
 
 
+def tool_inside(tool: ToolCallback | None) -> object:
+    """Return the tool that *tool* delegates to, through all wrappers, or *tool* itself."""
+    found: object = tool
+    while (delegate := getattr(found, "delegate", None)) is not None:
+        found = delegate
+    return found
+
+
 def is_agent(tool: ToolCallback) -> bool:
     """Return whether *tool* is a client, or delegates to one: its call consists of steps."""
-    callback: Any = tool
-    while (delegate := getattr(callback, "delegate", None)) is not None:
-        callback = delegate
-    return getattr(callback, "has_steps", False) is True
+    return getattr(tool_inside(tool), "has_steps", False) is True
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from chatclient.chat.parts import ToolCall
 from chatclient.chat.pending_turn import ApprovalRequired, PendingTurn
-from chatclient.chat.resumption import Decision
+from chatclient.chat.resumption import Decision, Resumption
 from chatclient.chat.tool import (
     USER_ID,
     ToolContext,
@@ -20,6 +20,7 @@ from chatclient.chat.turn import present_recorder
 from chatclient.client.accessors import pending_in
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import ToolArgumentError, ToolUsageError, UsageError
+from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.approval import AGENT_TURNS
 from chatclient.tools.function.result import to_tool_result
 from chatclient.tools.function.schema import (
@@ -103,6 +104,17 @@ class ClientTool:
         if turn is not None:
             raise ApprovalRequired(turn)
         return ToolResult(response.chat_response.text)
+
+    async def check_decisions(
+        self, resumption: Resumption, context: Mapping[str, Any], runtime: Runtime
+    ) -> None:
+        """Check that decisions about the client's own calls can be applied.
+
+        Raises:
+            ToolUsageError: A tool is missing, or cannot be run with the arguments of a decision.
+        """
+        request = self._request_for((resumption.pending, resumption.decisions))
+        await request.pipeline.check_decisions(resumption, context, runtime, request.settings)
 
     def read_arguments(self, arguments: str) -> Mapping[str, Any]:
         """Return the arguments by name; see `ToolInvocation.arguments`.

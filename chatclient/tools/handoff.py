@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.resumption import Resumption
-from chatclient.chat.tool import HANDOFF, ToolCallback, is_handoff
+from chatclient.chat.tool import HANDOFF, ToolCallback, tool_inside
 from chatclient.chat.tool_execution import ToolExecution
 from chatclient.errors import ToolUsageError
 from chatclient.runtime.runtime import Runtime
@@ -72,9 +72,7 @@ def handoff_in(
 
 def handoff_named(name: str, offered: Iterable[ToolCallback]) -> Handoff | None:
     """Return the handoff with the tool name *name* among the *offered* tools, or None."""
-    found: Any = next((each for each in offered if each.definition.name == name), None)
-    while not is_handoff(found) and (delegate := getattr(found, "delegate", None)) is not None:
-        found = delegate
+    found = tool_inside(next((each for each in offered if each.definition.name == name), None))
     return found if isinstance(found, Handoff) else None
 
 

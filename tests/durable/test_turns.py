@@ -12,6 +12,7 @@ from chatclient import (
     RoundEnded,
     TextDelta,
     ToolCallFinished,
+    handoff,
     tool,
 )
 from chatclient.advisors import MessageChatMemoryAdvisor
@@ -124,19 +125,29 @@ def test_continues_after_decision(make: Make) -> None:
         turn.decide("approve")
 
 
-def test_refuses_invalid_decision(make: Make) -> None:
+@pytest.mark.parametrize("whose", ["own", "agent", "handoff"])
+def test_refuses_invalid_decision(make: Make, whose: str) -> None:
     """A decision that cannot be applied is refused, and the turn still waits for a valid one."""
-    shop = Shop()
-    client = make(ScriptedModel(REFUND, "Done."), shop, interceptors=[ToolApproval()])
+    shop, id = Shop(), "a/c1" if whose == "agent" else "c1"
+    model = ScriptedModel(REFUND, "Done.")
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    clerk = ChatClient.builder(model).default_tools(shop).tool_calling_manager(manager).build()
+    if whose == "own":
+        client = make(model, shop, interceptors=[ToolApproval()])
+    elif whose == "agent":
+        asked = call("clerk", {"request": "Refund"}, id="a")
+        client = make(ScriptedModel(asked, "Done."), clerk.as_tool("clerk", "Refunds."))
+    else:
+        client = make(ScriptedModel(call("handoff_to_clerk")), handoff(clerk, "clerk", "Refunds."))
     turn = client.start("Refund")
     turn.result()
 
-    for invalid in ({"c2": True}, {"c1": Decision(approved=True, arguments='{"order": "x"}')}):
+    for invalid in ({"c2": True}, {id: Decision(approved=True, arguments='{"order": "x"}')}):
         with pytest.raises(UsageError):
             turn.decide(invalid)
 
     assert turn.status().state == "waiting"
-    turn.decide({"c1": Decision.answered("refunded by hand")})
+    turn.decide({id: Decision.answered("refunded by hand")})
     assert turn.result().content() == "Done."
     assert shop.runs == []
 

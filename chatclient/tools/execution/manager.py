@@ -1,6 +1,6 @@
 """The tool calling manager: finds and runs the tools that models call."""
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +11,14 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.resumption import APPROVE, Decision, Decisions, decisions_for
-from chatclient.chat.tool import CONVERSATION_ID, ToolDefinition
+from chatclient.chat.resumption import APPROVE, Decision, Decisions, Resumption, decisions_for
+from chatclient.chat.tool import CONVERSATION_ID, ToolDefinition, tool_inside
 from chatclient.errors import ToolDefinitionError, UsageError
 from chatclient.observability.observers import all_observers
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tools.execution.approval import (
+    AGENT_TURNS,
     DECISIONS,
     ToolApproval,
     apply_decision,
@@ -230,9 +231,15 @@ class ToolCallingManager:
             ToolUsageError: A tool is missing, or cannot be run with the arguments of a decision.
         """
         toolset = self._toolset(options, state or ToolState())
-        decided = decision_context(pending, decisions)[DECISIONS]
+        decided = decision_context(pending, decisions)
         for call in (*pending.pending, *pending.held):
-            await check_decision(call, decided.get(call.id, APPROVE), toolset, runtime)
+            decision = decided[DECISIONS].get(call.id, APPROVE)
+            await check_decision(call, decision, toolset, runtime)
+            agent = tool_inside(toolset.get(call.name)) if call.id in pending.agents else None
+            check: Callable[..., Awaitable[None]] | None = getattr(agent, "check_decisions", None)
+            if check is not None:
+                resumption = Resumption(*decided[AGENT_TURNS][call.id])
+                await check(resumption, options.tool_context, runtime)
 
     def execute(
         self, prompt: Prompt, response: ChatResponse, runtime: Runtime, state: ToolState

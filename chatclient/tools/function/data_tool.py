@@ -8,7 +8,7 @@ from chatclient._internal.checks import check_callable, check_type, signature_er
 from chatclient._internal.json import dumps_exact, loads
 from chatclient.chat.messages import ToolCall
 from chatclient.chat.pending_turn import ApprovalRequired
-from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
+from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult, tool_inside
 from chatclient.chat.tool_definition import check_tool_name
 from chatclient.errors import ToolDefinitionError
 from chatclient.tools.function.callback import call_function
@@ -167,6 +167,4 @@ class ExternalTool:
 
 def is_external(callback: Any) -> bool:
     """Return whether *callback* is an `ExternalTool`, or delegates to one."""
-    while (delegate := getattr(callback, "delegate", None)) is not None:
-        callback = delegate
-    return isinstance(callback, ExternalTool)
+    return isinstance(tool_inside(callback), ExternalTool)

@@ -134,8 +134,8 @@ def test_values_without_a_form_are_left_out(caplog: pytest.LogCaptureFixture) ->
         "point": Point(1, open),
         "loop": loop,
     }
-    for _ in range(2):
-        stored = to_stored(record)
+    to_stored(record)
+    stored = to_stored(record)
 
     read = from_stored(json.loads(json.dumps(stored)))
     assert read["metadata"] == {"at": MOMENT, "rows": [1, None, None]}
