@@ -1,7 +1,6 @@
 """`RunningTurns`: the turns that this process runs."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from chatclient.durable.extra import DBOS
 from chatclient.durable.faults import until_stored
 from chatclient.durable.handle import PROBLEM
 from chatclient.durable.tables import Tables
+from chatclient.runtime.fork_safety import ForkSafeLock
 
 log = get_logger(__name__)
 
@@ -24,7 +24,7 @@ class RunningTurns:
         self._executions: set[DbosSteps] = set()
         self._ended: set[str] = set()  # since `ids` was last called
         self._is_ending = False
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._tables: Tables  # of the engine
 
     @contextmanager

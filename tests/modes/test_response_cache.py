@@ -9,11 +9,11 @@ import pytest
 from chatclient import AssistantMessage, ChatClient, ChatResponse, Prompt, UserMessage
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.response_cache import (
-    CACHE_RESPONSES,
     InMemoryResponseStore,
     ResponseCacheAdvisor,
     cache_key,
 )
+from chatclient.chain.params import CACHE_RESPONSES
 from chatclient.chat.events import Done, ReasoningDelta, RoundEnded, TextDelta, ToolCallStarted
 from chatclient.chat.messages import (
     Media,

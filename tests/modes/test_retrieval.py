@@ -33,13 +33,13 @@ from chatclient.advisors.retrieval.advisor import (
     RetrievalAugmentationAdvisor,
 )
 from chatclient.advisors.retrieval.question_answer import (
-    FILTER_EXPRESSION,
     RETRIEVED_DOCUMENTS,
     QuestionAnswerAdvisor,
 )
 from chatclient.advisors.retrieval.re_reading import ReReadingAdvisor
 from chatclient.advisors.tool_loop.steering import Steering
 from chatclient.chain.chain import DOCUMENTS, MEMORY_ORDER, TOOL_CALLING_ORDER
+from chatclient.chain.params import FILTER_EXPRESSION
 from chatclient.chat.embedding import EmbeddingModel, Vector
 from chatclient.chat.messages import Media
 from chatclient.errors import (

@@ -30,11 +30,11 @@ from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.tool_loop.steering import Steering
 from chatclient.advisors.tool_search.advisor import (
     SYSTEM_MESSAGE_SUFFIX,
-    TOOL_SEARCH_ROLES,
     ToolSearchToolCallingAdvisor,
 )
 from chatclient.advisors.tool_search.session import FOUND_TOOLS, SessionRegistry
 from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
+from chatclient.chain.params import TOOL_SEARCH_ROLES
 from chatclient.chat.messages import ToolResponse
 from chatclient.chat.serialization import message_from_dict, message_to_dict
 from chatclient.chat.tool import ToolCallback, ToolContext

@@ -21,11 +21,11 @@ from chatclient.advisors.guardrails.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.memory.vector_store import (
     LONG_TERM_MEMORY_ORDER,
-    TOP_K,
     VectorStoreChatMemoryAdvisor,
 )
 from chatclient.advisors.tool_loop.steering import Steering
 from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
+from chatclient.chain.params import TOP_K
 from chatclient.chat.embedding import Vector
 from chatclient.chat.messages import Media
 from chatclient.chat.turn import TURN_KEY

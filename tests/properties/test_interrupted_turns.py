@@ -13,6 +13,7 @@ from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chain import model_call as model_calls
 from chatclient.chat.messages import UserMessage
 from chatclient.memory import ENDED_EARLY, MessageWindowChatMemory, conversation_problems
+from chatclient.observability.decision_call import DecisionCall
 from chatclient.observability.operations import ModelCall
 from chatclient.runtime import deadlines as callers
 from chatclient.runtime.blocking import drive
@@ -93,7 +94,9 @@ def test_interrupt_restores_thread_state() -> None:
     """An interrupt at any line restores thread-local state."""
 
     class Purse:
-        async def enter(self, call: ModelCall, runtime: Runtime) -> model_calls.UsageEntry:
+        async def enter(
+            self, call: ModelCall | DecisionCall, runtime: Runtime
+        ) -> model_calls.UsageEntry:
             raise NotImplementedError
 
         def replay(self, response: ChatResponse) -> None:

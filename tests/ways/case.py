@@ -215,6 +215,13 @@ def _progress(messages: Sequence[Message]) -> tuple[str, set[str]]:
     return number, answered
 
 
+def text_of(prompt: Prompt) -> str:
+    """Return the text of the last user message of *prompt*."""
+    message = prompt.user_message
+    assert message is not None
+    return message.text
+
+
 def digest_of(prompt: Prompt) -> str:
     """Return a digest of what a model is shown."""
     shown = [described(message) for message in prompt.messages if not _hands_over(message)]

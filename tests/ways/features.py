@@ -80,7 +80,7 @@ from chatclient.tools import (
     tools_from_pydantic_ai,
 )
 from tests.support.bag_of_words import BagOfWords
-from tests.ways.case import CONVERSATION, Case, Feature
+from tests.ways.case import CONVERSATION, Case, Feature, text_of
 
 LAST = 100  # what ends the script of the model
 
@@ -511,7 +511,7 @@ def retrieval(case: Case) -> None:
 
 def input_guardrail(case: Case) -> None:
     def polite(request: ChatClientRequest) -> GuardrailResult:
-        return GuardrailResult("success", text=f"{request.prompt.user_message.text} Please.")
+        return GuardrailResult("success", text=f"{text_of(request.prompt)} Please.")
 
     case.advisors.append(InputGuardrailAdvisor(polite))
 
@@ -660,9 +660,7 @@ def deadline(case: Case) -> None:
 
 def rewriting_advisor(case: Case) -> None:
     async def rewrite(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        prompt = request.prompt.augment_user_message(
-            f"{request.prompt.user_message.text} In short."
-        )
+        prompt = request.prompt.augment_user_message(f"{text_of(request.prompt)} In short.")
         response = await call_next(request.mutate(prompt=prompt))
         text = response.chat_response.text.replace("Answer", "Short answer")
         return response.mutate(chat_response=response.chat_response.with_text(text))
@@ -680,7 +678,7 @@ def retrying_advisor(case: Case) -> None:
 
 def answering_advisor(case: Case) -> None:
     async def answer(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        if "Question 1" in request.prompt.user_message.text:
+        if "Question 1" in text_of(request.prompt):
             return ChatClientResponse(ChatResponse.of("Canned."))
         return await call_next(request)
 

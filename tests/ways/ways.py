@@ -18,7 +18,7 @@ from chatclient.testing import ScriptedModel, call
 from chatclient.tools import McpToolServer, PendingTurn, ToolMetadata
 from tests.support.journal import Journal
 from tests.support.web_app import endpoints
-from tests.ways.case import CONVERSATION, HANDOFF_TOOL, Case
+from tests.ways.case import CONVERSATION, HANDOFF_TOOL, Case, text_of
 
 _names = (f"way-{number}" for number in itertools.count())
 _SAFE = ToolMetadata(effect="idempotent")
@@ -188,7 +188,7 @@ def _batched(case: Case, *, journal: bool) -> Iterator[str]:
             (again,) = client.batch({"one": request}, case.entity, **more)
             assert again == result
             assert case.outcome(()) == before
-        yield repr(result.value) if case.entity is not None else result.value
+        yield result.unwrap() if case.entity is None else repr(result.value)
 
 
 def by_durable(case: Case) -> Iterator[str]:
@@ -454,7 +454,7 @@ def called_by_advisor(case: Case) -> Iterator[str]:
     inner = case.client()
 
     async def delegate(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        question = request.prompt.user_message.text
+        question = text_of(request.prompt)
         answer = case.request(inner, question).acall()
         return await answer.chat_client_response()
 

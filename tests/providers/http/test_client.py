@@ -553,6 +553,7 @@ def test_stalled_stream(ask: Ask, chat_server: Start) -> None:
         if isinstance(caught.value, StreamInterruptedError) and caught.value.partial.text:
             break
 
+    assert isinstance(caught.value, StreamInterruptedError)
     assert caught.value.partial.text == "one two"
 
 
