@@ -1,9 +1,11 @@
 """Walks JSON Schemas, completes object schemas, and derives the strict form of OpenAI."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, TypeAlias
 
 from chatclient._internal.checks import check_type
+from chatclient._internal.json import dumps
 from chatclient.errors import ToolDefinitionError
 
 JsonSchema: TypeAlias = dict[str, Any]
@@ -80,6 +82,11 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from (each for each in found if isinstance(each, Mapping))
 
 
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Return JSON *values* without duplicates; 1 and true differ."""
+    return list({dumps(value): value for value in values}.values())
+
+
 def has_open_object(schema: Mapping[str, Any]) -> bool:
     """Return whether some object in *schema* allows keys that are not among its properties.
 
@@ -96,11 +103,12 @@ def has_open_object(schema: Mapping[str, Any]) -> bool:
 def is_recursive(schema: Mapping[str, Any]) -> bool:
     """Return whether *schema* contains itself, or one of its definitions does."""
     definitions: Mapping[str, Any] = schema.get("$defs", {})
-    unresolved = {f"#/$defs/{name}": _references(each) for name, each in definitions.items()}
-    while finite := [name for name, refs in unresolved.items() if refs.isdisjoint(unresolved)]:
-        for name in finite:
-            del unresolved[name]
-    return bool(unresolved) or "#" in _references(schema)
+    references = {f"#/$defs/{name}": _references(each) for name, each in definitions.items()}
+    try:
+        tuple(TopologicalSorter(references).static_order())
+    except CycleError:
+        return True
+    return "#" in _references(schema)
 
 
 def _references(schema: Mapping[str, Any]) -> set[str]:
@@ -179,7 +187,7 @@ def _with_supported_keywords(schema: Mapping[str, Any]) -> dict[str, Any]:
         result["anyOf"] = result.pop("oneOf")
     if "prefixItems" in result:
         items = result.pop("prefixItems")
-        unique = [item for i, item in enumerate(items) if item not in items[:i]]
+        unique = distinct(items)
         result["items"] = unique[0] if len(unique) == 1 else {"anyOf": unique}
     return result
 
@@ -188,7 +196,7 @@ def _close(result: dict[str, Any], schema: Mapping[str, Any]) -> None:
     """Forbid additional properties and require all others."""
     if schema.get("additionalProperties", "properties" not in schema) is not False:
         raise _NoStrictFormError
-    required = schema.get("required", ())
+    required = {name for name in schema.get("required", ()) if isinstance(name, str)}
     result["properties"] = {
         name: each if name in required else _nullable(each)
         for name, each in result.get("properties", {}).items()

@@ -1,6 +1,8 @@
 """Prepares text for error messages, log lines and terminals."""
 
 import re
+import unicodedata
+from typing import Literal
 
 # Control characters except tabs and line feeds, marks that change the direction of text, other line
 # separators, surrogates, which no terminal can encode, and invisible text (annotations, tags).
@@ -8,6 +10,17 @@ _UNPRINTABLE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
     r"\ud800-\udfff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
+
+_LONG_RUN = re.compile(r"([^\w\s!-~]{30})[^\w\s!-~]+")
+
+
+def normalized(form: Literal["NFC", "NFKD"], text: str) -> str:
+    """Return *text* in a Unicode normal *form*, with at most 30 combining marks at a character.
+
+    Sorting the marks takes quadratic time. No word has so many; Unicode's stream-safe text format
+    has the same limit. Longer runs of other signs are cut as well.
+    """
+    return unicodedata.normalize(form, _LONG_RUN.sub(r"\1", text))
 
 
 def error_text(error: BaseException) -> str:

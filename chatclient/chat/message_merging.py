@@ -165,15 +165,15 @@ def with_answered_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 def _open_calls(message: AssistantMessage, messages: Sequence[Message], at: int) -> list[ToolCall]:
     """Return the calls of *message*, at index *at*, that the messages after it do not answer."""
-    calls = message.tool_calls
-    while calls and at + 1 < len(messages):
-        at += 1
-        following = messages[at]
+    if not message.tool_calls:
+        return []
+    ids: set[str] = set()
+    for index in range(at + 1, len(messages)):
+        following = messages[index]
         if not isinstance(following, ToolResponseMessage):
             break
-        ids = {response.id for response in following.responses}
-        calls = tuple(call for call in calls if call.id not in ids)
-    return list(calls)
+        ids.update(response.id for response in following.responses)
+    return [call for call in message.tool_calls if call.id not in ids]
 
 
 def _merged(last: Message, next: Message) -> Message | None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -11,6 +10,7 @@ from chatclient._internal.checks import check_type
 from chatclient._internal.frozen import EMPTY, deep_frozen
 from chatclient._internal.json import dumps, loads
 from chatclient._internal.json_schema import complete_object_schema
+from chatclient._internal.text import normalized
 from chatclient.errors import ToolDefinitionError
 
 
@@ -190,7 +190,7 @@ def sanitise_tool_name(name: str) -> str:
     """
     if _ACCEPTED.fullmatch(name):
         return name
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    plain = normalized("NFKD", name).encode("ascii", "ignore").decode()
     safe = re.sub(r"[^a-zA-Z0-9-]+", "_", plain).strip("_")
     if len(safe) > _LONGEST or not re.search("[a-zA-Z0-9]", safe):
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]

@@ -15,8 +15,10 @@ NOTHING: Any = object()
 _FENCED = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 _FENCE = "```"
 _OPENER = re.compile(r"[{\[]")
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|["{}\[\]]', re.DOTALL)
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
 _BRACKETS = re.compile(r"[{}\[\]]")
+# Ends with the last quote that is not escaped: all quotes before it are closed, none after it is.
+_WITH_STRINGS = re.compile(r'.*(?<!\\)(?:\\\\)*+"', re.DOTALL)
 _MAX_VALUES = 50  # number of candidates, from the end of the text
 
 
@@ -53,29 +55,31 @@ def _values(text: str) -> Iterator[str]:
 
     Stops at an unclosed one: a value inside of a truncated answer is not the answer.
     """
-    at = 0
+    at, strings_end = 0, _strings_end(text)
     while (opener := _OPENER.search(text, at)) is not None:
-        end = _end_of_value(text, opener.start())
-        if end is None:
+        begin, depth = opener.start(), 0
+        for bracket in _brackets(text, begin, strings_end):
+            depth += 1 if bracket[0] in "{[" else -1
+            if not depth:
+                break
+        else:
             return
-        yield text[opener.start() : end]
-        at = end
+        at = bracket.end()
+        yield text[begin:at]
 
 
-def _end_of_value(text: str, begin: int) -> int | None:
-    depth = 0
-    for bracket in brackets(text, begin):
-        depth += 1 if bracket[0] in "{[" else -1
-        if not depth:
-            return bracket.end()
-    return None
-
-
-def brackets(text: str, begin: int = 0) -> Iterator[re.Match[str]]:
+def brackets(text: str) -> Iterator[re.Match[str]]:
     """Yield the brackets in *text* outside of strings; an unclosed string is not one."""
-    for token in _TOKENS.finditer(text, begin):
-        if token[0] == '"':  # unclosed; avoids a new search for each later quote
-            yield from _BRACKETS.finditer(text, token.end())
-            return
+    return _brackets(text, 0, _strings_end(text))
+
+
+def _brackets(text: str, begin: int, strings_end: int) -> Iterator[re.Match[str]]:
+    for token in _TOKENS.finditer(text, begin, strings_end):
         if len(token[0]) == 1:
             yield token
+    yield from _BRACKETS.finditer(text, max(begin, strings_end))
+
+
+def _strings_end(text: str) -> int:
+    found = _WITH_STRINGS.match(text)
+    return 0 if found is None else found.end()

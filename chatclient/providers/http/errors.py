@@ -53,7 +53,7 @@ def error_from_data(
     details = error_in(data)
     # AWS names the kind of error in a header, before a URL.
     kind = headers.get("x-amzn-errortype", "").partition(":")[0]
-    reason, code = message_in(details)[:_MAX_READ], code_in(data, details) or kind
+    reason, code = message_in(details)[:_MAX_READ], (code_in(data, details) or kind)[:_MAX_READ]
     number = status or status_in(details)
     call = _refused_call(details)
     error_type = _error_type(number, code, reason) if call is None else ToolCallRefusedError

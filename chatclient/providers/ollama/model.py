@@ -30,7 +30,7 @@ from chatclient.providers.wire.request_body import RequestHead
 from chatclient.runtime.runtime import Runtime
 
 _PATH = "/api/chat"
-_SEVERAL_LINES = re.compile(rb"\}\s*\n\s*\{\s*\"model\"")
+_SEVERAL_LINES = re.compile(rb"\}[^\S\n]*+\n\s*+\{\s*+\"model\"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

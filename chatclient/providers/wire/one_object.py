@@ -5,12 +5,14 @@ there. The merged schema accepts at least the same arguments, and the tool still
 the original one. The alternatives are added to the tool's description as text.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 from chatclient._internal.json import dumps
+from chatclient._internal.json_schema import distinct
 
 _MERGED = ("$ref", "allOf", "anyOf", "oneOf", "enum", "const", "not")
 _DEFINITIONS = ("$defs", "definitions")
@@ -89,14 +91,14 @@ class _Merger:
         """Return *schema*, a part of the root, as one object."""
         if schema is True:
             return {}
-        result = {k: v for k, v in schema.items() if k not in (*_MERGED, *_DEFINITIONS)}
+        parts = [{k: v for k, v in schema.items() if k not in (*_MERGED, *_DEFINITIONS)}]
         if isinstance(reference := schema.get("$ref"), str):
-            result = _intersection(result, self._target(reference))
+            parts.append(self._target(reference))
         for part in schema.get("allOf") or ():
             if not _may_be_object(part, self._root):
                 msg = "a part of its 'allOf' is not an object"
                 raise UnsendableSchemaError(msg)
-            result = _intersection(result, self.merged(part))
+            parts.append(self.merged(part))
         for keyword, branches in _unions(schema):
             objects = [branch for branch in branches if _may_be_object(branch, self._root)]
             if not objects:
@@ -104,8 +106,8 @@ class _Merger:
                 raise UnsendableSchemaError(msg)
             plain = [self.merged(branch) for branch in objects]
             self.unions.append(Alternatives("anyOf" if keyword == "anyOf" else "oneOf", plain))
-            result = _intersection(result, _union(plain))
-        return result
+            parts.append(_union(plain))
+        return _intersection(parts) if len(parts) > 1 else parts[0]
 
     def _target(self, reference: str) -> dict[str, Any]:
         if reference in self._targets:
@@ -151,18 +153,24 @@ def _may_be_object(schema: Any, root: Schema, seen: frozenset[str] = frozenset()
     return kind == "object" or (isinstance(kind, list) and "object" in kind)
 
 
-def _intersection(one: dict[str, Any], other: Schema) -> dict[str, Any]:
-    """Return the schema of objects that match *one* and *other*."""
-    result = {**other, **one}
-    these, those = _properties(one), _properties(other)
-    shared = {
-        name: _intersection_of_values(these[name], those[name]) for name in these if name in those
-    }
-    result["properties"] = {**these, **those, **shared}
-    result["required"] = list(dict.fromkeys((*_required(one), *_required(other))))
-    if not result["required"]:
-        del result["required"]
-    if False in (one.get("additionalProperties"), other.get("additionalProperties")):
+def _intersection(parts: Sequence[Schema]) -> dict[str, Any]:
+    """Return the schema of objects that match all *parts*; of other keywords, the first counts."""
+    result: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
+    required: dict[str, None] = {}
+    for part in parts:
+        for key, value in part.items():
+            result.setdefault(key, value)
+        for name, value in _properties(part).items():
+            known = name in properties
+            properties[name] = _intersection_of_values(properties[name], value) if known else value
+        required |= dict.fromkeys(_required(part))
+    result["properties"] = properties
+    if required:
+        result["required"] = list(required)
+    else:
+        result.pop("required", None)
+    if any(part.get("additionalProperties") is False for part in parts):
         result["additionalProperties"] = False
     if result.get("type") != "object":
         result["type"] = "object"
@@ -171,13 +179,15 @@ def _intersection(one: dict[str, Any], other: Schema) -> dict[str, Any]:
 
 def _union(branches: Sequence[Schema]) -> dict[str, Any]:
     """Return a schema without unions that accepts all objects that match one of *branches*."""
-    names = dict.fromkeys(name for branch in branches for name in _properties(branch))
+    schemas: defaultdict[str, list[Any]] = defaultdict(list)
+    required = Counter[str]()
+    for branch in branches:
+        for name, schema in _properties(branch).items():
+            schemas[name].append(schema)
+        required.update(set(_required(branch)))
     result: dict[str, Any] = {
-        "properties": {
-            name: _any_value_of([b["properties"][name] for b in branches if name in _properties(b)])
-            for name in names
-        },
-        "required": [n for n in _required(branches[0]) if all(n in _required(b) for b in branches)],
+        "properties": {name: _any_value_of(each) for name, each in schemas.items()},
+        "required": [n for n in _required(branches[0]) if required[n] == len(branches)],
     }
     if all(branch.get("additionalProperties") is False for branch in branches):
         result["additionalProperties"] = False
@@ -195,11 +205,6 @@ def _any_value_of(schemas: Sequence[Any]) -> Any:
         shared = {k: v for k, v in kept.items() if all(e.get(k) == v for e in unique)}
         return {**shared, "enum": distinct(values)}
     return {"anyOf": unique}
-
-
-def distinct(values: Iterable[Any]) -> list[Any]:
-    """Return *values* without duplicates; 1 and true differ."""
-    return list({dumps(value): value for value in values}.values())
 
 
 def _intersection_of_values(schema: Any, other: Any) -> Any:
@@ -221,7 +226,7 @@ def _required(schema: Schema) -> Sequence[str]:
 
 
 def _branch_text(branch: Schema, names: Mapping[str, str]) -> str:
-    properties, required = _properties(branch), _required(branch)
+    properties, required = _properties(branch), dict.fromkeys(_required(branch))
     needed = [_argument(name, properties.get(name), names) for name in required]
     optional = [names.get(name, name) for name in properties if name not in required]
     if not needed:

@@ -6,20 +6,21 @@ a provider is known to reject them.
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 from chatclient._internal.frozen import EMPTY, FrozenDict
 from chatclient._internal.json import dumps
-from chatclient._internal.json_schema import map_subschemas
+from chatclient._internal.json_schema import distinct, map_subschemas
 from chatclient.chat.tool import ToolDefinition
 from chatclient.errors import ToolDefinitionError
 from chatclient.providers.wire.one_object import (
     Alternatives,
     UnsendableSchemaError,
-    distinct,
     is_one_object,
     one_object,
     resolved,
@@ -132,7 +133,7 @@ def _sendable_schema(
         result = with_names(result, names) if names else result
     if names or unions or rules.references_to_defs or not is_one_object(schema):
         result = _References(schema, only_defs=rules.references_to_defs).within(result)
-    return _accepted(result, rules), names, unions
+    return _Accepted(rules)(result), names, unions
 
 
 class _References:
@@ -143,6 +144,7 @@ class _References:
         self._only_defs = only_defs
         self._moved: dict[str, str] = {}  # names in `$defs`
         self._definitions: dict[str, Any] = dict(root.get("$defs") or {})
+        self._numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(2))
 
     def within(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return *schema*, derived from the root schema, with valid references."""
@@ -176,10 +178,9 @@ class _References:
             if target is self._root:
                 target = {k: v for k, v in target.items() if k not in _DEFINITIONS}
             plain = re.sub(r"\W+", "_", reference.rpartition("/")[2]).strip("_") or "Arguments"
-            name, number = plain, 1
+            name = plain
             while name in self._definitions:
-                number += 1
-                name = f"{plain}_{number}"
+                name = f"{plain}_{next(self._numbers[plain])}"
             self._moved[reference] = name
             self._definitions[name] = target  # reserves the name while references inside it move
             self._definitions[name] = self._changed(target)
@@ -190,25 +191,35 @@ _KEPT = ("#/$defs/", "#/definitions/")
 _DEFINITIONS = ("$defs", "definitions")
 
 
-def _accepted(schema: Any, rules: SchemaRules) -> Any:
-    """Return *schema*, including nested schemas, in a form that *rules* accept."""
-    if isinstance(schema, bool):
-        return schema if rules.boolean_schemas else ({} if schema else {"not": {}})
-    if not isinstance(schema, Mapping):
-        return schema
-    result = dict(schema)
-    if isinstance(result.get("items"), list | tuple):
-        _replace_tuple(result)
-    if rules.array_items and _lacks_items(result):
-        result["items"] = _items_of_tuple(result.get("prefixItems") or ())
-    if rules.python_patterns and not _compiles(result.get("pattern")):
-        del result["pattern"]
-    if rules.references_to_defs and "$ref" in result:
-        result = {k: v for k, v in result.items() if k[:1] == "$" or k in _BESIDE_REFERENCE}
-    return map_subschemas(result, lambda each: _accepted(each, rules))
-
-
 _BESIDE_REFERENCE = ("description", "default")
+_PATTERNS_LENGTH = 5_000  # characters of a tool: compiling a pattern takes time
+
+
+class _Accepted:
+    """Converts schemas, including nested ones, to a form that *rules* accept."""
+
+    def __init__(self, rules: SchemaRules) -> None:
+        self._rules = rules
+        self._room = _PATTERNS_LENGTH
+
+    def __call__(self, schema: Any) -> Any:
+        rules = self._rules
+        if isinstance(schema, bool):
+            return schema if rules.boolean_schemas else ({} if schema else {"not": {}})
+        if not isinstance(schema, Mapping):
+            return schema
+        result = dict(schema)
+        if isinstance(result.get("items"), list | tuple):
+            _replace_tuple(result)
+        if rules.array_items and _lacks_items(result):
+            result["items"] = _items_of_tuple(result.get("prefixItems") or ())
+        if rules.python_patterns and isinstance(pattern := result.get("pattern"), str):
+            self._room -= len(pattern)
+            if self._room < 0 or not _compiles(pattern):
+                del result["pattern"]
+        if rules.references_to_defs and "$ref" in result:
+            result = {k: v for k, v in result.items() if k[:1] == "$" or k in _BESIDE_REFERENCE}
+        return map_subschemas(result, self)
 
 
 def _replace_tuple(schema: dict[str, Any]) -> None:
@@ -232,9 +243,7 @@ def _items_of_tuple(schemas: Any) -> dict[str, Any]:
     return dict(unique[0]) if len(unique) == 1 else {"anyOf": unique}
 
 
-def _compiles(pattern: Any) -> bool:
-    if not isinstance(pattern, str):
-        return True
+def _compiles(pattern: str) -> bool:
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError):
@@ -258,7 +267,8 @@ def accepted_names(names: Collection[str], accepted: re.Pattern[str]) -> dict[st
     result: dict[str, str] = {}
     for name in names:
         if name not in taken:
-            result[name] = _accepted_name(name, accepted, taken.union(result.values()))
+            result[name] = _accepted_name(name, accepted, taken)
+            taken.add(result[name])
     return result
 
 

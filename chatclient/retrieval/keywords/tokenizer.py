@@ -2,12 +2,12 @@
 
 import re
 import sys
-import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache, partial
 from itertools import chain
 from typing import TypeVar
 
+from chatclient._internal.text import normalized
 from chatclient.retrieval.keywords.stemming import stem
 from chatclient.retrieval.keywords.synonyms import CONCEPTS, STOP_WORDS
 
@@ -169,7 +169,7 @@ def _words(text: str) -> list[str]:
     """Return the words of *text* without accents; those of ASCII text may contain quotes."""
     if text.isascii():
         return text.encode().translate(_BETWEEN).decode().split()
-    plain = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
+    plain = normalized("NFC", _ACCENTS.sub("", normalized("NFKD", text)))
     words: list[str] = []
     for index, piece in enumerate(_UNSPACED.split(plain)):
         words += _pairs(piece) if index % 2 else _WORD.findall(piece)

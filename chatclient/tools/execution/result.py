@@ -1,7 +1,8 @@
 """The result of a round of tool calls."""
 
 import itertools
-from collections.abc import Callable, Container, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from chatclient._internal.frozen import EMPTY, freeze_fields
@@ -99,6 +100,7 @@ def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:
     if len(taken) == len(calls) and "" not in taken:
         return message
     seen = {""}
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(2))
 
     def distinct(part: Part) -> Part:
         if not isinstance(part, ToolCall):
@@ -106,7 +108,7 @@ def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:
         if part.id not in seen:
             seen.add(part.id)
             return part
-        ids = (f"{part.id or 'call'}_{number}" for number in itertools.count(2))
+        ids = (f"{part.id or 'call'}_{number}" for number in numbers[part.id])
         id = next(id for id in ids if id not in taken)
         taken.add(id)
         return replace(part, id=id, _key=object())  # the message may contain one call twice

@@ -78,7 +78,7 @@ def _repaired_number(value: Any, schema: Any, defs: Schema) -> Any:
 
 def _repaired_object(value: dict[str, Any], schema: Schema, defs: Schema) -> dict[str, Any]:
     properties = as_mapping(schema.get("properties"))
-    required = as_list(schema.get("required"))
+    required = {name for name in as_list(schema.get("required")) if isinstance(name, str)}
     result: dict[str, Any] = {}
     for key, item in value.items():
         expected = property_schema(schema, key)

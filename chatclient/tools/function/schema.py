@@ -214,7 +214,7 @@ def _by_name(schema: JsonSchema, takes: set[str] | None, others: set[str], place
     Raises:
         ToolDefinitionError: The schema has properties that the function does not take.
     """
-    required = schema.get("required", ())
+    required = dict.fromkeys(schema.get("required", ()))
     fields = {key: Any if key in required else NotRequired[Any] for key in schema["properties"]}
     fields.update(dict.fromkeys(required, Any))
     closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
