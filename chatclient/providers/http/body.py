@@ -1,12 +1,14 @@
 """Reads response bodies, within size limits and deadlines."""
 
 import time
-from collections.abc import AsyncGenerator
+import zlib
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, Literal
 
 import anyio
 
+from chatclient._internal.decompression import Decompressor
 from chatclient.errors import InvalidResponseError, RequestTimeoutError, ResponseLimitError
 from chatclient.providers.http.auth import Headers
 from chatclient.providers.http.limits import ResponseLimits
@@ -15,7 +17,7 @@ from chatclient.runtime.runtime import Runtime
 _Limit = Literal["stream_bytes", "answer_bytes", "error_bytes"]
 
 
-def received_headers(headers: Any) -> Headers:
+def received_headers(headers: Any) -> dict[str, str]:
     """Return *headers* of a response as a dict; lookups in httpx's class decode each time."""
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers.raw}
 
@@ -35,6 +37,8 @@ class BodyReader:
     def check_encoding(self, response: Any, request: Any) -> Headers:
         """Return the headers of *response* after a check of its content encoding.
 
+        `content-encoding` is among them only if the content is encoded.
+
         Raises:
             InvalidResponseError: The encoding was not requested, so it may not be decodable; or
                 there are several, which allow extreme compression.
@@ -47,7 +51,8 @@ class BodyReader:
         accepted = f"x-gzip, {request.headers.get('accept-encoding', '')}"
         requested = {name.partition(";")[0].strip() for name in accepted.split(",")}
         if len(used) <= 1 and requested.issuperset(used):
-            return received
+            del received["content-encoding"]
+            return {**received, "content-encoding": used[0]} if used else received
         encoding = ", ".join(used)
         msg = f"{self._provider} answered in the encoding {encoding!r}, which was not asked for"
         raise InvalidResponseError(msg, provider=self._provider)
@@ -64,21 +69,35 @@ class BodyReader:
 
         *headers* are those of the response, from `check_encoding`.
 
-        An uncompressed body of our own transport is read directly; the methods of the response
-        would cost more than the rest of this method.
+        The body of our own transport is read directly; the methods of the response would cost more
+        than the rest of this method.
         """
         size, maximum = 0, getattr(self._limits, limit)
-        decoded = self._own or "content-encoding" in headers
-        if runtime.blocking:
-            for piece in response.iter_bytes() if decoded else response.stream:
-                size += len(piece)
-                self._check_limits(runtime, size, maximum, limit)
-                yield piece
+        encoding = headers.get("content-encoding")
+        unpack: Callable[[bytes], Iterable[bytes]] = _as_it_is
+        if encoding in _UNPACKED and not response.is_stream_consumed:
+            unpack = Decompressor(encoding).feed
+            chunks = _raw(response, runtime) if self._own else response.stream
+        elif self._own or encoding is not None:
+            chunks = response.iter_bytes() if runtime.blocking else response.aiter_bytes()
         else:
-            async for piece in response.aiter_bytes() if decoded else response.stream:
-                size += len(piece)
-                self._check_limits(runtime, size, maximum, limit)
-                yield piece
+            chunks = response.stream
+        try:
+            if runtime.blocking:
+                for chunk in chunks:
+                    for piece in unpack(chunk):
+                        size += len(piece)
+                        self._check_limits(runtime, size, maximum, limit)
+                        yield piece
+            else:
+                async for chunk in chunks:
+                    for piece in unpack(chunk):
+                        size += len(piece)
+                        self._check_limits(runtime, size, maximum, limit)
+                        yield piece
+        except zlib.error as error:
+            msg = f"the answer of {self._provider} cannot be read: {error}"
+            raise InvalidResponseError(msg, provider=self._provider) from error
 
     def _check_limits(self, runtime: Runtime, size: int, maximum: int, limit: _Limit) -> None:
         if size > maximum:
@@ -87,6 +106,17 @@ class BodyReader:
         if runtime.deadline is not None and not runtime.remaining():
             msg = f"{self._provider} did not finish in time"
             raise RequestTimeoutError(msg, provider=self._provider)
+
+
+_UNPACKED = ("gzip", "x-gzip", "deflate")
+
+
+def _as_it_is(chunk: bytes) -> tuple[bytes]:
+    return (chunk,)
+
+
+def _raw(response: Any, runtime: Runtime) -> Any:
+    return response.iter_raw() if runtime.blocking else response.aiter_raw()
 
 
 async def trailing_piece(

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 import warnings
+import zlib
 from collections.abc import Callable, Coroutine, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,15 +29,18 @@ from chatclient.errors import (
     AuthenticationError,
     ConnectionFailedError,
     DeadlineExceededError,
+    InvalidRequestError,
     InvalidResponseError,
     ProviderError,
     RequestTimeoutError,
+    ResponseLimitError,
     StreamInterruptedError,
     UsageError,
 )
 from chatclient.providers.http import connections
 from chatclient.providers.http.client import HttpClient
 from chatclient.providers.http.connections import Connections, Pools
+from chatclient.providers.http.limits import ResponseLimits
 from chatclient.providers.http.request import Timeouts
 from chatclient.providers.http.retry import RetryPolicy, as_retry_policy
 from chatclient.providers.openai.chat import OpenAIChatModel
@@ -463,6 +468,31 @@ def test_double_compression_is_rejected(mode: str, named: str, status: int) -> N
     assert isinstance(error, ProviderError)
     assert ("'gzip, gzip', which was not asked for" in str(error)) is (status == 200)
     assert "a reason" not in f"{error} {error.body}"
+
+
+@pytest.mark.usefixtures("http_library")
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_compressed_answers_are_counted_while_they_are_unpacked(
+    mode: str, encoding: str, status: int
+) -> None:
+    """What is packed into a few bytes takes no more memory than the limit, and some pieces."""
+    zeros = bytes(64 * 2**20)
+    body = gzip.compress(zeros) if encoding == "gzip" else zlib.compress(zeros)
+    answer = http(body, status, {"content-encoding": encoding})
+    most = 2**20
+    limits = ResponseLimits(answer_bytes=most, stream_bytes=most, error_bytes=most)
+    with ChaosServer([[answer]]) as server:
+        model = CHAT.model(server.url, limits=limits)
+        tracemalloc.start()
+        try:
+            error = outcome_of(model, mode).error
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+    assert isinstance(error, ResponseLimitError if status == 200 else InvalidRequestError)
+    assert peak < 16 * most
 
 
 # --- proxies --------------------------------------------------------------------------------
