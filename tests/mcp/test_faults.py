@@ -31,9 +31,17 @@ from chatclient.errors import (
     ToolDefinitionError,
 )
 from chatclient.runtime.blocking import drive
+from chatclient.runtime.runtime import ON_LOOP
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import McpServer, McpToolCallbackProvider, ToolContext, tool_callbacks
-from chatclient.tools.mcp.schemas import misfits, validator_of
+from chatclient.tools import (
+    McpLimits,
+    McpServer,
+    McpToolCallbackProvider,
+    ToolContext,
+    ToolResult,
+    tool_callbacks,
+)
+from chatclient.tools.mcp.schemas import CHECK_SECONDS, misfits, validator_of
 
 AWAY = "the MCP server 'peer' went away during the call; whether it was carried out is not known"
 
@@ -330,6 +338,18 @@ def test_expensive_schemas(ask: Ask, name: str, message: str) -> None:
     assert result.executions[0].response.data.startswith(message)
 
 
+async def test_check_beside_the_loop() -> None:
+    """A result whose check takes long is checked in another thread than that of the event loop."""
+    async with McpToolCallbackProvider(peer(fault="hostile")) as provider:
+        [long] = [c for c in await provider.tool_callbacks() if c.definition.name == "long"]
+        before = time.thread_time()
+        result = await long.invoke("{}", ToolContext(runtime=ON_LOOP))
+        used = time.thread_time() - before
+
+    assert isinstance(result, ToolResult)
+    assert used < CHECK_SECONDS / 2
+
+
 def test_patterns() -> None:
     """Patterns follow ECMAScript, for texts of limited length."""
     with McpToolCallbackProvider(peer(fault="odd")) as provider:
@@ -351,7 +371,7 @@ def test_patterns() -> None:
 )
 def test_unique_items(wanted: bool, value: Any, alike: bool) -> None:
     """Duplicate items are reported, whatever the order of their fields."""
-    found = misfits(validator_of({"uniqueItems": wanted}), value)
+    found = misfits(validator_of({"uniqueItems": wanted}), value, CHECK_SECONDS)
 
     assert found is not None
     assert ["the same item twice" in error.message for error in found] == [True] * alike
@@ -685,6 +705,25 @@ def test_standard_error_goes_to_the_log(ask: Ask, caplog: pytest.LogCaptureFixtu
     assert len(lines[1]) <= 300
     assert lines[-1] == "last"
     assert {record.chatclient["server"] for record in records} == {"chatty"}
+
+
+def test_flood_on_standard_error(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    """A line full of names of secrets costs no time, and further lines are dropped."""
+    caplog.set_level("INFO", "chatclient")
+    code = (
+        "import sys; sys.stderr.write('token-' * 1300 + '\\n' + 'a\\n' * 100_000);"
+        f"sys.stderr.flush(); exec(open({str(SUPPORT / 'mcp_peer.py')!r}).read())"
+    )
+    limits = McpLimits(log_messages=5)
+    server = McpServer.stdio("chatty", sys.executable, "-S", "-c", code, limits=limits)
+    with McpToolCallbackProvider(server) as provider:
+        result, _ = ask_with_tools(ask, provider, call("echo", '{"text": "hi"}'), "done")
+
+    records: list[Any] = [r for r in caplog.records if "standard error" in r.getMessage()]
+    lines = [record.chatclient["line"] for record in records]
+    assert result.executions[0].response.data == "hi"
+    assert lines[0].startswith("token-token-")
+    assert lines[1:] == ["a"] * 4 + ["(further lines are dropped for a minute)"]
 
 
 def test_last_lines_are_not_for_the_model(ask: Ask, tmp_path: Path) -> None:

@@ -116,7 +116,16 @@ def test_count_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["tools", "resources", "prompts", "definition_length", "result_size", "log_messages"]
+    "name",
+    [
+        "tools",
+        "resources",
+        "prompts",
+        "definition_length",
+        "result_size",
+        "message_size",
+        "log_messages",
+    ],
 )
 @pytest.mark.parametrize("value", [0, -1, "many", True])
 def test_invalid_limits(name: str, value: Any) -> None:

@@ -10,7 +10,8 @@ templates, `union` has a tool whose schema many providers refuse, `mute-resource
 answers, `half-resources` fails to list templates, `lingering` does not end by itself,
 `endless-resources` and `endless-prompts` always name three more on a next page, `unannounced`
 cannot report changes of its tools, `deaf` stops reading after a call of `hang`, `unready` writes
-secrets to its standard error and ends.
+secrets to its standard error and ends, `given-resources` has the tools and resources of the
+variables `TOOLS` and `RESOURCES`; its tools return their arguments as the result.
 """
 
 import json
@@ -77,6 +78,7 @@ if FAULT == "hostile":
     fork = {f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(60)}
     forks = {"type": "object", "$defs": {**fork, "a60": {}}}
     choices = json.loads(json.dumps(forks).replace("allOf", "anyOf"))
+    many = {"anyOf": [*[{"const": 1}] * 3000, {"const": 0}]}
     alike = [item for i in range(5_000) for item in (i, {"i": i})]
     tools = [
         tool("pattern", {"type": "object", "properties": {"a": slow}}),
@@ -85,8 +87,12 @@ if FAULT == "hostile":
         tool("choices", {**choices, "properties": {"a": {"$ref": "#/$defs/a0"}}}),
         tool("alike", {"type": "object", "properties": {"a": {"required": alike}}}),
         tool("answer", outputSchema={"type": "object", "properties": {"a": slow}}),
+        tool("long", outputSchema={"type": "object", "properties": {"a": {"items": many}}}),
     ]
 
+
+if FAULT == "given-resources":
+    tools = json.loads(os.environ["TOOLS"])
 
 if FAULT == "union":
     by_url = {"properties": {"source url": {"type": "string"}}, "required": ["source url"]}
@@ -116,6 +122,8 @@ def texts(*lines: str, **more: Any) -> dict[str, Any]:
 
 def call(name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any] | None:
     """Return the result of a tool, or None for no answer."""
+    if FAULT == "given-resources":
+        return arguments
     match name:
         case "echo":
             return texts(*[arguments["text"]] * arguments.get("times", 1), _meta={"seen": True})
@@ -140,6 +148,8 @@ def call(name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str
             os._exit(1)
         case "answer":
             return texts("", structuredContent={"a": "a" * 40 + "!"})
+        case "long":
+            return texts("", structuredContent={"a": [0] * 20_000})
         case "unstructured":
             return texts("no data", structuredContent={"m": 1})
         case "grow":
@@ -233,6 +243,8 @@ def answer(message: dict[str, Any]) -> None:
         case "prompts/list" if FAULT == "endless-prompts":
             send(id=request, result=page("prompts", params, arguments=[{"name": "a"}]))
         case "resources/list" if "resources" in FAULT:
+            if FAULT == "given-resources":
+                send(id=request, result={"resources": json.loads(os.environ["RESOURCES"])})
             if FAULT in ("resources", "half-resources"):
                 send(id=request, result={"resources": [{"name": "a", "uri": "file:///a"}]})
         case "resources/read" if FAULT == "resources":

@@ -8,6 +8,7 @@ from mcp import Client
 from mcp_types import CallToolResult, Tool
 
 from chatclient._internal.json import dumps
+from chatclient._internal.text import shortened
 from chatclient.chat.tool import (
     Effect,
     ToolContext,
@@ -24,9 +25,17 @@ from chatclient.tools.function.schema import signature_of_schema
 from chatclient.tools.mcp.accepted_tools import AcceptedTools
 from chatclient.tools.mcp.connection_pool import ConnectionPool
 from chatclient.tools.mcp.content import from_mcp_result
-from chatclient.tools.mcp.schemas import misfits, validator_of
+from chatclient.tools.mcp.marks import has_page
+from chatclient.tools.mcp.schemas import (
+    CHECK_SECONDS,
+    CHECK_SECONDS_ON_LOOP,
+    misfits,
+    validator_of,
+)
 from chatclient.tools.mcp.server import McpProgress, McpServer, ToolContextToMeta
 from chatclient.tools.mcp.stdio import with_last_lines
+
+_MOST_SHOWN = 500  # characters of a message, which may contain all of a value
 
 
 class McpToolCallback:
@@ -130,8 +139,8 @@ class McpToolCallback:
             # Models are not told what a program has written.
             message = str(error).removesuffix(with_last_lines("", error.stderr))
             raise McpServerError(message, server=error.server) from error
-        self._check(result)
-        return from_mcp_result(result, self._server.limits, self._server.name)
+        # In a worker thread: the check and large content take time.
+        return await context.runtime.invoke(self._converted, result)
 
     def read_arguments(self, arguments: str) -> dict[str, Any]:
         """Return the arguments for the server; see `ToolInvocation.arguments`.
@@ -141,8 +150,9 @@ class McpToolCallback:
         """
         given = self._signature.read(arguments)
         problems = [
-            f"{error.json_path.removeprefix('$').removeprefix('.') or 'arguments'}: {error.message}"
-            for error in misfits(self._input, given) or ()
+            f"{error.json_path.removeprefix('$').removeprefix('.') or 'arguments'}: "
+            f"{shortened(error.message, _MOST_SHOWN)}"
+            for error in misfits(self._input, given, CHECK_SECONDS_ON_LOOP) or ()
         ]
         if problems:
             raise unfit(self.definition.name, problems)
@@ -173,29 +183,33 @@ class McpToolCallback:
             if tool is None or not self._accepted.accepts(self._server, tool):
                 return None
             name = self.definition.name
-            return McpToolCallback(self._pool, self._server, tool, name, self._meta, self._accepted)
+            return await context.runtime.invoke(
+                McpToolCallback, self._pool, self._server, tool, name, self._meta, self._accepted
+            )
         except (McpServerError, TimeoutError, ToolDefinitionError):  # the next request reports it
             return None
 
     def _timeout(self, context: ToolContext) -> float | None:
         return self.metadata.timeout if context.timeout is None else context.timeout
 
-    def _check(self, result: CallToolResult) -> None:
-        """Check *result* against the tool's output schema.
+    def _converted(self, result: CallToolResult) -> ToolResult:
+        """Return *result* after a check against the tool's output schema.
 
         Raises:
-            McpServerError: It does not fit.
+            McpServerError: It does not fit, or is too large.
+            ToolError: The tool failed.
         """
-        if result.is_error or self._tool.output_schema is None:
-            return
-        if "structured_content" not in result.model_fields_set:
-            wrong = "its answer has no structured content"
-        elif found := misfits(self._output, result.structured_content):
-            wrong = f"Invalid structured content: {found[0].message}"
-        else:
-            return
-        msg = f"the MCP server {self._server.name!r} does not keep to the protocol: {wrong}"
-        raise McpServerError(msg, server=self._server.name)
+        server, wrong = self._server.name, ""
+        if not result.is_error and self._tool.output_schema is not None:
+            if "structured_content" not in result.model_fields_set:
+                wrong = "its answer has no structured content"
+            elif found := misfits(self._output, result.structured_content, CHECK_SECONDS):
+                message = shortened(found[0].message, _MOST_SHOWN)
+                wrong = f"Invalid structured content: {message}"
+        if wrong:
+            msg = f"the MCP server {server!r} does not keep to the protocol: {wrong}"
+            raise McpServerError(msg, server=server)
+        return from_mcp_result(result, self._server.limits, server, has_page=has_page(self._tool))
 
     @cached_property
     def _input(self) -> Validator | None:

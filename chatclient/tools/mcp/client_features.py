@@ -33,7 +33,7 @@ from chatclient.chat.prompt import Prompt
 from chatclient.errors import ToolError, UsageError
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.tools.mcp.content import read_content
-from chatclient.tools.mcp.schemas import misfits, validator_of
+from chatclient.tools.mcp.schemas import CHECK_SECONDS, misfits, validator_of
 from chatclient.tools.mcp.server import ElicitationHandler, McpElicitation, McpServer
 
 log = get_logger(__name__)
@@ -92,7 +92,7 @@ async def _user_answer(
         wanted = "True, False or None" if schema is None else "the form's values, False or None"
         msg = f"an elicitation handler must return {wanted}, not a {type(answer).__name__}"
         raise UsageError(msg)
-    _check(dict(answer), schema)
+    await ON_LOOP.invoke(_check, dict(answer), schema)
     return ElicitResult(action="accept", content=dict(answer))
 
 
@@ -102,7 +102,7 @@ def _check(values: dict[str, Any], schema: dict[str, Any]) -> None:
     Raises:
         UsageError: They do not, or the schema cannot be checked.
     """
-    problems = misfits(validator_of(schema), values)
+    problems = misfits(validator_of(schema), values, CHECK_SECONDS)
     if problems is None:
         msg = "the form cannot be checked, so nothing is filled in"
         raise UsageError(msg)

@@ -14,6 +14,7 @@ from chatclient._internal.checks import seconds
 from chatclient._internal.logging import get_logger
 from chatclient.errors import McpServerError, ToolError
 from chatclient.tools.mcp.limits import Listed
+from chatclient.tools.mcp.marks import is_for_model, needs_task
 from chatclient.tools.mcp.server import McpServer
 from chatclient.tools.mcp.session import Session, ping_timeout
 
@@ -240,6 +241,8 @@ class Connection:
 
     def _converted(self, session: Session, error: MCPError) -> Exception | None:
         """Return the error to raise for *error*, or None if the connection was lost."""
+        if session.exceeded_by(error):
+            return self.server.limits.large_message(self.server.name)
         if not session.lost_by(error):
             return self._server_error(error)
         refusal = session.refused()
@@ -277,9 +280,12 @@ async def _all_tools(server: McpServer, client: Client) -> tuple[Tool, ...]:
     if client.server_capabilities.tools is None:
         return ()
     tools = await all_pages(client.list_tools, lambda page: page.tools, "tools", server)
-    return tuple({tool.name: tool for tool in reversed(tools)}.values())[
-        ::-1
-    ]  # keeps the first of each name
+    first = {tool.name: tool for tool in reversed(tools)}  # of each name
+    if tasks := [name for name, tool in first.items() if needs_task(tool)]:
+        log.warning("mcp tools left out: they only run as tasks", server=server.name, tools=tasks)
+    return tuple(
+        tool for tool in reversed(first.values()) if is_for_model(tool) and not needs_task(tool)
+    )
 
 
 async def all_pages(

@@ -4,6 +4,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable
+from itertools import filterfalse
 from typing import Any, assert_never
 
 from mcp_types import (
@@ -22,36 +23,46 @@ from chatclient.chat.messages import Media
 from chatclient.chat.tool import OWN_METADATA, ToolResult
 from chatclient.errors import ToolError
 from chatclient.tools.mcp.limits import MCP_LIMITS, McpLimits
+from chatclient.tools.mcp.marks import USER_CONTENT, is_told_to_model
 
 _UNKNOWN_TYPE = "application/octet-stream"
 
 
 def from_mcp_result(
-    result: CallToolResult, limits: McpLimits = MCP_LIMITS, server: str = ""
+    result: CallToolResult,
+    limits: McpLimits = MCP_LIMITS,
+    server: str = "",
+    *,
+    has_page: bool = False,
 ) -> ToolResult:
     """Return a server's result as a `ToolResult`.
 
     Texts are joined by line breaks. Structured content becomes the value of the result, and is
     appended as JSON unless a text contains the same data. `_meta` becomes the metadata, without
-    keys that this library uses.
+    keys that this library uses. Content for the user only becomes metadata as well.
 
     Args:
         result: The result.
         limits: The server's limits.
         server: The server's name, for errors.
+        has_page: Whether structured content is for a page of the server, if there is a text.
 
     Raises:
         McpServerError: The result is too large.
         ToolError: The tool failed. The message is the text of the result; the error has its media,
             metadata and value, too.
     """
-    texts, media = read_content(result.content)
-    text = "\n".join(texts)
-    if result.structured_content is not None and not _contains(text, result.structured_content):
-        data = json.dumps(result.structured_content, ensure_ascii=False)
+    texts, media = read_content(filter(is_told_to_model, result.content))
+    text, value = "\n".join(texts), result.structured_content
+    if value is not None and not (has_page and text) and not _contains(text, value):
+        data = json.dumps(value, ensure_ascii=False)
         text = f"{text}\n{data}" if text else data
     metadata = {key: item for key, item in (result.meta or {}).items() if key not in OWN_METADATA}
-    value = result.structured_content
+    if for_user := list(filterfalse(is_told_to_model, result.content)):
+        metadata[USER_CONTENT] = [
+            block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in for_user
+        ]
+        text = text or ("" if media else "The result is shown to the user.")
     limits.check_size(text, media, server)
     if result.is_error:
         text = text or "the tool failed, and the server does not say why"

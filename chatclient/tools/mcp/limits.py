@@ -28,7 +28,10 @@ class McpLimits:
             description, schemas) as JSON; one with a longer definition is left out.
         result_size: Characters of the text of a result or listing and bytes of its media, in total;
             a larger one is an `McpServerError`.
-        log_messages: Messages of the server's log per minute; further ones are dropped.
+        message_size: Bytes of one message of the server, uncompressed, which are counted while they
+            arrive; a larger one is an `McpServerError`.
+        log_messages: Messages of the server's log per minute, and lines of its standard error;
+            further ones are dropped.
 
     Raises:
         UsageError: A limit is not a number greater than 0.
@@ -39,6 +42,7 @@ class McpLimits:
     prompts: int = 5_000
     definition_length: int = 200_000
     result_size: int = 64 * 2**20
+    message_size: int = 96 * 2**20
     log_messages: int = 600
 
     def __post_init__(self) -> None:
@@ -52,11 +56,8 @@ class McpLimits:
             McpServerError: There are too many.
         """
         if count > (most := getattr(self, kind)):
-            msg = (
-                f"the MCP server {server!r} lists more than {most:,} {kind}; if that is expected,"
-                f" pass limits=McpLimits({kind}=...)"
-            )
-            raise McpServerError(msg, server=server)
+            what = f"the MCP server {server!r} lists more than {most:,} {kind}"
+            raise _excess(what, kind, server)
 
     def check_size(self, text: str, media: Iterable[Media], server: str) -> None:
         """Check the size of a result of *server* with this *text* and these *media*.
@@ -64,14 +65,23 @@ class McpLimits:
         Raises:
             McpServerError: It is too large.
         """
-        size = len(text) + sum(len(each.data) for each in media)
-        if size <= self.result_size:
-            return
-        msg = (
-            f"the result of the MCP server {server!r} is too large ({size:,}, limit"
-            f" {self.result_size:,}); if that is expected, pass limits=McpLimits(result_size=...)"
-        )
-        raise McpServerError(msg, server=server)
+        size, most = len(text) + sum(len(each.data) for each in media), self.result_size
+        if size > most:
+            what = (
+                f"the result of the MCP server {server!r} is too large ({size:,}, limit {most:,})"
+            )
+            raise _excess(what, "result_size", server)
+
+    def large_message(self, server: str) -> McpServerError:
+        """Return the error for a message of *server* that is too large."""
+        most = self.message_size
+        what = f"the MCP server {server!r} sent a message of more than {most:,} bytes"
+        return _excess(what, "message_size", server)
+
+
+def _excess(what: str, limit: str, server: str) -> McpServerError:
+    msg = f"{what}; if that is expected, pass limits=McpLimits({limit}=...)"
+    return McpServerError(msg, server=server)
 
 
 MCP_LIMITS = McpLimits()

@@ -120,6 +120,7 @@ class McpToolCallbackProvider(Closeable):
         self._resources = resources
         self._prompts = prompts
         self._lock = ForkSafeLock()
+        self._making = ForkSafeLock()
         self._closed = False
         self._pool: ConnectionPool | None = None
         # By server, tool and name for models: the listed tool and its callback, cached so that an
@@ -150,10 +151,14 @@ class McpToolCallbackProvider(Closeable):
         ]
         preferred = [(server.name, self._rename(server.name, tool.name)) for server, tool in tools]
         names = names_for(preferred, self._prefix, taken)
-        callbacks = [
-            self._callback(pool, server, tool, name)
+        keys = [
+            (server.name, tool.name, name)
             for (server, tool), name in zip(tools, names, strict=True)
         ]
+        if any(self._listed(key) is not tool for key, (_, tool) in zip(keys, tools, strict=True)):
+            # In a worker thread: schemas may be large.
+            await ON_LOOP.invoke(self._make_callbacks, pool, keys, tools)
+        callbacks = [self._callbacks[key][1] for key in keys]
         return [*(c for c in callbacks if c is not None), *extra]
 
     def close(self) -> None:
@@ -203,23 +208,32 @@ class McpToolCallbackProvider(Closeable):
                 raise
             log.warning("mcp server left out", server=connection.server.name, error=str(error))
 
-    def _callback(
-        self, pool: "ConnectionPool", server: McpServer, tool: Any, name: str
-    ) -> ToolCallback | None:
-        """Return the tool's callback, or None if its schema is invalid."""
+    def _listed(self, key: tuple[str, str, str]) -> Any:
+        """Return the tool for which the callback with *key* was made, or None."""
+        return self._callbacks.get(key, (None, None))[0]
+
+    def _make_callbacks(
+        self,
+        pool: "ConnectionPool",
+        keys: Sequence[tuple[str, str, str]],
+        tools: Sequence[tuple[McpServer, Any]],
+    ) -> None:
+        """Make the callbacks of new and changed tools; None for one whose schema is invalid."""
         from chatclient.tools.mcp.callback import McpToolCallback  # noqa: PLC0415 - loads the SDK
 
-        key = (server.name, tool.name, name)
-        listed, callback = self._callbacks.get(key, (None, None))
-        if listed is not tool:
-            callback = None
-            try:
-                if self._accepted.accepts(server, tool):
-                    callback = McpToolCallback(pool, server, tool, name, self._meta, self._accepted)
-            except ToolDefinitionError as error:
-                log.warning("mcp tool left out", server=server.name, error=str(error))
-            self._callbacks[key] = (tool, callback)
-        return callback
+        with self._making:
+            for key, (server, tool) in zip(keys, tools, strict=True):
+                if self._listed(key) is tool:
+                    continue
+                callback, name = None, key[2]
+                try:
+                    if self._accepted.accepts(server, tool):
+                        callback = McpToolCallback(
+                            pool, server, tool, name, self._meta, self._accepted
+                        )
+                except ToolDefinitionError as error:
+                    log.warning("mcp tool left out", server=server.name, error=str(error))
+                self._callbacks[key] = (tool, callback)
 
     def _extra_tools(self, pool: "ConnectionPool") -> list[ToolCallback]:
         if self._extra is None:

@@ -19,6 +19,7 @@ from chatclient.tools.function.schema import ToolParam
 from chatclient.tools.mcp.connection import Connection, all_pages
 from chatclient.tools.mcp.connection_pool import ConnectionPool
 from chatclient.tools.mcp.content import add_resource, read_content
+from chatclient.tools.mcp.marks import is_told_to_model
 from chatclient.tools.mcp.server import McpServer
 
 log = get_logger(__name__)
@@ -67,7 +68,7 @@ def prompt_tools(pool: ConnectionPool) -> list[ToolCallback]:
         all_texts: list[str] = []
         all_media: list[Media] = []
         for message in answer.messages:
-            texts, media = read_content([message.content])
+            texts, media = read_content(filter(is_told_to_model, [message.content]))
             all_texts.extend(f"{message.role}: {text}" for text in texts)
             all_media.extend(media)
         return _result(pool, server, all_texts, all_media)
@@ -100,8 +101,14 @@ async def _resources(connection: Connection) -> list[dict[str, Any]]:
         return _within_limits(
             server,
             [
-                *(_described(server, each, uri=each.uri) for each in listed),
-                *(_described(server, each, uri_template=each.uri_template) for each in templates),
+                *(
+                    _described(server, each, uri=each.uri)
+                    for each in filter(is_told_to_model, listed)
+                ),
+                *(
+                    _described(server, each, uri_template=each.uri_template)
+                    for each in filter(is_told_to_model, templates)
+                ),
             ],
         )
 

@@ -180,7 +180,8 @@ class McpServer:
         def connect() -> Any:
             from chatclient.tools.mcp.stdio import StdioTransport  # noqa: PLC0415
 
-            return StdioTransport(name, command, args, env, cwd)
+            limits = settings.get("limits", MCP_LIMITS)
+            return StdioTransport(name, command, args, env, cwd, limits)
 
         return cls(name, connect, command=command, **settings)
 
@@ -211,9 +212,10 @@ class McpServer:
             raise UsageError(msg)
 
         def connect() -> Any:
-            from chatclient.tools.mcp.session import HttpTransport  # noqa: PLC0415
+            from chatclient.tools.mcp.http import HttpTransport  # noqa: PLC0415 - loads the SDK
 
-            return HttpTransport(url, dict(headers or {}), auth)
+            limits = settings.get("limits", MCP_LIMITS)
+            return HttpTransport(url, dict(headers or {}), auth, limits.message_size)
 
         return cls(name, connect, **settings)
 

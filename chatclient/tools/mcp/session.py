@@ -3,17 +3,14 @@
 import asyncio
 import json
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from contextvars import Context
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
 from mcp import Client, MCPError
 from mcp.client.session import IncomingMessage
-from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
-from mcp.shared._httpx_utils import create_mcp_http_client  # the SDK has no other place for it
 from mcp_types import (
     CONNECTION_CLOSED,
     EmptyResult,
@@ -31,6 +28,7 @@ from chatclient._internal.version import __version__
 from chatclient.errors import McpServerError
 from chatclient.runtime.cancellation import consume_error
 from chatclient.tools.mcp.client_features import callbacks_of
+from chatclient.tools.mcp.http import HttpTransport
 from chatclient.tools.mcp.limits import MessageCounter
 from chatclient.tools.mcp.server import McpServer
 from chatclient.tools.mcp.stdio import StdioTransport, with_last_lines
@@ -38,11 +36,9 @@ from chatclient.tools.mcp.stdio import StdioTransport, with_last_lines
 # Messages of the SDK: its codes are ambiguous.
 _CLOSED = "Connection closed"
 _HTTP_ERROR = "Server returned an error response"
-_REFUSALS = (401, 403)  # of the user, not of the request
 _CLIENT = Implementation(name="chatclient", version=__version__)
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 _PING_TIMEOUT = 5.0  # seconds, and no more than a quarter of the time of the call that waits
-_GRACE = 10.0  # seconds after which the call's own timeout has ended it
 _MOST_LOGGED = 2_000  # characters of a message, so that no server fills the disk
 
 log = get_logger(__name__)
@@ -122,6 +118,11 @@ class Session:
         refused = type(_leaf(self._error)).__name__ == "ConnectError"  # of any HTTP library
         return refused or _is_terminated(error)
 
+    def exceeded_by(self, error: MCPError) -> bool:
+        """Return whether *error* means that a message of the server was too large."""
+        limit = f"exceeded the {self._server.limits.message_size} byte limit"  # as the SDK says
+        return limit in error.message or self._has_exceeded
+
     def refused(self) -> str:
         """Return the message for a server that rejects the user; empty if it does not."""
         status = getattr(self._transport, "refusal", None)
@@ -147,6 +148,11 @@ class Session:
         return True
 
     @property
+    def _has_exceeded(self) -> bool:
+        transport = self._transport
+        return isinstance(transport, StdioTransport) and transport.has_exceeded
+
+    @property
     def _exit_report(self) -> str:
         """How the server's process ended by itself, or an empty text."""
         if not isinstance(self._transport, StdioTransport):
@@ -164,10 +170,13 @@ class Session:
 
     async def close(self) -> None:
         """End the session and wait for its task."""
+        self._give_up()
+        await asyncio.wait([self._task])
+
+    def _give_up(self) -> None:
         self._stop.set()
         if not self._ready.done():
             self._scope.cancel()
-        await asyncio.wait([self._task])
 
     async def _keep(self) -> None:
         """Keep the session open until either side closes it."""
@@ -196,6 +205,8 @@ class Session:
 
     def _unopened(self) -> Client:
         self._transport = transport = self._server.connect()
+        if isinstance(transport, StdioTransport):
+            transport.on_exceeded = self._give_up
         if isinstance(transport, HttpTransport):
             transport.set_read_timeout(self._server.timeout)
         self._watched = _WatchedTransport(self._transport, self._stop)
@@ -331,46 +342,3 @@ class _WatchedStream:
 
     async def __aexit__(self, *error: object) -> Any:
         return await self._stream.__aexit__(*error)
-
-
-class HttpTransport:
-    """A streamable HTTP transport with its own HTTP client, which is closed with it."""
-
-    def __init__(self, url: str, headers: dict[str, str], auth: Any) -> None:
-        self._url = url
-        self._http = create_mcp_http_client(headers=headers, auth=auth)
-        self._http.event_hooks = {"response": [self._record_refusal]}
-        self._open = AsyncExitStack()
-        self.refusal: int | None = None
-        """The status of the last response if it rejects the user, or None."""
-
-    def set_read_timeout(self, seconds: float | None) -> None:
-        """Allow *seconds* for a response, or any time with None.
-
-        Servers need not send anything meanwhile, and on a timeout the SDK would close the
-        connection with all pending calls.
-        """
-        usual = self._http.timeout
-        least = usual.read or 0.0  # also for idle streams
-        read = None if seconds is None else max(least, seconds + _GRACE)
-        self._http.timeout = (usual.connect, read, usual.write, usual.pool)
-
-    async def __aenter__(self) -> Any:
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._http)
-            streams = await stack.enter_async_context(
-                streamable_http_client(self._url, http_client=self._http)
-            )
-            self._open = stack.pop_all()
-        return streams
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> Any:
-        return await self._open.__aexit__(kind, error, traceback)
-
-    async def _record_refusal(self, response: Any) -> None:
-        self.refusal = response.status_code if response.status_code in _REFUSALS else None

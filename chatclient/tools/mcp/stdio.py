@@ -12,18 +12,20 @@ from typing import Any
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from chatclient._internal.logging import get_logger
+from chatclient.tools.mcp.limits import McpLimits, MessageCounter
 
 log = get_logger(__name__)
 
 _TAIL = 8_192  # bytes of the standard error to keep
 _LINES, _LINE_LENGTH = 10, 300  # to report
 _MIN_SECRET = 4  # characters; shorter values would match ordinary text
-_NAME = r"[\w-]*(?:api[_-]?key|token|secret|passw(?:or)?d|credential|auth)[\w-]*"
-_SECRET_OPTION = re.compile(rf"--?{_NAME}(?:=(.*))?", re.IGNORECASE | re.DOTALL)
+# A name is matched from its beginning only, and as a whole, or a long one would take cubic time.
+_NAME = r"(?<![\w-])(?=[\w-]*?(?:api[_-]?key|token|secret|passw(?:or)?d|credential|auth))[\w-]++"
+_SECRET_OPTION = re.compile(rf"(?=-){_NAME}(?:=(.*))?", re.IGNORECASE | re.DOTALL)
 _SECRETS = re.compile(
-    rf"""(?P<before> \b{_NAME}["']?\s*[=:]\s*["']? (?:(?:bearer|basic)\s+)?
-    | \b(?:bearer|basic)\s+
-    | ://[^\s/:@]*: (?=[^\s/@]+@))
+    rf"""(?P<before> {_NAME}["']?\s*+[=:]\s*+["']? (?:(?:bearer|basic)\s++)?
+    | \b(?:bearer|basic)\s++
+    | ://[^\s/:@]*+: (?=[^\s/@]++@))
     [^\s"'@,;]+""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -48,8 +50,15 @@ class StdioTransport:
         args: Sequence[str],
         env: Mapping[str, str] | None,
         cwd: str | Path | None,
+        limits: McpLimits,
     ) -> None:
         self._name = name
+        self._logged = MessageCounter(limits.log_messages)
+        self._most = limits.message_size
+        self.has_exceeded = False
+        """Whether the server has sent a line that is too long."""
+        self.on_exceeded: Callable[[], None] | None = None
+        """Ends the connection then: pending requests would wait for their answers."""
         self._parameters = StdioServerParameters(
             command=command, args=list(args), env=dict(env or {}), cwd=cwd
         )
@@ -70,7 +79,9 @@ class StdioTransport:
             self._streams = stdio_client(self._parameters, errors)
             streams = await self._streams.__aenter__()
         # The SDK does not give out the process.
-        self._process = self._streams.gen.ag_frame.f_locals.get("process")
+        self._process = process = self._streams.gen.ag_frame.f_locals.get("process")
+        if hasattr(process, "_stdout"):  # the SDK has not begun to read, and has no limit
+            process._stdout = _Output(process.stdout, self._most, self._exceed)  # noqa: SLF001
         return streams
 
     async def __aexit__(self, *error: object) -> Any:
@@ -86,6 +97,11 @@ class StdioTransport:
         """The exit status of the process, negative for a signal; None if unknown or running."""
         status: int | None = getattr(self._process, "returncode", None)
         return status
+
+    def _exceed(self) -> None:
+        self.has_exceeded = True
+        if self.on_exceeded is not None:
+            self.on_exceeded()
 
     @property
     def last_lines(self) -> str:
@@ -110,16 +126,62 @@ class StdioTransport:
             while chunk := errors.read(_TAIL):
                 self._tail = (self._tail + chunk)[-_TAIL:]
                 *lines, rest = (rest + chunk).split(b"\n")
-                call_soon(self._log, lines)
+                self._log(lines, call_soon)
                 rest = rest[-_TAIL:]  # of a line without an end
-            call_soon(self._log, [rest])
+            self._log([rest], call_soon)
         with suppress(RuntimeError):
             call_soon(self._drained.set)
 
-    def _log(self, lines: Sequence[bytes]) -> None:
-        for line in lines:
-            if text := self._printable(line.decode(errors="replace")):
-                log.info("MCP server wrote to its standard error", server=self._name, line=text)
+    def _log(self, lines: Sequence[bytes], call_soon: Callable[..., object]) -> None:
+        for line in filter(bytes.strip, lines):
+            self._logged.add()
+            if not self._logged.excess:
+                text = self._printable(line.decode(errors="replace"))
+                call_soon(_log_line, self._name, text)
+            elif self._logged.excess == 1:
+                call_soon(_log_line, self._name, "(further lines are dropped for a minute)")
+
+
+class _Output:
+    """The standard output of a process, in complete lines of at most *most* bytes.
+
+    The SDK copies the beginning of a line with each piece of it, and keeps any number of them.
+    """
+
+    def __init__(self, stream: Any, most: int, exceed: Callable[[], None]) -> None:
+        self._stream = stream
+        self._most = most
+        self._exceed = exceed
+        self._pieces: list[bytes] = []  # of an unfinished line
+        self._size = 0
+        self._is_over = False
+
+    async def receive(self) -> bytes:
+        """Return the next lines; after a line that is too long, wait for the end.
+
+        Raises:
+            anyio.EndOfStream: The process has ended.
+        """
+        while True:
+            piece: bytes = await self._stream.receive()
+            if self._is_over:
+                continue
+            lines, end, rest = piece.rpartition(b"\n")
+            self._pieces.append(lines + end if end else rest)
+            self._size += len(piece)
+            if end:
+                complete, self._pieces, self._size = b"".join(self._pieces), [rest], len(rest)
+                return complete
+            if self._size > self._most:
+                self._is_over, self._pieces = True, []
+                self._exceed()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _log_line(server: str, line: str) -> None:
+    log.info("MCP server wrote to its standard error", server=server, line=line)
 
 
 def _secrets_of(args: Sequence[str], env: Mapping[str, str]) -> Iterator[str]:
