@@ -1,3 +1,5 @@
+# pyright: reportPossiblyUnboundVariable=false
+# A loop over `longer_and_longer` runs at least once.
 """MCP servers that crash, hang, send invalid data or change: documented outcomes."""
 
 import asyncio

@@ -1,3 +1,5 @@
+# pyright: reportPossiblyUnboundVariable=false
+# A loop over `longer_and_longer` runs at least once.
 """Agents as tools, progress in streams, direct results, and choices that force a call."""
 
 import asyncio

@@ -1,3 +1,5 @@
+# pyright: reportPossiblyUnboundVariable=false
+# A loop over `longer_and_longer` runs at least once.
 """Calls count from when they are sent, and their tokens when they end, however they end."""
 
 import asyncio

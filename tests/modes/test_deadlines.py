@@ -1,3 +1,5 @@
+# pyright: reportPossiblyUnboundVariable=false
+# A loop over `longer_and_longer` runs at least once.
 """What the deadline of a call bounds, whoever waits."""
 
 import asyncio

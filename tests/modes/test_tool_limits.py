@@ -1,3 +1,5 @@
+# pyright: reportPossiblyUnboundVariable=false
+# A loop over `longer_and_longer` runs at least once.
 """How long a turn may go on: rounds, calls, seconds, the same again and again, and a deadline."""
 
 import asyncio

@@ -228,10 +228,10 @@ def test_a_manager_may_override_what_every_round_calls(ask: Ask) -> None:
 
     class Counting(Overrides):
         async def execute(
-            self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolState
+            self, prompt: Prompt, response: ChatResponse, runtime: Runtime, state: ToolState
         ) -> ToolExecutionResult:
             rounds.append(len(prompt.messages))
-            return await super().execute(prompt, response, runtime, turn)
+            return await super().execute(prompt, response, runtime, state)
 
     model = ScriptedModel(call("nothing"), "done")
     client = ChatClient.builder(model).tool_calling_manager(Counting()).build()

@@ -1,3 +1,5 @@
+# pyright: reportPossiblyUnboundVariable=false
+# A loop over `longer_and_longer` runs at least once.
 """The shared HTTP client of all providers, over real sockets and both libraries."""
 
 import asyncio
