@@ -254,4 +254,4 @@ def test_page_stops(browser: Chrome, service: Service) -> None:
         conversation = browser.current_url.partition("#")[2]
         until(browser, lambda: service.stream(conversation).status_code == 204)
         write(browser, "Hello?")
-        until(browser, lambda: shown(browser, ".assistant .text")[-1:] == ["1 questions."])
+        until(browser, lambda: shown(browser, ".assistant .text")[-1:] == ["2 questions."])

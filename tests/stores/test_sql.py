@@ -490,12 +490,14 @@ def test_invalid_target() -> None:
     [
         ("psycopg", "postgres://host/db", "postgres"),
         ("pymysql", "mariadb://host/db", "mysql"),
-        ("chatclient.memory.sql.conversations", "sqlite://", "sql"),
+        ("sqlalchemy", "sqlite://", "sql"),
     ],
 )
 def test_missing_extra(module: str, url: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the extra."""
     monkeypatch.setitem(sys.modules, module, None)
+    if module == "sqlalchemy":
+        monkeypatch.delitem(sys.modules, "chatclient.memory.sql.conversations")
 
     with pytest.raises(UsageError, match=rf"chatclient\[{extra}\]"):
         SqlChatMemoryRepository(url)

@@ -178,8 +178,10 @@ class ToolLoop:
 
     async def undo(self) -> None:
         """Undo the calls of this run, because it or its request fails, and record that."""
-        await self.advisor.manager.abandon(self.prompt, self.request.runtime, self.state)
-        self._rewrite_undone_calls()
+        try:
+            await self.advisor.manager.abandon(self.prompt, self.request.runtime, self.state)
+        finally:  # a cancellation is raised after the calls have been undone
+            self._rewrite_undone_calls()
 
     async def _round(self) -> tuple[ChatClientRequest, ChatClientResponse]:
         """Call the model once."""

@@ -99,7 +99,7 @@ def _turn_from(note: Any, pending: PendingTurn) -> Turn:
         turn = Turn(note["id"], note["key"], request, load_messages(note["rounds"], pending))
         turn.history_sent = note["history_sent"]
         turn.model_state.update(note.get("models", {}))
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         msg = f"not a pending turn: notes.{TURN_NOTE}: {error!r}"
         raise UsageError(msg) from error
     check_type("the id of a pending turn", turn.id, str)

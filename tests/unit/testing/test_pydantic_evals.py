@@ -1,15 +1,16 @@
 """Evaluators and cases in the experiments of the real pydantic-evals."""
 
 import asyncio
-import importlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+import chatclient.testing
 from chatclient import ChatClient, ChatClientResponse
 from chatclient.advisors import RetrievalAugmentationAdvisor
+from chatclient.errors import MissingExtraError
 from chatclient.retrieval import Document, KeywordDocumentRetriever, Query
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.testing import (
@@ -106,9 +107,10 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the extra."""
     monkeypatch.setitem(sys.modules, "pydantic_evals", None)
     monkeypatch.delitem(sys.modules, "chatclient.testing.pydantic_evals")
+    monkeypatch.delitem(vars(chatclient.testing), "pydantic_evals_dataset", raising=False)
 
-    with pytest.raises(ImportError, match=r"chatclient\[evals\]"):
-        importlib.import_module("chatclient.testing.pydantic_evals")
+    with pytest.raises(MissingExtraError, match=r"chatclient\[evals\]"):
+        from chatclient.testing import pydantic_evals_dataset  # noqa: F401, PLC0415
 
 
 def test_outputs_of_other_types_are_failures() -> None:
