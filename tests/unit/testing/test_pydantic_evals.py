@@ -110,7 +110,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(vars(chatclient.testing), "pydantic_evals_dataset", raising=False)
 
     with pytest.raises(MissingExtraError, match=r"chatclient\[evals\]"):
-        from chatclient.testing import pydantic_evals_dataset  # noqa: F401, PLC0415
+        from chatclient.testing import pydantic_evals_dataset  # noqa: F401
 
 
 def test_outputs_of_other_types_are_failures() -> None:
