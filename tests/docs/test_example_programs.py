@@ -218,15 +218,18 @@ def test_batch_without_an_answer(tmp_path: Path) -> None:
 
 
 PROGRAM = """
-import sys, batch_extraction
+import sys, threading, batch_extraction
 from chatclient.testing import ScriptedModel
 from tests.docs.test_example_programs import clerk
 
+answers = threading.Semaphore(int(sys.argv.pop()))  # the others are never given
+
 def answer(prompt):
     print("asked", flush=True)
+    answers.acquire()
     return clerk(prompt)
 
-batch_extraction.main(sys.argv[1:], ScriptedModel(answer, delay=float(sys.argv.pop())))
+batch_extraction.main(sys.argv[1:], ScriptedModel(answer))
 """
 
 
@@ -236,17 +239,19 @@ def test_killed_batch(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'examples'}"}
     command = [sys.executable, "-c", PROGRAM, MAILS, str(tmp_path)]
     journal = tmp_path / "journal.jsonl"
-    with subprocess.Popen([*command, "0.5"], env=environment, stdout=subprocess.PIPE) as process:
-        assert settled(lambda: journal.exists() and b"result" in journal.read_bytes())
+
+    def answered() -> int:
+        return journal.read_bytes().count(b'"result"') if journal.exists() else 0
+
+    with subprocess.Popen([*command, "3"], env=environment, stdout=subprocess.PIPE) as process:
+        assert settled(lambda: answered() == 3)
         process.kill()
-    finished = len(re.findall(rb'"result".*\n', journal.read_bytes()))
-    assert 0 < finished < 8
 
     ran = subprocess.run(
-        [*command, "0"], env=environment, capture_output=True, text=True, check=True
+        [*command, "8"], env=environment, capture_output=True, text=True, check=True
     )
 
-    assert ran.stdout.count("asked") == 8 - finished
+    assert ran.stdout.count("asked") == 8 - 3
     assert len(rows(tmp_path / "records.jsonl")) == 7
 
 
