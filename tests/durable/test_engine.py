@@ -5,8 +5,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
+from dbos import DBOS
 
 from chatclient import ChatClient, tool
 from chatclient.durable import DurableClient, TurnQueue, connect, durable, launch
@@ -118,3 +121,27 @@ def test_unknown_client(tmp_path: Path) -> None:
 
         with pytest.raises(TurnVersionError, match="'gone'"):
             gone.call("Hi")
+
+
+def test_limits_are_those_of_dbos(tmp_path: Path) -> None:
+    """DBOS, which takes turns from queues, gets the limits for the whole queue, process and key."""
+    limits = TurnQueue("q", 9, 8, (7, 6.0), (1, 1.0), 5, 4, (3, 2.0))
+    with launch(f"sqlite:///{tmp_path / 'turns.db'}", queues=[limits]):
+        found: Any = DBOS.retrieve_queue("q")
+        limits_of_queue = (found.global_concurrency, found.worker_concurrency, found.limiter)
+        assert limits_of_queue == (9, 8, {"limit": 7, "period": 6.0})
+        per_key = (found.partition_concurrency, found.partition_worker_concurrency)
+        assert per_key == (5, 4)
+        assert found.partition_limiter == {"limit": 3, "period": 2.0}
+
+
+def test_process_that_listens_to_some_queues(tmp_path: Path) -> None:
+    """It takes turns from these only; those of other queues wait for other processes."""
+    client = durable(ChatClient.create(ScriptedModel(lambda _: "Hi.")), name=uuid4().hex)
+    queues = [TurnQueue(name, poll_seconds=0.02) for name in ("heard", "other")]
+    with launch(f"sqlite:///{tmp_path / 'turns.db'}", queues=queues, listen=["heard"]):
+        other = client.start("Hello", queue="other")
+        assert client.call("Hello", queue="heard").content() == "Hi."
+        assert other.status().state == "queued"
+    with launch(f"sqlite:///{tmp_path / 'turns.db'}", queues=queues):
+        assert other.result(30).content() == "Hi."

@@ -4,11 +4,13 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 
 from chatclient import (
     ChatClient,
@@ -115,6 +117,19 @@ def test_waits_for_its_database(fault: Fault, caplog: pytest.LogCaptureFixture) 
     assert (len(booking.model.prompts), booking.tool.times, booking.undone) == (2, 1, 0)
 
 
+@pytest.mark.parametrize("fault", ["read-only"], indirect=True)
+def test_methods_without_database(fault: Fault) -> None:
+    """Methods wait for a lost connection, and raise other errors of the database."""
+    client = durable(ChatClient.create(ScriptedModel("Hi.")), name=uuid4().hex)
+    with launch(fault.url, takeover_seconds=20):
+        fault.begin()
+        with pytest.raises(sa.exc.DBAPIError, match="read-only"):
+            client.start("Hello")
+        fault.end()  # which ends all connections
+
+        assert client.call("Hello").content() == "Hi."
+
+
 def test_end_that_cannot_be_stored(fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
     """A turn whose end could not be stored is continued from its record by the living process."""
     booking = Booking()
@@ -132,27 +147,54 @@ def test_end_that_cannot_be_stored(fault: Fault, caplog: pytest.LogCaptureFixtur
     assert (len(booking.model.prompts), booking.tool.times, booking.undone) == (2, 1, 0)
 
 
+def begun_elsewhere(url: str, turn_id: str) -> None:
+    """Let the database say that a process named "ended" runs a turn."""
+    run_sql(
+        url,
+        "update {dbos}workflow_status set status = 'PENDING', executor_id = 'ended',"
+        " application_version = (select version_name from {dbos}application_versions),"
+        " updated_at = updated_at - 90000000 where workflow_uuid = :id",
+        id=turn_id,
+    )
+
+
+def seen_elsewhere(url: str, hours_ago: int) -> None:
+    """Let the database say when the process named "ended" has given its last sign of life."""
+    now = "extract(epoch from now())" if "postgresql" in url else "strftime('%s', 'now')"
+    insert = "insert into chatclient_executors (id, version, seen_at) select 'ended',"
+    seen = f" version_name, {now} - {hours_ago * 3600} from {{dbos}}application_versions"
+    run_sql(url, insert + seen)
+
+
 @pytest.mark.parametrize("seen_hours_ago", [25, None])
 def test_process_that_ended_long_ago(url: str, seen_hours_ago: int | None) -> None:
     """Turns of a process that ended days ago are continued, also if nothing is left of it."""
     client = durable(ChatClient.create(ScriptedModel("Hi.")), name=uuid4().hex)
     with launch(url, takeover_seconds=0.4):
         turn = client.start("Hello", delay=3600)
-    run_sql(
-        url,
-        "update {dbos}workflow_status set status = 'PENDING', executor_id = 'ended',"
-        " application_version = (select version_name from {dbos}application_versions),"
-        " updated_at = updated_at - 90000000 where workflow_uuid = :id",
-        id=turn.id,
-    )
+    begun_elsewhere(url, turn.id)
     if seen_hours_ago is not None:
-        now = "extract(epoch from now())" if "postgresql" in url else "strftime('%s', 'now')"
-        insert = "insert into chatclient_executors (id, version, seen_at) select 'ended',"
-        seen = f" application_version, {now} - :seconds from {{dbos}}workflow_status"
-        run_sql(url, insert + seen, seconds=seen_hours_ago * 3600)
+        seen_elsewhere(url, seen_hours_ago)
 
     with launch(url, takeover_seconds=0.4):
         assert client.turn(turn.id).result(60).content() == "Hi."
+
+
+@pytest.mark.parametrize("fault", ["read-only"], indirect=True)
+def test_no_takeover_after_a_fault(fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
+    """Other processes could not give signs of life either: they first get the time to do so."""
+    client, takeover_seconds = durable(ChatClient.create(ScriptedModel("Hi.")), name="later"), 4
+    with launch(fault.url, takeover_seconds=takeover_seconds):
+        turn = client.start("Hello", delay=3600)
+        began = time.monotonic()
+        fault.begin()
+        assert waits(caplog, "liveness not updated")
+        fault.end()
+        seen_elsewhere(fault.url, hours_ago=1)
+        begun_elsewhere(fault.url, turn.id)
+
+        assert turn.result(60).content() == "Hi."
+    assert time.monotonic() - began > takeover_seconds
 
 
 _OLDER = """

@@ -15,8 +15,14 @@ from chatclient import (
     Prompt,
     Runtime,
 )
-from chatclient.durable import TurnQueue
-from chatclient.errors import AuthenticationError, EntityError, UsageError, WrongTypeError
+from chatclient.durable import TurnQueue, TurnRetries
+from chatclient.errors import (
+    AuthenticationError,
+    EntityError,
+    OverloadedError,
+    UsageError,
+    WrongTypeError,
+)
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolApproval, tool
 from tests.durable.conftest import Make
@@ -125,6 +131,29 @@ def test_rate_of_worker(make: Make) -> None:
     assert time.monotonic() - began > 1.0  # two turns in each half second
     with pytest.raises(UsageError, match="needs a worker_concurrency"):
         TurnQueue("q", worker_rate=(2, 1.0))
+
+
+def test_turn_that_waits_takes_no_place(make: Make) -> None:
+    """A turn that waits for a decision leaves its place in the queue to others."""
+    model = ScriptedModel(call("refund", {"order": 7}, id="c1"), "Hi.", "Done.")
+    client = make(model, refund, interceptors=[ToolApproval()])
+    waiting = client.start("Refund", queue="one")
+    assert waiting.result().pending_turn is not None
+
+    assert client.start("Hello", queue="one").result().content() == "Hi."
+
+    waiting.decide("approve")
+    assert waiting.result().content() == "Done."
+
+
+def test_turn_that_is_retried_keeps_its_place(make: Make) -> None:
+    """While it waits for a provider that is busy, no other turn takes its place in the queue."""
+    model = ScriptedModel(OverloadedError("busy"), "one", "two")
+    client = make(model, retries=TurnRetries(seconds=0.3))
+
+    turns = [client.start("Hello", queue="one") for _ in range(2)]
+
+    assert [turn.result().content() for turn in turns] == ["one", "two"]
 
 
 def test_map(make: Make) -> None:

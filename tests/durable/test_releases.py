@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from chatclient import ChatClient, tool
-from chatclient.durable import DurableClient, Engine, TurnStatus, durable, launch
+from chatclient.durable import DurableClient, Engine, TurnQueue, TurnStatus, durable, launch
 from chatclient.durable.workflow import runners
 from chatclient.errors import TurnVersionError
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, ToolInvocation
+from tests.support.turn_databases import run_sql
 from tests.support.waiting import settled
 
 
@@ -139,3 +140,24 @@ def test_recorded_call_of_a_missing_tool(tmp_path: Path) -> None:
         deploy(old)
         assert turn.result(60).content() == "Done."
     assert shop.refunds == 1
+
+
+def test_version_of_new_turns(tmp_path: Path) -> None:
+    """A new turn runs in the version that was launched last for the first time."""
+    url, queue = f"sqlite:///{tmp_path / 'turns.db'}", TurnQueue("q", poll_seconds=0.02)
+    client = durable(ChatClient.create(ScriptedModel("Hi.")), name="versions")
+    for version in ("1", "2"):
+        with launch(url, version=version, queues=[queue]):
+            pass
+        earlier = (
+            "update {dbos}application_versions set version_timestamp = version_timestamp - :ms"
+        )
+        run_sql(url, earlier, ms=60_000)  # SQLite has seconds
+
+    with launch(url, version="1", queues=[queue]):
+        turn = client.start("Hello", queue="q")
+        with pytest.raises(TimeoutError):
+            turn.result(0.3)
+    with launch(url, version="2", queues=[queue]):
+        assert turn.result(30).content() == "Hi."
+        assert turn.status().version == "2"

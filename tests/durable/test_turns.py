@@ -256,6 +256,36 @@ def test_events_of_a_turn_that_publishes_none(make: Make) -> None:
     assert isinstance(done, Done)
 
 
+def test_text_is_published_in_pieces(make: Make) -> None:
+    """Text is published several times a second, not for each token."""
+    model = ScriptedModel(["word "] * 500)
+    events = list(make(model).start("Write", streaming=True).events())
+
+    texts = [event.text for event in events if isinstance(event, TextDelta)]
+    assert "".join(texts) == "word " * 500
+    assert len(texts) < 50
+
+
+async def test_many_consumers_of_events(make: Make) -> None:
+    """Events may be awaited by more consumers than there are threads."""
+    shop = Shop()
+    client = make(ScriptedModel(call("wait"), "Done."), shop)
+    turn = await client.astart("Wait", streaming=True)
+    consumers = 100
+    first: list[object] = []
+
+    async def consume() -> object:
+        events = turn.aevents()
+        first.append(await anext(events))
+        if len(first) == consumers:  # all of them wait for further ones
+            shop.go_on.set()
+        return [event async for event in events][-1]
+
+    ended = await asyncio.gather(*(consume() for _ in range(consumers)))
+
+    assert all(isinstance(event, Done) for event in ended)
+
+
 def test_times_out(make: Make) -> None:
     """A result that takes longer than a timeout is waited for again later."""
     shop = Shop()

@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from chatclient import Batch, BatchResult, BatchSettings, ChatClient, Prompt, Usage
+from chatclient import (
+    AssistantMessage,
+    Batch,
+    BatchResult,
+    BatchSettings,
+    ChatClient,
+    Prompt,
+    Usage,
+)
 from chatclient.errors import EntityError, UsageError, WrongTypeError
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, tool
@@ -105,6 +113,23 @@ async def test_entities_are_restored_from_the_journal(blocking: bool, tmp_path: 
     results = await results_of(client.batch(["1", "2"], City, journal=journal), blocking=blocking)
     assert [results[key].value for key in "01"] == [City(name="Rome"), City(name="Oslo")]
     assert second.unused == 0
+
+
+def test_values_without_json_form_in_a_journal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are left out, and named there and in the log."""
+    journal = tmp_path / "journal"
+    answer = AssistantMessage("Hi.", metadata={"connection": object(), "kept": 1})
+    list(ChatClient.create(ScriptedModel(answer)).batch(["1"], journal=journal))
+
+    [restored] = ChatClient.create(ScriptedModel()).batch(["1"], journal=journal)
+
+    assert restored.response is not None
+    assert restored.response.output is not None
+    assert restored.response.output.metadata == {"kept": 1}
+    assert b'"left_out":{' in journal.read_bytes()
+    assert "metadata.connection" in caplog.text
 
 
 def test_cut_line_of_a_journal_is_replaced(tmp_path: Path) -> None:

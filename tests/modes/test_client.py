@@ -417,6 +417,16 @@ def test_a_text_in_place_of_a_template_is_none(ask: Ask) -> None:
     ]
 
 
+def test_values_that_no_text_mentions_are_not_sent(ask: Ask) -> None:
+    """Neither params of templates, nor what advisors and tools are told."""
+    model = ScriptedModel("Hi.")
+    request = ChatClient.create(model).prompt().user("Hi, {name}", params={"name": "A", "b": "no"})
+
+    ask(request.system("Be {how}.", params={"how": "kind", "c": "no"}).tool_context(d="no"))
+
+    assert [message.text for message in model.prompts[0].messages] == ["Be kind.", "Hi, A"]
+
+
 @pytest.mark.feature("refused-missing-template-variables")
 def test_missing_template_values_are_listed(ask: Ask) -> None:
     """A template that lacks values is refused with all missing names, before anything is sent."""

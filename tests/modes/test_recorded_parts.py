@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from chatclient import (
+    AssistantMessage,
     ChatClient,
     ChatClientRequest,
     ChatClientRequestSpec,
@@ -16,16 +17,18 @@ from chatclient import (
     Next,
     Prompt,
     Runtime,
+    UserMessage,
     YesNoAnswer,
     ask_decision,
     ask_model,
     handoff,
     tool,
 )
-from chatclient.advisors import MessageChatMemoryAdvisor
+from chatclient.advisors import MessageChatMemoryAdvisor, RetrievalAugmentationAdvisor
 from chatclient.durable import ExecutionLostError, Recording, TurnRetries, recorded
 from chatclient.errors import OverloadedError
 from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository
+from chatclient.retrieval import Document, Query
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolCallingManager, ToolMetadata
 from tests.support.ask import Ask, Asked
@@ -256,3 +259,23 @@ def test_what_a_tool_asks_is_part_of_its_step(ask: Ask) -> None:
     ask(recorded(request, Recording(journal), "t"))
 
     assert [name.split(" ")[0] for name in journal.steps] == ["model", "tool", "model"]
+
+
+def test_retrieval_and_reading_of_memory_are_repeated(ask: Ask) -> None:
+    """They are no steps: a turn that is run again looks for documents and messages again."""
+    journal, memory = Journal(), MessageWindowChatMemory()
+    memory.add("c", [UserMessage("Before."), AssistantMessage("Yes.")])
+    queries: list[Query] = []
+
+    def retrieve(query: Query, _: Runtime) -> list[Document]:
+        queries.append(query)
+        return [Document("a")]
+
+    for answers in (["Done."], []):
+        advisors = MessageChatMemoryAdvisor(memory), RetrievalAugmentationAdvisor(retrieve)
+        request = ChatClient.create(ScriptedModel(*answers)).prompt("x").conversation("c")
+        asked = ask(recorded(request.advisors(*advisors), Recording(journal), "t"))
+
+    assert asked.text == "Done."
+    assert [name.split(" ")[0] for name in journal.steps] == ["model"]
+    assert len(queries) == 2

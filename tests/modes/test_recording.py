@@ -518,3 +518,13 @@ def test_a_failed_recording_keeps_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         broken.save(tmp_path / "r.json")
     assert Recording.load(tmp_path / "r.json").exchanges == recording.exchanges
+
+
+def test_metadata_without_json_form(tmp_path: Path) -> None:
+    """It is left out of a recorded response, and named there."""
+    answer, recording = AssistantMessage("Hi.", metadata={"connection": object()}), Recording()
+    client_of(RecordingModel(ScriptedModel(answer), recording)).prompt("a").call().content()
+    recording.save(tmp_path / "r.json")
+
+    [exchange] = Recording.load(tmp_path / "r.json").exchanges
+    assert "metadata.connection" in str(exchange.response["left_out"])
