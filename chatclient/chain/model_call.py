@@ -164,16 +164,20 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
         DeadlineExceededError: The deadline has passed.
         ProviderError: The provider failed or refused the request.
     """
-    check_tool_choice(call.prompt.options)
+    if call.prompt.options.tool_choice is not None:
+        check_tool_choice(call.prompt.options)
     if runtime.streaming:
         await runtime.wait_for_consumer()  # no further call starts if the stream is closed now
     runtime.check_cancelled()
-    if not runtime.remaining():
+    if runtime.deadline is not None and not runtime.remaining():
         msg = "the deadline passed before the model was called"
         raise DeadlineExceededError(msg)
     await load_prices(runtime)
     ledger = _ledger.get()
     entry = None if ledger is None else await ledger.enter(call, runtime)
+    prompt, messages = call.prompt, merge_consecutive(call.prompt.messages)
+    if messages is not prompt.messages:
+        prompt = Prompt.of(messages, prompt.options)
     observed = runtime.observe(call)
     try:
         with observed:
@@ -181,9 +185,13 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
                 if runtime.streaming:
                     aggregator = MessageAggregator()
                     with _record_partial(aggregator, call, observed):
-                        response = await _stream(call, runtime, observed, aggregator)
+                        response = await _stream(call, prompt, runtime, observed, aggregator)
                 else:
-                    response = await _generate(call, runtime, observed)
+                    try:
+                        response = await generate_checked(call.model, prompt, runtime)
+                    except ToolCallRefusedError as error:
+                        response = _with_refused_call(error)
+                    response = _with_cost(response, call, observed)
             except (RequestTimeoutError, StreamInterruptedError) as error:
                 if not is_expired(runtime):
                     raise
@@ -219,14 +227,6 @@ def _known_of(observed: Step, error: BaseException) -> ChatResponse | None:
     return partial if partial is not None and partial.usage else NOTHING_KNOWN
 
 
-async def _generate(call: ModelCall, runtime: Runtime, observed: Step) -> ChatResponse:
-    try:
-        response = await generate_checked(call.model, _merge_messages(call.prompt), runtime)
-    except ToolCallRefusedError as error:
-        return _with_refused_call(error)
-    return _with_cost(response, call, observed)
-
-
 def _with_cost(response: ChatResponse, call: ModelCall, observed: Step) -> ChatResponse:
     """Return *response* with its cost, by the price of the model that answered."""
     name = observed.found.get(ANSWERING_MODEL)
@@ -251,14 +251,17 @@ def _record_partial(
 
 
 async def _stream(
-    call: ModelCall, runtime: Runtime, observed: Step, aggregator: MessageAggregator
+    call: ModelCall,
+    prompt: Prompt,
+    runtime: Runtime,
+    observed: Step,
+    aggregator: MessageAggregator,
 ) -> ChatResponse:
-    """Emit the chunks of the model's response, and return the response."""
+    """Emit the chunks of the model's response to *prompt*, and return the response."""
     what = f"what generate_stream() of {call.model.name} yields"
     started: float | None = time.perf_counter()
     emit, cancellation = runtime.emitter, runtime.cancellation
     try:
-        prompt = _merge_messages(call.prompt)
         async with aclosing(stream_checked(call.model, prompt, runtime)) as chunks:
             async for chunk in chunks:
                 if cancellation is not None and cancellation.requested:
@@ -280,11 +283,6 @@ async def _stream(
     response = _with_cost(aggregator.response(), call, observed)
     await emit(RoundEnded(response))
     return response
-
-
-def _merge_messages(prompt: Prompt) -> Prompt:
-    messages = merge_consecutive(prompt.messages)
-    return prompt if messages is prompt.messages else Prompt.of(messages, prompt.options)
 
 
 async def _add_chunk(chunk: ChatResponse, aggregator: MessageAggregator, emit: Emitter) -> None:

@@ -47,7 +47,8 @@ def with_cost(response: ChatResponse, model: ChatModel, options: ChatOptions) ->
     usage = response.usage
     if not usage or usage.cost is not None or not prices_installed():
         return response
-    price = _price_for(model, options, response.metadata.model)
+    requested = options.model or model.name
+    price = _price(model.provider, model.address, requested, response.metadata.model)
     if price is None:
         return response
     cost = price(usage, _context_of(response))
@@ -70,11 +71,12 @@ def _context_of(response: ChatResponse) -> Mapping[str, str]:
 
 def unpriced_models(model: ChatModel, options: ChatOptions) -> list[str]:
     """Return the names of the models without a price, of those that *model* may call."""
-    return [
-        each.name if each is not model else options.model or model.name
-        for each in models_in(model)
-        if _price_for(each, options if each is model else each.options) is None
-    ]
+    names = []
+    for each in models_in(model):
+        name = (options if each is model else each.options).model or each.name
+        if _price(each.provider, each.address, name, "") is None:
+            names.append(name)
+    return names
 
 
 def models_in(model: ChatModel) -> Iterator[ChatModel]:
@@ -85,11 +87,6 @@ def models_in(model: ChatModel) -> Iterator[ChatModel]:
         return
     for each in inner:
         yield from models_in(each)
-
-
-def _price_for(model: ChatModel, options: ChatOptions, reported: str = "") -> _Price | None:
-    requested = options.model or model.name
-    return _price(model.provider, model.address, requested, reported)
 
 
 @lru_cache(maxsize=1024)  # one line in the log for each model without a price

@@ -77,7 +77,6 @@ class Message:
     metadata: Mapping[str, Any]
     id: str | None
     stored_at: datetime | None
-    __match_args__: ClassVar[tuple[str, ...]]
 
     @property
     def text(self) -> str:
@@ -110,7 +109,7 @@ class Message:
             result = copy(self)
         else:  # several times faster
             result = object.__new__(kind)
-            for each in kind.__match_args__:
+            for each in kind.__slots__:
                 object.__setattr__(result, each, getattr(self, each))
         object.__setattr__(result, name, value)
         return result
@@ -249,6 +248,9 @@ class AssistantMessage(Message):
         id: Identifies the message in its conversation, see `Message`; not compared.
         stored_at: When a repository stored it, see `Message`; not compared.
 
+    Attributes:
+        tool_calls: The tool calls among the parts, in order.
+
     Raises:
         WrongTypeError: Something in it is not a part of a message.
     """
@@ -258,6 +260,8 @@ class AssistantMessage(Message):
     metadata: Mapping[str, Any]
     id: str | None = field(compare=False)
     stored_at: datetime | None = field(compare=False, repr=False)
+    # Stored, because each round asks for it several times.
+    tool_calls: tuple[ToolCall, ...] = field(init=False, compare=False)
 
     def __init__(
         self,
@@ -275,21 +279,13 @@ class AssistantMessage(Message):
             parts = (*as_tuple(reasoning), *parts, *as_tuple(tool_calls))
         check_parts(parts, PARTS, "no text, no media, no tool call")
         object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "tool_calls", parts_of(parts, ToolCall))
         self._set(metadata, id, stored_at)
 
     @property
     def text(self) -> str:
         """All text parts, joined, without the reasoning."""
         return text_of(self.parts)
-
-    @property
-    def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls, in order."""
-        parts = self.parts
-        if len(parts) == 1:  # the common case; asked several times in each round
-            only = parts[0]
-            return (only,) if isinstance(only, ToolCall) else ()
-        return parts_of(parts, ToolCall)
 
     @property
     def media(self) -> tuple[Media, ...]:

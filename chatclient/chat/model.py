@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable
 from contextlib import aclosing
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from chatclient._internal.checks import check_type
@@ -167,7 +168,7 @@ async def generate_checked(model: ChatModel, prompt: Prompt, runtime: Runtime) -
         WrongTypeError: `generate` is not a coroutine, or does not return a `ChatResponse`.
     """
     awaitable: object = model.generate(prompt, runtime)
-    if not is_awaitable(awaitable):
+    if not isinstance(awaitable, CoroutineType) and not is_awaitable(awaitable):
         msg = f"generate() of {model.name} must be a coroutine: write `async def`"
         raise WrongTypeError(msg)
     try:

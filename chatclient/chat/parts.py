@@ -334,8 +334,8 @@ def new_text(change: str | Callable[[str], str], text: str) -> str:
 
 def parts_of(parts: tuple[Any, ...], kind: type[_P]) -> tuple[_P, ...]:
     """Return the *parts* of type *kind*."""
-    if len(parts) == 1:  # the common case
-        return parts if isinstance(parts[0], kind) else ()
+    if not parts or len(parts) == 1:  # the common cases
+        return parts if parts and isinstance(parts[0], kind) else ()
     return tuple([part for part in parts if isinstance(part, kind)])
 
 

@@ -251,8 +251,10 @@ class Turn:
     def _identified(self, messages: Sequence[Message], first: int) -> tuple[Message, ...]:
         """Return *messages*, those without an id with one that is the same each time."""
         return tuple(
-            message if message.id is not None else message.with_id(f"{self.id}-{at}")
-            for at, message in enumerate(messages, first)
+            [
+                message if message.id is not None else message.with_id(f"{self.id}-{at}")
+                for at, message in enumerate(messages, first)
+            ]
         )
 
     def contains_round(self, messages: Sequence[Message]) -> bool:

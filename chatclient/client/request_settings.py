@@ -71,9 +71,9 @@ class TextSettings:
                 check_type(what, given, Mapping)
         return type(self)(
             self.text if text is None else text,
-            merged(self.params, params or EMPTY),
+            merged(self.params, params) if params else self.params,
             (*self.media, *media),
-            merged(self.metadata, metadata or EMPTY),
+            merged(self.metadata, metadata) if metadata else self.metadata,
             params is not None or (self.is_template and text is None),
         )
 

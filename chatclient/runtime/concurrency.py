@@ -164,15 +164,18 @@ async def gather_in_tasks(
 
 
 class TaskJob(Generic[T]):
-    """A job in a task; it emits its events directly."""
+    """A job in a task; its events are buffered until `result` is called."""
 
-    def __init__(self, job: Coroutine[Any, Any, T], context: Context) -> None:
-        self._task = asyncio.create_task(job, context=context.copy())
+    def __init__(self, job: Job[T], context: Context) -> None:
+        self._inbox = inbox = LoopInbox()
+        self._task = asyncio.create_task(job(emitter_to(inbox)), context=context.copy())
+        self._task.add_done_callback(lambda _: inbox.put(None))
 
-    async def result(self, _emit: Emitter, /) -> T:
-        """Wait for the result."""
+    async def result(self, emit: Emitter, /) -> T:
+        """Wait for the result, and pass the events of the job to *emit*."""
         try:
-            await asyncio.wait([self._task])
+            while (item := await self._inbox.get()) is not None:
+                await emit_item(item, emit)
         except BaseException:  # the job is cancelled once, even if the waiting task is repeatedly
             await self.stop()
             raise

@@ -380,11 +380,11 @@ class Runtime:
     ) -> BackgroundJob[T]:
         """Start *job* in the background, as a task or a thread, in a copy of *context*.
 
-        The caller must await its result or end it before the request ends.
+        Its events are emitted when its result is awaited. The caller must await that or end the job
+        before the request ends.
         """
-        if self.blocking:
-            return ThreadJob(_with_runtime(self, job), context)
-        return TaskJob(job(self), context)
+        kind = ThreadJob if self.blocking else TaskJob
+        return kind(_with_runtime(self, job), context)
 
 
 async def _await(value: Any) -> Any:

@@ -63,7 +63,7 @@ def handoff_in(
         offered: Returns the tools of the round.
     """
     for execution in executions:
-        if not execution.is_error and HANDOFF in execution.metadata:
+        if HANDOFF in execution.response.metadata and not execution.is_error:
             value, name = execution.value, execution.tool_call.name
             # A turn that was suspended in this round has no values any more.
             return value if isinstance(value, Handoff) else handoff_named(name, offered())

@@ -717,7 +717,8 @@ FEATURES = (
     Feature("dynamic provider", dynamic_provider),
     Feature("skills", skills),
     Feature("compensation", compensation),
-    Feature("failing turn", failing_turn, order=-LAST, ends=True),
+    # Reads that start early have run when the turn fails, which is what they are for.
+    Feature("failing turn", failing_turn, "early", order=-LAST, ends=True),
     Feature("LangChain tool", langchain_tool),
     Feature("pydantic-ai tool", pydantic_ai_tool),
     Feature("OpenAI Agents tool", openai_agents_tool),
@@ -756,7 +757,7 @@ FEATURES = (
     Feature("limit: raise", limit("raise"), "limit look store visit", ends=True),
     Feature("limit: tell model", limit("tell_model"), "limit look store visit"),
     Feature("limit: final answer", limit("final_answer"), "limit look store visit", ends=True),
-    Feature("eager reads", eager_reads, "measure"),
+    Feature("eager reads", eager_reads, "measure early"),
     Feature("system function", system_function, "system"),
     Feature("template", template, "system"),
     Feature("default messages", default_messages),

@@ -17,6 +17,7 @@ from chatclient.chat.messages import (
     UserMessage,
 )
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.tool import HANDOFF
 from chatclient.chat.turn import Turn
 
 NO_ANSWER = "(There is no answer: it was interrupted.)"
@@ -113,7 +114,7 @@ def _with_user_input(
 def _without_answer(messages: tuple[Message, ...], response: ChatResponse) -> tuple[Message, ...]:
     """Return *messages* up to the last tool result, as a complete turn; none without tools.
 
-    A model that does not know of the calls would make them again.
+    A model that does not know of the calls would make them again. A handoff does nothing itself.
     """
     end = len(messages)
     while end and isinstance(messages[end - 1], UserMessage):  # user input without an answer
@@ -121,6 +122,8 @@ def _without_answer(messages: tuple[Message, ...], response: ChatResponse) -> tu
     last = messages[end - 1] if end else None
     if not isinstance(last, ToolResponseMessage):
         return ()
+    if all(HANDOFF in result.metadata for result in last.responses):
+        return _without_answer(messages[: end - 2], response)
     if _is_withheld(response):
         last = _without_results(last)
     return with_turn_ended((*messages[: end - 1], last))

@@ -77,10 +77,10 @@ class ToolLoop:
         self.turn = turn = request.turn
         self.state = ToolState.for_turn(turn, _tool_context(request, request.prompt.options))
         undo_log = request.runtime.undo_log
-        if undo_log is not None:
+        if undo_log is not None and (undo_log.effects or turn.executions):
+            # What another client has run, it undoes itself.
             loops = [each for each in undo_log.effects if isinstance(each, ToolLoop)]
-            if loops or turn.executions:  # those of another client, which it undoes itself
-                self.state.compensation.continue_from([loop.state.compensation for loop in loops])
+            self.state.compensation.continue_from([loop.state.compensation for loop in loops])
         self.messages = LoopMessages(request.prompt.messages)
         self.options = request.prompt.options
         self.context = request.context
@@ -159,10 +159,10 @@ class ToolLoop:
 
     def _offered_prompt(self) -> Prompt:
         """Return `prompt` with the tools of the last model call, which an advisor may change."""
-        offered = self.turn.offered_tools
-        if offered is None or offered == (self.options.tool_callbacks or ()):
-            return self.prompt
-        return Prompt.of(self.messages.history, self.options.mutate(tool_callbacks=offered))
+        offered, options = self.turn.offered_tools, self.options
+        if offered is not None and offered != (options.tool_callbacks or ()):
+            options = options.mutate(tool_callbacks=offered)
+        return Prompt.of(self.messages.history, options)
 
     def _tools(self) -> Sequence[ToolCallback]:
         """Return the tools that may be run."""

@@ -104,7 +104,10 @@ class ToolCallRunner:
         """
         runtime.check_cancelled()
         context = self._context(call, runtime, attempt=attempt, ordinal=ordinal)
-        with runtime.observe(self._operation(call)) as step:
+        callback = self.toolset.get(call.name)
+        description = "" if callback is None else callback.definition.description
+        operation = ToolRun(call, description, self.state.context.get(CONVERSATION_ID))
+        with runtime.observe(operation) as step:
             try:
                 outcome = await self._outcome(call, context)
             except BaseException:
@@ -176,17 +179,13 @@ class ToolCallRunner:
             await runtime.emit(event)
         return execution
 
-    def _operation(self, call: ToolCall) -> ToolRun:
-        callback = self.toolset.get(call.name)
-        description = "" if callback is None else callback.definition.description
-        return ToolRun(call, description, self.state.context.get(CONVERSATION_ID))
-
     async def _outcome(self, call: ToolCall, context: ToolContext) -> ToolExecution | SuspendedCall:
         runtime = context.runtime
         started_at, started = time.time(), time.perf_counter()
         error: Exception | None = None
         try:
-            self._check_admissible(call)
+            if self.forbidden or call.id == self.truncated:
+                self._check_admissible(call)
             callback = self.toolset.get(call.name)
             if callback is None:
                 callback = await self.toolset.find(call.name, runtime)
@@ -242,8 +241,7 @@ class ToolCallRunner:
         if self.forbidden:
             msg = "No tool may be called here; answer without"
             raise ToolDeniedError(msg, tool_name=call.name)
-        if call.id == self.truncated:
-            check_complete(call, self.toolset.get(call.name))
+        check_complete(call, self.toolset.get(call.name))
 
     async def _handle_failure(
         self, call: ToolCall, error: Exception, context: ToolContext

@@ -121,7 +121,7 @@ class Compensation:
     ) -> ToolExecution | None:
         """Return the first of *executions* whose failure undoes the turn, or None."""
         for each in executions:
-            if each.is_error and _undoes(each, toolset.metadata_of(each.tool_call.name)):
+            if each.response.is_error and _undoes(each, toolset.metadata_of(each.tool_call.name)):
                 return each
         return None
 

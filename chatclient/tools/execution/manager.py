@@ -147,12 +147,14 @@ class ToolCallingManager:
             UsageError: The response contains no tool calls.
             ToolExecutionError: A call failed, and the exception processor decided to raise.
         """
+        _check_response(response)
         return drive(self.execute(prompt, response, *_standalone(prompt, BLOCKING)))
 
     async def aexecute_tool_calls(
         self, prompt: Prompt, response: ChatResponse
     ) -> ToolExecutionResult:
         """Run the tool calls of *response*; see `execute_tool_calls`."""
+        _check_response(response)
         return await self.execute(prompt, response, *_standalone(prompt, ON_LOOP))
 
     def resume_tool_calls(
@@ -251,10 +253,10 @@ class ToolCallingManager:
         Returns:
             A coroutine for the result of the round.
         """
-        hint = "a ChatClientResponse has it as chat_response"
-        check_type("the response", response, ChatResponse, hint)
-        generation = next((g for g in response.generations if g.output.tool_calls), None)
-        if generation is None:
+        for generation in response.generations:
+            if generation.output.tool_calls:
+                break
+        else:
             msg = "the response asks for no tool; check response.has_tool_calls() first"
             raise UsageError(msg)
         runner = self._runner(prompt, state)
@@ -369,6 +371,11 @@ def check_manager(manager: object) -> None:
 _TRUNCATED = frozenset({"length", "content_filter", "error"})
 
 _STANDALONE = ("resolve_tool_definitions", "execute_tool_calls", "aexecute_tool_calls")
+
+
+def _check_response(response: ChatResponse) -> None:
+    hint = "a ChatClientResponse has it as chat_response"
+    check_type("the response", response, ChatResponse, hint)
 
 
 def _standalone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolState]:

@@ -27,6 +27,7 @@ from chatclient.tools.execution.result import ToolExecutionResult
 from chatclient.tools.execution.state import ToolState, streamed_call
 from chatclient.tools.execution.toolset import Toolset
 from chatclient.tools.function.data_tool import is_external
+from chatclient.tools.function.decorator import PLAIN
 
 Outcome = ToolExecution | SuspendedCall
 
@@ -135,20 +136,19 @@ class ToolRound:
                     f"'{call.name}' has been called {repeats} times with these very arguments, "
                     "with the same result each time. Use that result, or do something else."
                 )
-        if self._follows_handoff(call):
+        callback = self.runner.toolset.get(call.name)
+        if is_handoff(callback) and self._follows_handoff(call):
             return "Not run. The conversation can be handed over to one at a time."
         state.calls[call.name] += 1
-        effect = self.runner.toolset.metadata_of(call.name).effect
+        effect = PLAIN.effect if callback is None else callback.metadata.effect
         breach = limits.breach(call.name, effect, state.calls)
         if breach is not None:
             self.breach = breach
         return breach
 
     def _follows_handoff(self, call: ToolCall) -> bool:
-        """Return whether *call* is a handoff, and not the first one of its message."""
+        """Return whether *call*, a handoff, is not the first one of its message."""
         toolset = self.runner.toolset
-        if not is_handoff(toolset.get(call.name)):
-            return False
         return call is not next(c for c in self.calls if is_handoff(toolset.get(c.name)))
 
     async def _waiting(self) -> list[int]:
@@ -207,8 +207,8 @@ class ToolRound:
 
     def _executions(self) -> list[ToolExecution]:
         """Return the executions of this round so far, in the order of the calls."""
-        outcomes = [self._outcomes[position] for position in sorted(self._outcomes)]
-        return [outcome for outcome in outcomes if isinstance(outcome, ToolExecution)]
+        outcomes = sorted(self._outcomes.items())
+        return [outcome for _, outcome in outcomes if isinstance(outcome, ToolExecution)]
 
     def _suspended(self) -> ToolExecutionResult:
         """Return the result of a round in which calls wait, with the pending turn.
@@ -251,7 +251,7 @@ class ToolRound:
             executions = with_undone_executions(executions, undone)
             self.state.executions[:] = with_undone_executions(self.state.executions, undone)
         direct = direct_responses(executions, toolset)
-        responses = ToolResponseMessage(execution.response for execution in executions)
+        responses = ToolResponseMessage([execution.response for execution in executions])
         return ToolExecutionResult(
             (*messages, self.message, responses),
             bool(direct),
@@ -279,25 +279,20 @@ def direct_responses(
     They are final if every tool returns directly, or if the last one returns `"if_last"`. If a call
     failed, none is: an error is no answer.
     """
-    if any(execution.is_error for execution in executions):
-        return ()
-    modes = [_return_direct(execution, toolset) for execution in executions]
+    modes: list[ReturnDirect] = []
+    for execution in executions:
+        if execution.response.is_error:
+            return ()
+        mode = execution.response.metadata.get(RETURN_DIRECT)  # that of the result itself
+        if mode is None:
+            mode = toolset.metadata_of(execution.tool_call.name).return_direct
+        modes.append(mode)
     if all(modes):
         return tuple(execution.response for execution in executions)
     if modes[-1] != "if_last":
         return ()
     *others, last = [e.response for e, mode in zip(executions, modes, strict=True) if mode]
     return (last, *others)
-
-
-def _return_direct(execution: ToolExecution, toolset: Toolset) -> ReturnDirect:
-    """Return whether a result is final, from its own metadata or else from its tool."""
-    return_direct: ReturnDirect | None = execution.metadata.get(RETURN_DIRECT)
-    return (
-        toolset.metadata_of(execution.tool_call.name).return_direct
-        if return_direct is None
-        else return_direct
-    )
 
 
 def _stages(calls: Sequence[tuple[int, ToolCall]], toolset: Toolset) -> list[list[list[int]]]:
