@@ -12,6 +12,7 @@ from chatclient._internal.exceptions import raise_single
 from chatclient._internal.frozen import EMPTY, freeze_fields, frozen, merged
 from chatclient.chain.model_call import call_model, round_step
 from chatclient.chain.params import ANY, check_params, params_of
+from chatclient.chat.messages import Message
 from chatclient.chat.model import ChatModel
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
@@ -52,12 +53,17 @@ class ChatClientRequest:
         context: Values shared by advisors; initially the advisor params of the request.
         runtime: How the request runs; waits, calls functions and emits events.
         turn: The turn that the request is part of; the same object for all advisors.
+        earlier: Messages of the conversation that precede those of the prompt, if the tool loop has
+            left them out because a memory inside it sends them.
+        in_system_text: The history that a memory has written into the system message.
     """
 
     prompt: Prompt
     context: Mapping[str, Any] = EMPTY
     runtime: Runtime = BLOCKING
     turn: Turn = field(default_factory=_turn, compare=False, repr=False)
+    earlier: tuple[Message, ...] = ()
+    in_system_text: tuple[Message, ...] = ()
 
     def __post_init__(self) -> None:
         if self.context is not EMPTY:
@@ -87,6 +93,8 @@ class ChatClientRequest:
             self.context if context is None else merged(self.context, frozen(context, "context")),
             self.runtime if runtime is None else runtime,
             self.turn,
+            self.earlier,
+            self.in_system_text,
         )
 
 

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
 from chatclient._internal.logging import described, get_logger
@@ -46,11 +46,6 @@ TURN_KEY = "chat_memory_turn_key"
 that is repeated with the same key, such as a job that a queue delivers twice, is stored once, and
 its tools find the same `idempotency_key` each time."""
 
-EARLIER_MESSAGES = "earlier_messages"
-"""The key in a request's context of the messages of the turn that precede those of the prompt, a
-tuple without system messages, inside a tool loop that sends no history. A memory inside the loop
-sends them."""
-
 RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCallback]]]
 """Returns the tools of a request for the messages so far."""
 
@@ -87,6 +82,9 @@ class ClientPart:
             loop calls it after each round.
         output: The `StructuredOutput` that the request asks for, or None.
         resumption: What the client continues, until its tool loop has done so; or None.
+        rewritten_question: The question as an advisor rewrote it, and its original text; or None.
+        retrieved: For each retrieval advisor, the question, the augmented text and the documents,
+            which are retrieved once, even if the model is called several times.
     """
 
     default_messages: tuple[Message, ...] = ()
@@ -94,6 +92,8 @@ class ClientPart:
     user_input: Callable[[], tuple[Message, ...]] | None = None
     output: Any = None
     resumption: Resumption | None = None
+    rewritten_question: tuple[str, str] | None = None
+    retrieved: dict[object, tuple[str, str, Any]] = field(default_factory=dict)
 
 
 class Turn:

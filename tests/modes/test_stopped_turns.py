@@ -149,11 +149,14 @@ def test_stopped_while_tools_run(order: int) -> None:
     calls = [call("look"), call("book", {"city": "Rome"}), call("wait")]
     talk = Talk(calls, "fine", order=order)
     request = talk.say("one").tools(book, wait, keep_defaults=True)
-    stop(
-        request,
-        "astream",
-        lambda event: isinstance(event, ToolCallFinished) and event.tool_call.name == "book",
-    )
+    finished = set()
+
+    def both(event: Any) -> bool:
+        if isinstance(event, ToolCallFinished):
+            finished.add(event.tool_call.name)
+        return finished == {"look", "book"}
+
+    stop(request, "astream", both)
 
     assert undone == ["Rome"]
     assert short(talk.stored) == [

@@ -21,7 +21,6 @@ from chatclient.advisors.guardrails.result import (
 )
 from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.response_cache import REFRESH
-from chatclient.advisors.retrieval.question import RETRIEVED
 from chatclient.chain.chain import (
     MEMORY_ORDER,
     ChatClientRequest,
@@ -64,10 +63,6 @@ OUTPUT_GUARDRAIL_ORDER = MEMORY_ORDER + 40
 outside of the tool loop, so that they check final answers and not each round."""
 
 _SUCCESS = GuardrailResult("success")
-
-# Context keys copied from a response to the request for another answer: documents are not retrieved
-# again.
-_RETRY_KEYS = (RETRIEVED,)
 
 
 @hints_parameter_names
@@ -333,9 +328,8 @@ def _retry_request(
         rounds: The messages of the rounds since that request.
         correction: A message about the answer; None sends neither the answer nor a message.
     """
-    context = {key: response.context[key] for key in _RETRY_KEYS if key in response.context}
-    if sent.context.get(CACHE_RESPONSES) is not False:
-        context[CACHE_RESPONSES] = REFRESH
+    caches = sent.context.get(CACHE_RESPONSES) is not False
+    context = {CACHE_RESPONSES: REFRESH} if caches else None
     messages = (*turn.updated(sent.prompt.messages), *rounds)
     if correction is not None:
         messages = with_correction(messages, response.chat_response.output, correction)

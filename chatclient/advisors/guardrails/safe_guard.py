@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import dropwhile, takewhile
 
-from chatclient._internal.frozen import without
 from chatclient.advisors.guardrails.word_matcher import (
     CachedMatcher,
     Forbidden,
@@ -84,8 +83,6 @@ class SafeGuardAdvisor:
         self._failure_response = failure_response
         self._check_input = check_input
         self._check_output = check_output
-        # The context key of the cache that this advisor shares with its part inside the loop.
-        self._context_key = f"safe_guard_{id(self):x}"
         self.order = order
 
     def inside_loop(self, order: int) -> Advisor | None:
@@ -95,7 +92,6 @@ class SafeGuardAdvisor:
         return _RoundGuard(
             self._matcher,
             self._failure_response,
-            self._context_key,
             order,
             check_input=self._check_input,
             check_output=self._check_output,
@@ -111,29 +107,21 @@ class SafeGuardAdvisor:
                 ChatClientResponse(ChatResponse(), request.context), self._failure_response, "input"
             )
         if not self._check_output:
-            return self._without_cache(await call_next(request))
-        cache = CachedMatcher(self._matcher, runtime)
+            return await call_next(request)
+        # Shared with the part inside the loop.
+        state = request.turn.state
+        cache = state[self._matcher] = CachedMatcher(self._matcher, runtime)
         stream = StreamFilter(self._matcher, cache, runtime)
-        sent = request.mutate(
-            context={self._context_key: cache},
-            runtime=stream.runtime if runtime.streaming else None,
-        )
+        sent = request.mutate(runtime=stream.runtime) if runtime.streaming else request
         response = await call_next(sent)
         await stream.release()
         answer = response.chat_response
-        refused = (
-            response.context.get(self._context_key) is _REFUSED
-            and answer.text == self._failure_response
-        )
+        refused = state[self._matcher] is _REFUSED and answer.text == self._failure_response
         if not refused and await cache.matches(text_and_reasoning(answer)):
             response, refused = _refusal(response, self._failure_response, "output"), True
         if refused or stream.withheld:
             await stream.emit_paragraph(response.chat_response.text)
-        return self._without_cache(response)
-
-    def _without_cache(self, response: ChatClientResponse) -> ChatClientResponse:
-        context = without(response.context, self._context_key)
-        return ChatClientResponse(response.chat_response, context, response.trail, response.turn)
+        return response
 
 
 def _flatten(forbidden: Iterable[Forbidden | Iterable[Forbidden]]) -> Iterable[Forbidden]:
@@ -179,7 +167,7 @@ def _refusal(
     return response.mutate(chat_response=refusal, context={SAFE_GUARD_BLOCKED: blocked})
 
 
-_REFUSED = "refused"  # replaces the cache in the context once a round is refused
+_REFUSED = "refused"  # replaces the cache in the state of the turn once a round is refused
 
 
 class _RoundGuard:
@@ -195,7 +183,6 @@ class _RoundGuard:
         self,
         matcher: ForbiddenMatcher,
         failure_response: str,
-        context_key: str,
         order: int,
         *,
         check_input: bool,
@@ -203,24 +190,22 @@ class _RoundGuard:
     ) -> None:
         self._matcher = matcher
         self._failure_response = failure_response
-        self._context_key = context_key
         self.order = order
         self._check_input = check_input
         self._check_output = check_output
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        cache = request.context.get(self._context_key)
-        if not isinstance(cache, CachedMatcher):
-            # Outputs are not checked, or an advisor in between has dropped the context.
+        state = request.turn.state
+        cache = state.get(self._matcher)
+        if not isinstance(cache, CachedMatcher):  # outputs are not checked, or a round was refused
             cache = CachedMatcher(self._matcher, request.runtime)
         user_text = _steering_text(request) if self._check_input else ""
         if user_text and await cache.matches(user_text):
-            return self._refusal(ChatClientResponse(ChatResponse(), request.context), "input")
+            state[self._matcher] = _REFUSED
+            response = ChatClientResponse(ChatResponse(), request.context)
+            return _refusal(response, self._failure_response, "input")
         response = await call_next(request)
         if self._check_output and await cache.matches(text_and_reasoning(response.chat_response)):
-            return self._refusal(response, "output")
+            state[self._matcher] = _REFUSED
+            return _refusal(response, self._failure_response, "output")
         return response
-
-    def _refusal(self, response: ChatClientResponse, blocked: str) -> ChatClientResponse:
-        refusal = _refusal(response, self._failure_response, blocked)
-        return refusal.mutate(context={self._context_key: _REFUSED})

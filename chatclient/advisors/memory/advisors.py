@@ -7,11 +7,11 @@ is in the `Turn` record. All memories store the turn when the request has its re
 them does if it fails. Of a stream that is left early, they store what was shown.
 """
 
-from chatclient._internal.frozen import without
+from dataclasses import replace
+
 from chatclient.advisors.memory.turns import TurnMemoryAdvisor, with_history
 from chatclient.advisors.parameter_names import hints_parameter_names
-from chatclient.advisors.retrieval.question import IN_SYSTEM_TEXT
-from chatclient.chain.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
+from chatclient.chain.chain import MEMORY_ORDER, ChatClientRequest
 from chatclient.chat.messages import Message, system_messages, without_system
 from chatclient.chat.template import PromptTemplate, require_placeholders
 from chatclient.memory.chat_memory import ChatMemory
@@ -82,12 +82,6 @@ class PromptChatMemoryAdvisor(TurnMemoryAdvisor):
         self._template = PromptTemplate(template)
         require_placeholders(self._template, "instructions", "memory")
 
-    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        """Return the response to *request*, sent with the history in its system text."""
-        response = await super().__call__(request, call_next)
-        context = without(response.context, IN_SYSTEM_TEXT)
-        return ChatClientResponse(response.chat_response, context, response.trail, response.turn)
-
     def _with_history(
         self, request: ChatClientRequest, history: tuple[Message, ...]
     ) -> ChatClientRequest:
@@ -99,4 +93,4 @@ class PromptChatMemoryAdvisor(TurnMemoryAdvisor):
         prompt = request.prompt.augment_system_message(
             lambda text: self._template.render(instructions=text, memory=memory).strip()
         )
-        return request.mutate(prompt=prompt, context={IN_SYSTEM_TEXT: spoken})
+        return replace(request, prompt=prompt, in_system_text=spoken)

@@ -1,11 +1,10 @@
 """`TurnMemoryAdvisor`: loads the history of a turn, and stores the turn when it ends."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from chatclient._internal.checks import check_type, checked_id
-from chatclient._internal.frozen import without
 from chatclient.advisors.memory.stored_messages import messages_ended_early, messages_to_store
 from chatclient.chain.chain import (
     Advisor,
@@ -27,7 +26,6 @@ from chatclient.chat.prompt import Prompt
 from chatclient.chat.recorder import Work
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import (
-    EARLIER_MESSAGES,
     PendingStore,
     Turn,
     check_deadline,
@@ -111,8 +109,7 @@ class TurnMemoryAdvisor:
         present = await self._begin(part, request)
         response = await call_next(request)
         self._end(present, request, response)
-        context = without(response.context, EARLIER_MESSAGES)
-        return ChatClientResponse(response.chat_response, context, response.trail, response.turn)
+        return response
 
     def _memory_for(self, _request: ChatClientRequest) -> ChatMemory:
         return self.memory
@@ -216,8 +213,7 @@ def conversation_id_of(request: ChatClientRequest) -> str:
 
 def conversation_messages(request: ChatClientRequest) -> tuple[Message, ...]:
     """Return the messages of *request* without system messages, earlier ones of its turn first."""
-    earlier: tuple[Message, ...] = request.context.get(EARLIER_MESSAGES, ())
-    return (*earlier, *without_system(request.prompt.messages))
+    return (*request.earlier, *without_system(request.prompt.messages))
 
 
 def split_resent_history(
@@ -252,19 +248,11 @@ def with_history(request: ChatClientRequest, history: tuple[Message, ...]) -> Ch
     spoken = conversation_messages(request)
     present = request.prompt.messages
     if not history and len(spoken) <= len(present):
-        return _without_earlier(request, request.prompt)
+        return replace(request, earlier=())
     at = count_default_messages(spoken, request.turn)
     systems = system_messages((*present, *history))
     messages = (*systems, *spoken[:at], *without_system(history), *spoken[at:])
-    return _without_earlier(request, Prompt.of(messages, request.prompt.options))
-
-
-def _without_earlier(request: ChatClientRequest, prompt: Prompt) -> ChatClientRequest:
-    """Return *request* with *prompt*, which contains the earlier messages of its turn."""
-    if EARLIER_MESSAGES not in request.context:
-        return request.mutate(prompt=prompt)
-    context = without(request.context, EARLIER_MESSAGES)
-    return ChatClientRequest(prompt, context, request.runtime, request.turn)
+    return replace(request, prompt=Prompt.of(messages, request.prompt.options), earlier=())
 
 
 async def _remove_replaced(

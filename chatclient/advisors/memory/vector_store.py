@@ -11,7 +11,7 @@ from chatclient._internal.checks import check_type
 from chatclient.advisors.memory.stored_messages import answer_of
 from chatclient.advisors.memory.turns import conversation_id_of
 from chatclient.advisors.parameter_names import hints_parameter_names
-from chatclient.advisors.retrieval.question import IN_SYSTEM_TEXT, question_in
+from chatclient.advisors.retrieval.question import question_in
 from chatclient.advisors.tool_loop.pending_notes import load_note, save_note
 from chatclient.chain.chain import (
     MEMORY_ORDER,
@@ -130,7 +130,7 @@ class VectorStoreChatMemoryAdvisor:
     def _with_entries(
         self, request: ChatClientRequest, entries: Sequence[Document]
     ) -> ChatClientRequest:
-        sent = (*request.prompt.messages, *request.context.get(IN_SYSTEM_TEXT, ()))
+        sent = (*request.prompt.messages, *request.in_system_text)
         sent_texts = {message.text for message in sent}
         lines = [
             f'<memory-entry type="{escape(str(entry.metadata["message_type"]))}">'

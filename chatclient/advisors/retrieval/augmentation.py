@@ -6,10 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from chatclient._internal.checks import check_type
-from chatclient._internal.frozen import EMPTY, merged
+from chatclient._internal.frozen import merged
 from chatclient.advisors.retrieval.question import (
-    IN_SYSTEM_TEXT,
-    RETRIEVED,
     original_text,
     question_in,
 )
@@ -36,7 +34,6 @@ class Augmentation:
         self._find = find
         self._augment = augment
         self._key = key
-        self._cache_key = f"{key}_{id(self):x}"
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the augmented request, with the documents."""
@@ -73,23 +70,22 @@ class Augmentation:
         self, request: ChatClientRequest
     ) -> tuple[ChatClientRequest, tuple[Document, ...]] | None:
         """Return *request* with the augmented question, and the documents; None without text."""
-        cached: Mapping[str, Any] = request.context.get(RETRIEVED, EMPTY)
-        entry: tuple[str, str, tuple[Document, ...]] | None = cached.get(self._cache_key)
+        retrieved = request.turn.part.retrieved
+        entry: tuple[str, str, tuple[Document, ...]] | None = retrieved.get(self)
         question = question_in(request, None if entry is None else entry[0])
         if question is None:
             return None
         question_text = question.message.text
         if entry is None or entry[0] != question_text:
-            history = (*request.context.get(IN_SYSTEM_TEXT, ()), *question.history)
+            history = (*request.in_system_text, *question.history)
             query = Query(original_text(question, request), history, request.context)
             documents = tuple(await self._find(query, request.runtime))
             query = replace(query, text=question_text)
             text = await request.runtime.call(self._augment, query, documents)
             check_type("what an augmenter returns", text, str)
-            entry = (question_text, text, documents)
-            cached = merged(cached, {self._cache_key: entry})
+            entry = retrieved[self] = (question_text, text, documents)
         _, text, documents = entry
-        return question.with_text(text, request).mutate(context={RETRIEVED: cached}), documents
+        return question.with_text(text, request), documents
 
 
 def _dump(documents: Iterable[Document]) -> list[dict[str, Any]]:

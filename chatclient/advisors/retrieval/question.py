@@ -1,25 +1,12 @@
 """`Question`: the user message of a request that its answer is for."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chatclient.chain.chain import ChatClientRequest
 from chatclient.chat.message_merging import CORRECTION
 from chatclient.chat.messages import Message, UserMessage, without_system
 from chatclient.chat.prompt import Prompt
-from chatclient.chat.turn import EARLIER_MESSAGES
-
-REWRITTEN_QUESTION = "rewritten_question"
-"""The key in a request's context of the question as an advisor rewrote it, and the original text,
-a tuple of two."""
-
-RETRIEVED = "retrieved_for_question"
-"""The key in a request's context of the documents and augmented text of each retrieval advisor, so
-that documents are retrieved once, even if the model is called several times."""
-
-IN_SYSTEM_TEXT = "memory_in_system_text"
-"""The key in a request's context of the history that a memory writes into the system message, a
-tuple of messages. They precede the messages of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +35,7 @@ class Question:
         changed = (*before, self.message.mutate(text=text), *after)
         if self.messages is request.prompt.messages:
             return request.mutate(prompt=Prompt.of(changed, request.prompt.options))
-        return request.mutate(context={EARLIER_MESSAGES: changed})
+        return replace(request, earlier=changed)
 
 
 def question_in(request: ChatClientRequest, text: str | None) -> Question | None:
@@ -74,7 +61,7 @@ def question_in(request: ChatClientRequest, text: str | None) -> Question | None
 def _candidates(request: ChatClientRequest) -> Iterator[Question]:
     """Yield the user messages that may be the question, the latest first."""
     turn = request.turn
-    for messages in (request.prompt.messages, request.context.get(EARLIER_MESSAGES, ())):
+    for messages in (request.prompt.messages, request.earlier):
         for index in reversed(range(len(messages))):
             message = messages[index]
             if not isinstance(message, UserMessage) or CORRECTION in message.metadata:
@@ -85,5 +72,5 @@ def _candidates(request: ChatClientRequest) -> Iterator[Question]:
 
 def original_text(question: Question, request: ChatClientRequest) -> str:
     """Return the text of *question* before an advisor rewrote it."""
-    rewritten, original = request.context.get(REWRITTEN_QUESTION, ("", ""))
+    rewritten, original = request.turn.part.rewritten_question or ("", "")
     return original if rewritten == question.message.text else question.message.text

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from chatclient.advisors.parameter_names import hints_parameter_names
-from chatclient.advisors.retrieval.question import REWRITTEN_QUESTION, question_in
+from chatclient.advisors.retrieval.question import question_in
 from chatclient.chain.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.template import PromptTemplate, require_placeholders
 
@@ -39,11 +39,11 @@ class ReReadingAdvisor:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the repeated question."""
-        _, known = request.context.get(REWRITTEN_QUESTION, ("", None))
-        question = question_in(request, known)
+        part = request.turn.part
+        question = question_in(request, part.rewritten_question and part.rewritten_question[1])
         if question is None:
             return await call_next(request)
         original = question.message.text
         text = self._template.render(question=original)
-        rewritten = question.with_text(text, request)
-        return await call_next(rewritten.mutate(context={REWRITTEN_QUESTION: (text, original)}))
+        part.rewritten_question = text, original
+        return await call_next(question.with_text(text, request))

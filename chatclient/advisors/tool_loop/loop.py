@@ -18,7 +18,7 @@ from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Generation
 from chatclient.chat.resumption import Resumption
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID, ToolCallback
-from chatclient.chat.turn import EARLIER_MESSAGES, RefreshTools
+from chatclient.chat.turn import RefreshTools
 from chatclient.errors import ToolLoopError
 from chatclient.tools.execution.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.execution.compensation import rewritten, with_undone
@@ -189,9 +189,8 @@ class ToolLoop:
         if self.refresh is not None:  # in the first round as well: memory adds to the conversation
             await self._refresh_tools(self.refresh)
         prompt = Prompt.of(self.messages.to_send, self.options)
-        if advisor.conversation_history is False:
-            self.context = merged(self.context, {EARLIER_MESSAGES: self.messages.earlier})
-        request = ChatClientRequest(prompt, self.context, runtime, self.turn)
+        earlier = self.messages.earlier if advisor.conversation_history is False else ()
+        request = ChatClientRequest(prompt, self.context, runtime, self.turn, earlier)
         sent = await advisor.before_call(request)
         self._adopt_options(sent.prompt.options)
         self.turn.offered_tools = None  # an advisor may answer without the model

@@ -34,7 +34,7 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.server_tools import ToolSearch
 from chatclient.chat.tool import CONVERSATION_ID, ToolCallback
-from chatclient.chat.turn import EARLIER_MESSAGES, RefreshTools, Turn
+from chatclient.chat.turn import RefreshTools, Turn
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tools.execution.manager import ToolCallingManager
@@ -203,7 +203,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
             self._sessions.add_found(session.id, session.names, accumulate=self.accumulates)
             await self._record_update(session.id, request.runtime)
         if session.refresh is not None:
-            messages = (*request.context.get(EARLIER_MESSAGES, ()), *request.prompt.messages)
+            messages = (*request.earlier, *request.prompt.messages)
             callbacks = await session.refresh(messages, request.runtime)
             session.set_tools(self._request_tools.of(tuple(callbacks)))
         options = session.with_visible_tools(request.prompt.options)
