@@ -1,7 +1,11 @@
 """Fixtures of all tests; `ask` sends a request in each of the four modes."""
 
+import faulthandler
 import gc
+import math
 import os
+import sys
+import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -11,19 +15,45 @@ from hypothesis import settings
 from chatclient import ChatModel
 from tests.support.ask import Ask
 from tests.support.clock import Clock
+from tests.support.paths import ROOT
 from tests.support.servers import ChatServer
 
 # Failures of this project's own tests show the frames of the library.
 os.environ["CHATCLIENT_FULL_TRACEBACK"] = "1"
 
-# Examples are deterministic; --hypothesis-profile=default tries random ones.
+# Examples are deterministic; --hypothesis-profile=default tries random ones, `few` a quarter.
 settings.register_profile("same", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("few", settings.get_profile("same"), max_examples=25)
 settings.load_profile("same")
 
 
 # Collecting tests makes millions of objects that live until the end. Garbage collection would look
 # at all of them each time, which takes a second in some hundred tests, so they are set aside.
 gc.disable()
+
+
+class HangingTests:
+    """Says after five minutes where a test hangs.
+
+    pytest's option for this starts and joins a thread in each test, and that takes up to 8 ms.
+    """
+
+    def __init__(self) -> None:
+        self._stderr = os.fdopen(os.dup(2), "w")  # tests write into another one
+        self._began = -math.inf
+
+    def pytest_runtest_setup(self) -> None:
+        if time.monotonic() - self._began > 60:
+            self._began = time.monotonic()
+            faulthandler.dump_traceback_later(300, file=self._stderr)
+
+    def pytest_unconfigure(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        self._stderr.close()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(HangingTests())
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,6 +87,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         return (yield)
     finally:
         gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _measured_file(request: pytest.FixtureRequest) -> None:
+    """Let `make coverage` know which file of tests runs a line."""
+    coverage = sys.modules.get("coverage")
+    if coverage is not None and (measuring := coverage.Coverage.current()) is not None:
+        measuring.switch_context(request.path.relative_to(ROOT).as_posix())
 
 
 @pytest.fixture(params=["call", "acall", "stream", "astream"])

@@ -22,6 +22,7 @@ from chatclient.retrieval import (
     read_documents,
 )
 from chatclient.testing.sample_documents import WordCounts
+from tests.support.examples import examples
 from tests.support.paths import ROOT
 
 python = pytest.importorskip("tree_sitter_python")
@@ -240,7 +241,7 @@ PARTS = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(PARTS, max_size=12).map("".join), st.integers(20, 120))
 def test_any_markdown(text: str, limit: int) -> None:
     """Chunks are within the limit, in order, and keep all words and blocks that fit."""

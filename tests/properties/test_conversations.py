@@ -60,10 +60,10 @@ from chatclient.tools import (
 )
 from tests.modes.test_retrieval import WordEmbedding
 from tests.support.ask import Mode
+from tests.support.examples import examples
 from tests.support.waiting import settled
 
 MODES: tuple[Mode, ...] = get_args(Mode)
-EXAMPLES = 30
 OUTSIDE, INSIDE = MEMORY_ORDER, TOOL_CALLING_ORDER + 100
 
 # --- scenarios ------------------------------------------------------------------------------
@@ -457,7 +457,7 @@ def message_fields(messages: Sequence[Message]) -> list[Any]:
 
 
 @given(chains, st.lists(turns, min_size=1, max_size=3))
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_conversation_stays_valid(chain: Chain, script: list[Turn]) -> None:
     """With any advisors and any answers."""
     threads = threading.active_count()
@@ -468,7 +468,7 @@ def test_conversation_stays_valid(chain: Chain, script: list[Turn]) -> None:
 
 
 @given(chains, st.lists(turns, min_size=1, max_size=3), st.sampled_from(MODES[1:]))
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_abandoned_turn_keeps_conversation_valid(
     chain: Chain, script: list[Turn], mode: Mode
 ) -> None:

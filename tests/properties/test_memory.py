@@ -40,6 +40,7 @@ from chatclient.runtime.runtime import BLOCKING, Runtime
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.testing.sample_conversations import turn
 from chatclient.tools import tool
+from tests.support.examples import examples
 
 # --- windows over random conversations ------------------------------------------------------
 
@@ -61,7 +62,7 @@ windows = st.one_of(
 
 @pytest.mark.feature("memory-message-window-chat-memory")
 @given(conversations, windows)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_window_is_the_longest_valid_end(messages: tuple[Message, ...], window: Window) -> None:
     """Complete turns in order with the newest; one more turn would not fit."""
     memory = WindowChatMemory(window)
@@ -85,7 +86,7 @@ def fits(window: Window, messages: Sequence[Message]) -> bool:
 
 @pytest.mark.feature("memory-chat-repository")
 @given(st.lists(conversations, max_size=5), st.integers(0, 40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_last_messages_of_a_growing_conversation(
     additions: list[tuple[Message, ...]], last: int
 ) -> None:
@@ -102,7 +103,7 @@ def test_last_messages_of_a_growing_conversation(
 
 @pytest.mark.feature("memory-summarising")
 @given(st.lists(st.integers(1, 3), max_size=25), st.integers(1, 12), st.integers(1, 12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_summaries_lose_no_turn(rounds: list[int], trigger: int, window: int) -> None:
     """Each turn is shown or was passed to the summary model once, in order."""
     transcript_lines: list[str] = []
@@ -190,7 +191,7 @@ def repository(
 
 @pytest.mark.feature("memory-repositories-drop-tool-messages")
 @given(st.lists(messages, min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_message_round_trip(
     repository: ChatMemoryRepository, given_messages: list[Message]
 ) -> None:
@@ -315,7 +316,7 @@ turn_plans = st.tuples(
     st.booleans(),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_crash_at_any_point(
     plans: list[tuple[list[int], int | None, str]],
     most: int,

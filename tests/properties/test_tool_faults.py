@@ -57,6 +57,7 @@ from chatclient.tools import (
 )
 from chatclient.tools.execution.limits import OnLimit
 from tests.support.ask import Mode
+from tests.support.examples import examples
 from tests.support.servers import ChatServer, completion, pairing_problem
 from tests.support.waiting import settled
 
@@ -375,7 +376,7 @@ def answers_of(plan: Plan) -> list[Answer]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(plan=plans)
 def test_history_stays_valid(mode: Mode, plan: Plan) -> None:
     """Every prompt is valid, and no task or thread remains."""
@@ -425,7 +426,7 @@ def replies_of(plan: Plan) -> Callable[[dict[str, Any]], Any]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(plan=plans)
 def test_no_connection_leaks(server: ChatServer, mode: Mode, plan: Plan) -> None:
     """All requests are valid, and a closed client leaves no socket."""

@@ -34,11 +34,12 @@ from pydantic import (
 
 from chatclient.chat.tool import ToolContext
 from chatclient.tools.function.schema import ToolParam, ToolSignature, signature_of, strict_form
+from tests.support.examples import examples
 
 CONTEXT = ToolContext()
 CHECKER = jsonschema.Draft202012Validator.FORMAT_CHECKER
 SLOW = settings(
-    max_examples=100,
+    max_examples=examples(100),
     deadline=None,
     suppress_health_check=[
         HealthCheck.too_slow,

@@ -33,6 +33,7 @@ from chatclient.runtime.runtime import BLOCKING
 from chatclient.testing import VectorStoreContract
 from chatclient.testing.sample_documents import ANIMALS, WordCounts
 from tests.support.databases import SERVERS, need
+from tests.support.examples import examples
 from tests.support.filter_examples import contents, filters
 from tests.support.pgvector_server import pgvector_place
 
@@ -87,7 +88,7 @@ def agreeing() -> Iterator[tuple[VectorStore, VectorStore]]:
         yield store, InMemoryVectorStore(WordCounts())
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(where=filters, metadata=st.lists(contents, min_size=1, max_size=4))
 def test_agrees_on_filters(
     agreeing: tuple[VectorStore, VectorStore],

@@ -15,6 +15,7 @@ from chatclient.errors import UsageError, VectorStoreError, VectorStoreUnavailab
 from chatclient.retrieval import Document, InMemoryVectorStore, QdrantVectorStore, VectorStore
 from chatclient.testing import VectorStoreContract
 from chatclient.testing.sample_documents import ANIMALS, WordCounts
+from tests.support.examples import examples
 from tests.support.filter_examples import contents, filters
 
 qdrant_client = pytest.importorskip("qdrant_client")
@@ -54,7 +55,7 @@ def ids(documents: Iterable[Document]) -> list[str]:
     return [document.id for document in documents]
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
 @given(where=filters, metadata=st.lists(contents, min_size=1, max_size=4))
 def test_agrees_on_filters(where: dict[str, Any], metadata: list[dict[str, Any]]) -> None:
     """Qdrant finds the same documents as the store in memory for any filter."""

@@ -23,6 +23,7 @@ from chatclient.retrieval.vector_store.filters import Filter
 from chatclient.testing import VectorStoreContract
 from chatclient.testing.sample_documents import ANIMALS, WordCounts
 from tests.support.bag_of_words import BagOfWords
+from tests.support.examples import examples
 from tests.support.filter_examples import contents, filters
 from tests.support.interrupts import interrupt_at
 
@@ -79,7 +80,7 @@ def ids(documents: list[Document]) -> list[str]:
 
 
 @pytest.mark.feature("search-vector-store")
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(where=filters, metadata=st.lists(contents, min_size=1, max_size=4))
 def test_stores_agree_on_filters(where: dict[str, Any], metadata: list[dict[str, Any]]) -> None:
     """For any filter memory and SQL find the same documents."""
