@@ -28,7 +28,7 @@ from pathlib import Path
 import psycopg
 
 from chatclient import AssistantMessage, ToolResponseMessage
-from chatclient.durable import DurableTurn, TurnState, connect
+from chatclient.durable import TurnHandle, TurnState, connect
 from chatclient.durable.handle import states_of
 from chatclient.tools import Decision
 
@@ -107,7 +107,7 @@ def terminate_connection() -> int:
     return row[0] if row else 0
 
 
-def wait_for_end(handles: list[DurableTurn], seconds: float) -> Counter[TurnState]:
+def wait_for_end(handles: list[TurnHandle], seconds: float) -> Counter[TurnState]:
     """Wait until no turn is queued or running, and return the number of turns in each state."""
     end = time.monotonic() + seconds
     while True:
@@ -153,7 +153,7 @@ def check_completed(number: int, ran: Counter[tuple[str, int, str]]) -> None:
     assert messages[-1].text == f"turn {number} is done"
 
 
-def check(handles: list[DurableTurn]) -> None:
+def check(handles: list[TurnHandle]) -> None:
     """Check all turns, of which some may wait, and print numbers."""
     ran, states = effects(), states_of(handles)
     assert set(states.values()) <= {"done", "waiting"}, Counter(states.values())
@@ -175,7 +175,7 @@ def check(handles: list[DurableTurn]) -> None:
     print(f"{waiting} interrupted writes wait for a decision")
 
 
-def decide(handles: list[DurableTurn]) -> int:
+def decide(handles: list[TurnHandle]) -> int:
     """Decide about all interrupted calls, by whether they took effect; return their number."""
     ran, states, decided = effects(), states_of(handles), 0
     for handle in handles:
@@ -193,7 +193,7 @@ def decide(handles: list[DurableTurn]) -> int:
     return decided
 
 
-def start_turns(count: int, seconds: float) -> list[DurableTurn]:
+def start_turns(count: int, seconds: float) -> list[TurnHandle]:
     """Start the turns, spread over most of the time."""
     return [
         app.shop.start(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         TurnDecided as TurnDecided,
     )
     from chatclient.durable.handle import (
-        DurableTurn as DurableTurn,
+        TurnHandle as TurnHandle,
         TurnState as TurnState,
         TurnStatus as TurnStatus,
     )
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
         MapResult as MapResult,
         TurnMap as TurnMap,
     )
-    from chatclient.durable.prefect_turn import (
-        PrefectTurn as PrefectTurn,
+    from chatclient.durable.prefect import (
+        PrefectRecorder as PrefectRecorder,
     )
     from chatclient.durable.queues import (
         Rate as Rate,

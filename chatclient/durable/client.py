@@ -15,7 +15,7 @@ from chatclient.chat.resumption import Decision, Resumption
 from chatclient.client.batch import keyed
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.conversation import DurableConversation
-from chatclient.durable.handle import DurableTurn, turn_id
+from chatclient.durable.handle import TurnHandle, turn_id
 from chatclient.durable.map import TurnMap
 from chatclient.durable.requests import request_from_dict, request_to_dict, tool_names
 from chatclient.durable.results import TurnResult
@@ -66,7 +66,7 @@ class DurableClient:
         delay: float | timedelta | None = None,
         limit_key: str | None = None,
         streaming: bool = False,
-    ) -> DurableTurn:
+    ) -> TurnHandle:
         """Start a turn, and return its handle at once.
 
         The deadline of a request counts from now; the time in which the turn waits for decisions
@@ -106,7 +106,7 @@ class DurableClient:
         streaming: bool,
         reject: bool = False,
         attributes: dict[str, Any] | None = None,
-    ) -> tuple[DurableTurn, bool]:
+    ) -> tuple[TurnHandle, bool]:
         """Start a turn; return its handle and, if *reject*, whether its key was new."""
         from chatclient.durable.engine import current_engine  # noqa: PLC0415 - an extra
 
@@ -131,7 +131,7 @@ class DurableClient:
         is_new = engine.start(id, data, how, reject=reject, attributes=attributes)
         return self._handle(engine, id), is_new
 
-    async def astart(self, prompt: DurableRequest, **how: Any) -> DurableTurn:
+    async def astart(self, prompt: DurableRequest, **how: Any) -> TurnHandle:
         """Start a turn; see `start`, which has the same arguments."""
         return await asyncio.to_thread(lambda: self.start(prompt, **how))
 
@@ -192,7 +192,7 @@ class DurableClient:
         """Start a turn for each of many prompts; see `map`."""
         return await asyncio.to_thread(lambda: self.map(prompts, key=key, **how))
 
-    def turn(self, id: str | None = None, *, key: str | None = None) -> DurableTurn:
+    def turn(self, id: str | None = None, *, key: str | None = None) -> TurnHandle:
         """Return the handle of a turn that was started in any process.
 
         Args:
@@ -213,8 +213,8 @@ class DurableClient:
         """Return the durable turns of the conversation *id*, one of which runs at a time."""
         return DurableConversation(self, checked_id(id, "the id of a conversation"))
 
-    def _handle(self, engine: "Engine", id: str) -> DurableTurn:
-        return DurableTurn(engine, id, self._check_decisions)
+    def _handle(self, engine: "Engine", id: str) -> TurnHandle:
+        return TurnHandle(engine, id, self._check_decisions)
 
     def request_of(self, prompt: DurableRequest) -> ChatClientRequestSpec:
         """Return the request that *prompt* is or stands for.

@@ -5,7 +5,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from chatclient.durable.handle import DurableTurn, TurnState, turn_id
+from chatclient.durable.handle import TurnHandle, TurnState, turn_id
 from chatclient.errors import ConversationBusyError
 
 if TYPE_CHECKING:  # it makes conversations
@@ -37,12 +37,12 @@ class DurableConversation:
     def __repr__(self) -> str:
         return f"DurableConversation({self._client.name!r}, {self.id!r})"
 
-    def last(self) -> DurableTurn | None:
+    def last(self) -> TurnHandle | None:
         """Return the last turn of the conversation, or None."""
         found = self._last()
         return None if found is None else found[0]
 
-    async def alast(self) -> DurableTurn | None:
+    async def alast(self) -> TurnHandle | None:
         """Return the last turn of the conversation, or None."""
         return await asyncio.to_thread(self.last)
 
@@ -54,7 +54,7 @@ class DurableConversation:
         priority: int | None = None,
         limit_key: str | None = None,
         streaming: bool = False,
-    ) -> DurableTurn:
+    ) -> TurnHandle:
         """Start a turn of the conversation, and return its handle at once.
 
         The arguments are those of `DurableClient.start`.
@@ -86,7 +86,7 @@ class DurableConversation:
             raise self._busy(turn, "running")
         return turn
 
-    async def astart(self, prompt: "DurableRequest", **how: Any) -> DurableTurn:
+    async def astart(self, prompt: "DurableRequest", **how: Any) -> TurnHandle:
         """Start a turn; see `start`, which has the same arguments."""
         return await asyncio.to_thread(lambda: self.start(prompt, **how))
 
@@ -94,7 +94,7 @@ class DurableConversation:
     def _attributes(self) -> dict[str, str]:
         return {"conversation": f"{self._client.name}/{self._digest}"}
 
-    def _last(self) -> tuple[DurableTurn, int] | None:
+    def _last(self) -> tuple[TurnHandle, int] | None:
         """Return the last turn and its number."""
         from chatclient.durable.engine import current_engine  # noqa: PLC0415 - an extra
 
@@ -115,6 +115,6 @@ class DurableConversation:
         found = current_engine().existing([f"{prefix}{number}" for number in numbers])
         return [number for number in numbers if f"{prefix}{number}" in found]
 
-    def _busy(self, turn: DurableTurn, state: str) -> ConversationBusyError:
+    def _busy(self, turn: TurnHandle, state: str) -> ConversationBusyError:
         msg = f"the last turn of conversation {self.id!r} has not ended: it is {state}"
         return ConversationBusyError(msg, turn_id=turn.id, state=state)

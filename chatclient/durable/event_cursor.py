@@ -9,7 +9,7 @@ from chatclient.durable.events import DurableEvent, EventReader, RoundRestarted,
 from chatclient.durable.results import TurnResult, decisions_from_dict
 
 if TYPE_CHECKING:  # it makes cursors
-    from chatclient.durable.handle import DurableTurn
+    from chatclient.durable.handle import TurnHandle
 
 
 class EventCursor:
@@ -23,7 +23,7 @@ class EventCursor:
         segment: The number of the segment to begin with.
     """
 
-    def __init__(self, turn: "DurableTurn", segment: int) -> None:
+    def __init__(self, turn: "TurnHandle", segment: int) -> None:
         self.ended = False
         self._turn = turn
         self._segment = segment

@@ -1,4 +1,4 @@
-"""`DurableTurn`: a handle of a durable turn, in any process."""
+"""`TurnHandle`: a handle of a durable turn, in any process."""
 
 import asyncio
 import time
@@ -89,7 +89,7 @@ class _Segment:
         return _state(self.status)
 
 
-class DurableTurn:
+class TurnHandle:
     """A durable turn that was started: reads its result, events and status, and sends decisions.
 
     Each method has an asynchronous twin with an `a` before its name.
@@ -111,7 +111,7 @@ class DurableTurn:
         self._known = 1  # the number of a segment that exists
 
     def __repr__(self) -> str:
-        return f"DurableTurn({self.id!r})"
+        return f"TurnHandle({self.id!r})"
 
     def status(self) -> TurnStatus:
         """Return where the turn is.
@@ -381,7 +381,7 @@ def segment_id(turn_id: str, number: int) -> str:
     return turn_id if number == 1 else f"{turn_id}#{number}"
 
 
-def states_of(turns: Sequence[DurableTurn]) -> dict[str, TurnState]:
+def states_of(turns: Sequence[TurnHandle]) -> dict[str, TurnState]:
     """Return the states of *turns* of one database by their ids, with few queries.
 
     The outcome of a turn that has succeeded is not read, except for whether it waits.

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from chatclient._internal.logging import get_logger
-from chatclient.durable.running import RunningTurns
+from chatclient.durable.running import RunningExecutions
 from chatclient.durable.tables import Tables
 
 log = get_logger(__name__)
@@ -33,7 +33,7 @@ class Liveness:
 
     each_beat: Callable[[], None]
 
-    def __init__(self, tables: Tables, silent_seconds: float, running: RunningTurns) -> None:
+    def __init__(self, tables: Tables, silent_seconds: float, running: RunningExecutions) -> None:
         self._tables = tables
         self._silent, self._interval = silent_seconds, silent_seconds / _BEATS
         self._running = running

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from chatclient.chat.turn import Outcome
 from chatclient.client.accessors import outcome_of, waiting_error
-from chatclient.durable.handle import DurableTurn, TurnState, states_of
+from chatclient.durable.handle import TurnHandle, TurnState, states_of
 from chatclient.durable.results import TurnResult
 from chatclient.errors import ChatClientError
 
@@ -27,7 +27,7 @@ class MapResult:
     """
 
     key: str
-    turn: DurableTurn
+    turn: TurnHandle
     result: TurnResult | None
     error: Exception | None = None
 
@@ -54,7 +54,7 @@ class TurnMap:
         turns: The handles by key.
     """
 
-    def __init__(self, turns: Mapping[str, DurableTurn]) -> None:
+    def __init__(self, turns: Mapping[str, TurnHandle]) -> None:
         self.turns = turns
 
     def __len__(self) -> int:
@@ -82,14 +82,14 @@ class TurnMap:
             if left and not ended:
                 await asyncio.sleep(_POLL_SECONDS)
 
-    def _ended(self, turns: Mapping[str, DurableTurn]) -> list[str]:
+    def _ended(self, turns: Mapping[str, TurnHandle]) -> list[str]:
         states = states_of([*turns.values()])
         # One that was deleted has no state; its result is an error.
         running = ("queued", "running", "cancelling")
         return [key for key, turn in turns.items() if states.get(turn.id) not in running]
 
     @staticmethod
-    def _result(key: str, turn: DurableTurn) -> MapResult:
+    def _result(key: str, turn: TurnHandle) -> MapResult:
         try:
             result = turn.result()
             pending = result.pending_turn

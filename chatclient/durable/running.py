@@ -1,4 +1,4 @@
-"""`RunningTurns`: the turns that this process runs."""
+"""`RunningExecutions`: the turns that this process runs."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from chatclient.runtime.fork_safety import ForkSafeLock
 log = get_logger(__name__)
 
 
-class RunningTurns:
+class RunningExecutions:
     """The executions of turns in this process, and whether it begins further ones."""
 
     def __init__(self) -> None:

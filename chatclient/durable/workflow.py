@@ -16,7 +16,7 @@ from chatclient.durable.extra import DBOS
 from chatclient.durable.faults import until_stored
 from chatclient.durable.queues import Pace
 from chatclient.durable.recording import Publisher, StepRecorder
-from chatclient.durable.running import RunningTurns
+from chatclient.durable.running import RunningExecutions
 from chatclient.durable.tables import WORKFLOW
 from chatclient.errors import TurnCancelledError, TurnVersionError
 
@@ -47,7 +47,7 @@ runners: WeakValueDictionary[str, TurnRunner] = WeakValueDictionary()
 paces: dict[str, Pace] = {}
 """The queues of this process that limit how often a worker starts turns."""
 
-running = RunningTurns()
+running = RunningExecutions()
 """The turns that this process runs."""
 
 

@@ -18,7 +18,7 @@ from prefect import flow  # pyright: ignore[reportMissingImports]
 
 from chatclient import AssistantMessage, ChatClient, Prompt, ToolContext, tool
 from chatclient.advisors import MessageChatMemoryAdvisor
-from chatclient.durable import PrefectTurn
+from chatclient.durable import PrefectRecorder
 from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import Decision
@@ -83,11 +83,13 @@ async def travel(turn: str, resume: dict[str, Any] | None) -> dict[str, Any]:
     """Run a turn until its answer, or until it waits for decisions."""
     if resume is None:
         request = client.prompt("Book IC 1").conversation("c")
-        segment = PrefectTurn(turn, storage=SETTINGS.get("storage") and Path(SETTINGS["storage"]))
+        segment = PrefectRecorder(
+            turn, storage=SETTINGS.get("storage") and Path(SETTINGS["storage"])
+        )
     else:
         decisions = {id: Decision.answered(text) for id, text in resume["decisions"].items()}
         request = client.resume(resume["pending"], decisions)
-        segment = PrefectTurn(turn, segment=2)
+        segment = PrefectRecorder(turn, segment=2)
     if "deadline" in SETTINGS:
         request = request.deadline(float(SETTINGS["deadline"]))
     response = (await segment.recorded(request)).acall()

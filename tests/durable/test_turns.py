@@ -16,7 +16,7 @@ from chatclient import (
     tool,
 )
 from chatclient.advisors import MessageChatMemoryAdvisor
-from chatclient.durable import DurableTurn, TurnDecided, TurnRetries, durable, launch
+from chatclient.durable import TurnDecided, TurnHandle, TurnRetries, durable, launch
 from chatclient.errors import (
     AuthenticationError,
     ConversationBusyError,
@@ -482,7 +482,7 @@ async def test_concurrent_turns_of_a_conversation(make: Make) -> None:
 
     outcomes = await asyncio.gather(*starts, return_exceptions=True)
 
-    (started,) = [each for each in outcomes if isinstance(each, DurableTurn)]
+    (started,) = [each for each in outcomes if isinstance(each, TurnHandle)]
     assert sum(isinstance(each, ConversationBusyError) for each in outcomes) == 3
     assert (await started.aresult()).content() == "Hi."
     last = await conversation.alast()

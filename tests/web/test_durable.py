@@ -26,8 +26,8 @@ from chatclient import (
 )
 from chatclient.chat.response import Generation
 from chatclient.durable import (
-    DurableTurn,
     Engine,
+    TurnHandle,
     TurnQueue,
     TurnRetries,
     TurnStatus,
@@ -39,9 +39,9 @@ from chatclient.errors import OverloadedError, UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
 from chatclient.services import InMemoryPendingTurns, UiData, UiRequest, UiState, WebChat
-from chatclient.services.web.durable_turns import DurableTurns
+from chatclient.services.web.durable_turns import DurableRunner
 from chatclient.services.web.incoming import RefusedError
-from chatclient.services.web.turns import RunningTurn
+from chatclient.services.web.turns import TurnEvents
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     Decision,
@@ -398,13 +398,13 @@ async def test_concurrent_requests() -> None:
     """Of two turns that are begun, and of two decisions, at the same time, one is refused."""
     model = ScriptedModel([BOOKING], "Booked.")
     served = durable(travel_client(model), name=next(names))
-    turns = DurableTurns(served)
+    turns = DurableRunner(served)
     request = served.prompt("Book it.")
 
     begun = await asyncio.gather(
         turns.begin("c1", request), turns.begin("c1", request), return_exceptions=True
     )
-    assert {type(each) for each in begun} == {RunningTurn, RefusedError}
+    assert {type(each) for each in begun} == {TurnEvents, RefusedError}
     last = await served.conversation("c1").alast()
     assert last is not None
     waiting = (await last.aresult()).pending_turn
@@ -418,7 +418,7 @@ async def test_concurrent_requests() -> None:
         turns.resume("c1", request, waiting, decisions),
         return_exceptions=True,
     )
-    assert {type(each) for each in resumed} == {RunningTurn, RefusedError}
+    assert {type(each) for each in resumed} == {TurnEvents, RefusedError}
     await last.aresult()
     await last.adelete()
     with pytest.raises(RefusedError, match="do not wait"):
@@ -438,7 +438,7 @@ async def test_message_after_stop(monkeypatch: pytest.MonkeyPatch) -> None:
 
     model = ScriptedModel(call("work"), "Hello.")
     served = durable(ChatClient.builder(model).default_tools(work).build(), name=next(names))
-    turns = DurableTurns(served)
+    turns = DurableRunner(served)
     await turns.begin("c1", served.prompt("Work."))
     assert await asyncio.to_thread(begun.wait, 30)
     await turns.cancel("c1")
@@ -466,7 +466,7 @@ async def test_decision_without_the_tool() -> None:
     pending = (await turn.aresult()).pending_turn
     assert pending is not None
     del runners[name]  # in the other server there is only this one
-    turns = DurableTurns(durable(ChatClient.create(ScriptedModel()), name=name))
+    turns = DurableRunner(durable(ChatClient.create(ScriptedModel()), name=name))
 
     with pytest.raises(RefusedError, match="at the moment") as refused:
         await turns.resume("c1", turns.prompt(), pending, {"call_9": Decision(approved=True)})
@@ -479,13 +479,13 @@ async def test_decision_while_another_request_looks(monkeypatch: pytest.MonkeyPa
     """A request that finds the turn waiting does not wait for what was decided meanwhile."""
     model = GatedModel()
     served = durable(ChatClient.create(model), name=next(names))
-    turns = DurableTurns(served)
+    turns = DurableRunner(served)
     await turns.begin("c1", served.prompt("Go."))
 
-    async def waiting(_turn: DurableTurn) -> TurnStatus:
+    async def waiting(_turn: TurnHandle) -> TurnStatus:
         return TurnStatus("waiting", None, None)
 
-    monkeypatch.setattr(DurableTurn, "astatus", waiting)
+    monkeypatch.setattr(TurnHandle, "astatus", waiting)
     with pytest.raises(RefusedError, match="Wait for the answer"):
         await asyncio.wait_for(turns.pending("c1"), 5)
     model.gate.set()

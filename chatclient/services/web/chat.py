@@ -18,7 +18,7 @@ from chatclient.errors import UsageError
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.services.web.ai_sdk_messages import parse_chat_request
 from chatclient.services.web.ai_sdk_stream import AiSdkEncoder
-from chatclient.services.web.durable_turns import DurableTurns
+from chatclient.services.web.durable_turns import DurableRunner
 from chatclient.services.web.error_text import public_error_text
 from chatclient.services.web.event_stream import EventStreamResponse
 from chatclient.services.web.incoming import (
@@ -33,9 +33,9 @@ from chatclient.services.web.turn_request import begin_turn, decisions_in, with_
 from chatclient.services.web.turns import (
     GONE,
     WAITS,
-    ProcessTurns,
-    RunningTurn,
-    Turns,
+    ProcessRunner,
+    TurnEvents,
+    TurnRunner,
 )
 
 log = get_logger(__name__)
@@ -121,20 +121,20 @@ class WebChat:
     max_tools: int = 100
     keep_alive_seconds: float = 15.0
     queue: str | None = None
-    _turns: Turns = field(init=False, repr=False)
+    _turns: TurnRunner = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        turns: Turns
+        turns: TurnRunner
         if isinstance(self.client, DurableClient):
             if self.pending is not None:
                 msg = "a durable client keeps turns that wait itself: leave out `pending`"
                 raise UsageError(msg)
-            turns = DurableTurns(self.client, self.queue)
+            turns = DurableRunner(self.client, self.queue)
         else:
             if self.queue is not None:
                 msg = "only turns of a durable client are started in a queue"
                 raise UsageError(msg)
-            turns = ProcessTurns(self.client.prompt, self.pending or InMemoryPendingTurns())
+            turns = ProcessRunner(self.client.prompt, self.pending or InMemoryPendingTurns())
         object.__setattr__(self, "_turns", turns)
 
     async def ai_sdk(self, request: Request) -> Response:
@@ -247,13 +247,13 @@ class WebChat:
         return self._stream(running, encoder_for)
 
     def _stream(
-        self, running: RunningTurn, encoder_for: Callable[[PartReader], Encoder]
+        self, running: TurnEvents, encoder_for: Callable[[PartReader], Encoder]
     ) -> Response:
         encoder = encoder_for(PartReader(running.record, running.resumed))
         events = self._events(running, encoder)
         return EventStreamResponse(events, encoder.headers, self.keep_alive_seconds)
 
-    async def _events(self, running: RunningTurn, encoder: Encoder) -> AsyncGenerator[bytes, None]:
+    async def _events(self, running: TurnEvents, encoder: Encoder) -> AsyncGenerator[bytes, None]:
         """Yield the encoded events."""
         try:
             for data in encoder.begin():

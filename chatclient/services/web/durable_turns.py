@@ -1,4 +1,4 @@
-"""`DurableTurns`: turns of frontends that survive restarts of the server and lost connections."""
+"""`DurableRunner`: turns of frontends that survive restarts of the server and lost connections."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -17,17 +17,17 @@ from chatclient.durable.conversation import UNFINISHED
 from chatclient.durable.polls import RESULT_SECONDS, Polls
 from chatclient.errors import ConversationBusyError, TurnVersionError, UsageError
 from chatclient.services.web.incoming import RefusedError
-from chatclient.services.web.turns import GONE, LATER, RUNS, WAITS, RunningTurn
+from chatclient.services.web.turns import GONE, LATER, RUNS, WAITS, TurnEvents
 
 if TYPE_CHECKING:  # the client is given
     from chatclient.durable.client import DurableClient
-    from chatclient.durable.handle import DurableTurn
+    from chatclient.durable.handle import TurnHandle
 
 _STOP_SECONDS = 30.0  # that a message waits for the end of a turn that is being cancelled
 
 
 @dataclass(frozen=True)
-class DurableTurns:
+class DurableRunner:
     """Runs durable turns: the process of the server follows their events.
 
     Attributes:
@@ -67,7 +67,7 @@ class DurableTurns:
             raise RefusedError(409, RUNS)
         return result.pending_turn
 
-    async def begin(self, conversation_id: str, request: ChatClientRequestSpec) -> RunningTurn:
+    async def begin(self, conversation_id: str, request: ChatClientRequestSpec) -> TurnEvents:
         """Begin a turn.
 
         Raises:
@@ -86,7 +86,7 @@ class DurableTurns:
         request: ChatClientRequestSpec,  # noqa: ARG002 - that of the first segment is stored
         turn: PendingTurn,
         decisions: Mapping[str, Decision],
-    ) -> RunningTurn:
+    ) -> TurnEvents:
         """Continue *turn*, which waits.
 
         Raises:
@@ -106,7 +106,7 @@ class DurableTurns:
             raise RefusedError(409, GONE) from error
         return await _followed(last, turn)
 
-    async def follow(self, conversation_id: str, unanswered: str | None) -> RunningTurn | None:
+    async def follow(self, conversation_id: str, unanswered: str | None) -> TurnEvents | None:
         """Return the turn that runs or waits, from its beginning."""
         turn = await self.durable.conversation(conversation_id).alast()
         if turn is None:
@@ -124,16 +124,16 @@ class DurableTurns:
             await turn.acancel()
 
 
-async def _followed(turn: "DurableTurn", resumed: PendingTurn | None) -> RunningTurn:
+async def _followed(turn: "TurnHandle", resumed: PendingTurn | None) -> TurnEvents:
     if resumed is None:
         record = await asyncio.to_thread(turn.record)
     else:
         record = load_turn(resumed, {})
-    return RunningTurn(lambda: record, _events(turn, record, resumed), resumed)
+    return TurnEvents(lambda: record, _events(turn, record, resumed), resumed)
 
 
 async def _events(
-    turn: "DurableTurn", record: Turn, resumed: PendingTurn | None
+    turn: "TurnHandle", record: Turn, resumed: PendingTurn | None
 ) -> AsyncGenerator[Any, None]:
     """Yield the events of *turn*, and append the rounds that they complete to its record."""
     message: AssistantMessage | None = None

@@ -1,4 +1,4 @@
-"""Where the turns of frontends run: `Turns`, and in the process of the server: `ProcessTurns`."""
+"""Run the turns of frontends: `TurnRunner`, and `ProcessRunner` in the process of the server."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -21,7 +21,7 @@ GONE = "These tool calls do not wait for a decision any more."
 
 
 @dataclass(frozen=True, slots=True)
-class RunningTurn:
+class TurnEvents:
     """A turn that was begun or continued.
 
     Attributes:
@@ -35,7 +35,7 @@ class RunningTurn:
     resumed: PendingTurn | None = None
 
 
-class Turns(Protocol):
+class TurnRunner(Protocol):
     """Runs the turns of conversations, of which one at a time runs or waits."""
 
     def prompt(self) -> ChatClientRequestSpec:
@@ -50,7 +50,7 @@ class Turns(Protocol):
         """
         ...
 
-    async def begin(self, conversation_id: str, request: ChatClientRequestSpec) -> RunningTurn:
+    async def begin(self, conversation_id: str, request: ChatClientRequestSpec) -> TurnEvents:
         """Begin a turn.
 
         Raises:
@@ -64,7 +64,7 @@ class Turns(Protocol):
         request: ChatClientRequestSpec,
         turn: PendingTurn,
         decisions: Mapping[str, Decision],
-    ) -> RunningTurn:
+    ) -> TurnEvents:
         """Continue *turn*, which waits.
 
         Raises:
@@ -72,7 +72,7 @@ class Turns(Protocol):
         """
         ...
 
-    async def follow(self, conversation_id: str, unanswered: str | None) -> RunningTurn | None:
+    async def follow(self, conversation_id: str, unanswered: str | None) -> TurnEvents | None:
         """Return the turn that runs or waits, from its beginning.
 
         Args:
@@ -88,7 +88,7 @@ class Turns(Protocol):
 
 
 @dataclass(frozen=True)
-class ProcessTurns:
+class ProcessRunner:
     """Runs turns in this process: each ends with the HTTP request that runs it.
 
     Attributes:
@@ -103,7 +103,7 @@ class ProcessTurns:
         """Return the turn of the conversation that waits, or None."""
         return await ON_LOOP.invoke(self.store.get, conversation_id)
 
-    async def begin(self, conversation_id: str, request: ChatClientRequestSpec) -> RunningTurn:
+    async def begin(self, conversation_id: str, request: ChatClientRequestSpec) -> TurnEvents:
         """Begin a turn."""
         return self._running(conversation_id, request, None)
 
@@ -113,7 +113,7 @@ class ProcessTurns:
         request: ChatClientRequestSpec,
         turn: PendingTurn,
         decisions: Mapping[str, Decision],
-    ) -> RunningTurn:
+    ) -> TurnEvents:
         """Continue *turn*.
 
         Raises:
@@ -133,7 +133,7 @@ class ProcessTurns:
 
     def _running(
         self, conversation_id: str, request: ChatClientRequestSpec, turn: PendingTurn | None
-    ) -> RunningTurn:
+    ) -> TurnEvents:
         turns: list[Turn] = []
         how = replace(request.settings.turn, began=turns.append)
         stream = request.in_turn(how).astream()
@@ -146,7 +146,7 @@ class ProcessTurns:
                     else:
                         yield event
 
-        return RunningTurn(lambda: turns[0], events(), turn)
+        return TurnEvents(lambda: turns[0], events(), turn)
 
     async def _stored(self, conversation_id: str, turn: PendingTurn) -> ApprovalNeeded:
         """Store *turn*, and return the event for it.

@@ -1,8 +1,8 @@
-"""`PrefectTurn`: a recorded turn in Prefect, each step a task whose result is persisted.
+"""`PrefectRecorder`: a recorded turn in Prefect, each step a task whose result is persisted.
 
     @flow
     async def support(turn: str, question: str) -> str:
-        request = await PrefectTurn(turn).recorded(client.prompt(question))
+        request = await PrefectRecorder(turn).recorded(client.prompt(question))
         return await request.acall().content()
 
 If its process ends, run the flow again with the same turn, and it continues.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # an extra
 _REPLAY_SECONDS = 10.0  # for a turn that is repeated after its deadline, until its next new step
 
 
-class PrefectTurn:
+class PrefectRecorder:
     """One execution of a turn, whose steps are tasks of Prefect; a `StepRecorder`.
 
     Use a new one for each execution, within a flow or outside of one, and run a turn in one process
