@@ -291,6 +291,11 @@ def regenerated(case: Case) -> Iterator[str]:
     return _AiSdk(case).texts(regenerate=True)
 
 
+def stopped(case: Case) -> Iterator[str]:
+    """Each answer is stopped when something of it is seen, and then generated again."""
+    return _AiSdk(case).texts(regenerate=True, stop=True)
+
+
 class _AiSdk:
     """A frontend of the AI SDK: it sends the messages that it shows, and reads the stream."""
 
@@ -302,14 +307,18 @@ class _AiSdk:
     def _prepare(self, request: Any, _given: Any) -> Any:
         return self._case.changed(request)
 
-    def texts(self, *, regenerate: bool = False) -> Iterator[str]:
+    def texts(self, *, regenerate: bool = False, stop: bool = False) -> Iterator[str]:
         for number, question in enumerate(self._case.questions):
             asked = {
                 "id": f"m{number}",
                 "role": "user",
                 "parts": [{"type": "text", "text": question}],
             }
-            text = self._turn(asked, {})
+            if stop:
+                body = {"id": CONVERSATION, "messages": [asked]}
+                asyncio.run(_stop(self._app, "/ai-sdk", body, _SEEN))
+            else:
+                text = self._turn(asked, {})
             if regenerate:
                 text = self._turn(asked, {"trigger": "regenerate-message"})
             yield text
@@ -352,6 +361,32 @@ class _AiSdk:
                 case "error":
                     raise WebError(chunk["errorText"])
         return list(calls.values()), "".join(texts)
+
+
+_SEEN = (b'"text-delta"', b'"tool-input-available"')
+
+
+async def _stop(app: Any, path: str, body: Any, seen: tuple[bytes, ...]) -> None:
+    """Send a request to *app*, and disconnect when it sends a chunk that contains one of *seen*."""
+    stopped = asyncio.Event()
+    messages = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
+
+    async def receive() -> dict[str, Any]:
+        for message in messages:
+            return message
+        await stopped.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if any(each in message.get("body", b"") for each in seen):
+            stopped.set()
+            await asyncio.sleep(3600)  # cancelled, because the client is gone
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+    more = {"query_string": b"", "scheme": "http", "http_version": "1.1", "root_path": ""}
+    task = asyncio.create_task(app({**scope, **more, "asgi": {"version": "3.0"}}, receive, send))
+    await asyncio.wait([task])
 
 
 class WebError(Exception):
@@ -520,4 +555,5 @@ WAYS = (
     Way("after a handoff", after_handoff),
     Way("MCP server", by_mcp_server, tells_errors=True),
     Way("regenerated", regenerated, doubled=True, shows=True),
+    Way("stopped and asked again", stopped, doubled=True, shows=True),
 )
