@@ -1,7 +1,9 @@
 """A strict loopback server for Chat Completions."""
 
 import json
+import select
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -187,7 +189,7 @@ def _handler(server: ChatServer) -> Callable[..., BaseHTTPRequestHandler]:
         def _send(self, reply: Reply) -> None:
             chunks = reply.chunks if reply.chunks is not None else [reply.body]
             if reply.chunks is None:
-                server.closing.wait(reply.delay)
+                self._pause(reply.delay)
             self.send_response(reply.status)
             size = sum(map(len, chunks)) + (1000 if reply.truncate else 0)
             headers = {"content-type": reply.content_type, "content-length": str(size)}
@@ -198,9 +200,22 @@ def _handler(server: ChatServer) -> Callable[..., BaseHTTPRequestHandler]:
                 self.wfile.write(chunk)
                 if reply.chunks is not None:
                     self.wfile.flush()
-                    server.closing.wait(reply.delay)
+                    self._pause(reply.delay)
             if reply.truncate:
                 self.close_connection = True
+
+        def _pause(self, seconds: float) -> None:
+            """Wait for *seconds*, or until the server closes.
+
+            Raises:
+                ConnectionAbortedError: The client has disconnected.
+            """
+            end = time.monotonic() + seconds
+            client = select.poll()
+            client.register(self.connection, select.POLLIN)
+            while (left := end - time.monotonic()) > 0 and not server.closing.is_set():
+                if client.poll(1000 * min(left, 0.05)):
+                    raise ConnectionAbortedError
 
         def log_message(self, format: str, *args: Any) -> None:
             """Print nothing."""
