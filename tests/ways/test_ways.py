@@ -28,6 +28,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("regenerated", "tool search"): "the tools that the first answer found are still offered",
     ("regenerated", "vector memory"): "a vector store has no order in which to go back",
     ("regenerated", "summarizing memory"): "a message that was summarized cannot be replaced",
+    ("stopped and asked again", "vector memory"): "a vector store stores complete turns only",
+    ("stopped and asked again", "blocked question"): "a refused question is not stored",
 }
 # Faults that are not repaired yet, by the feature: the ways. A repair removes its entry.
 FAULTS: dict[str, tuple[str, ...]] = {}
@@ -85,6 +87,8 @@ def differences(features: Sequence[Feature], folder: Path) -> dict[str, list[str
             for name in compared
             if getattr(outcome, name) != getattr(wanted, name)
         ]
+        if way.doubled and wanted.usage[0] == wanted.calls != 0 != outcome.usage[0] - outcome.calls:
+            lines.append(f"usage: {outcome.usage[0]} of {outcome.calls} calls")
         if lines:
             found[way.name] = lines
     return found

@@ -316,12 +316,20 @@ class _AiSdk:
             }
             if stop:
                 body = {"id": CONVERSATION, "messages": [asked]}
-                asyncio.run(_stop(self._app, "/ai-sdk", body, _SEEN))
+                if asyncio.run(_stop(self._app, "/ai-sdk", body, _SEEN)):
+                    self._check_remembered(question)
             else:
                 text = self._turn(asked, {})
             if regenerate:
                 text = self._turn(asked, {"trigger": "regenerate-message"})
             yield text
+
+    def _check_remembered(self, question: str) -> None:
+        """Check that the memories which store each turn have the question of a stopped one."""
+        for stored in self._case.stored:
+            texts = [m.text for m in stored() if m.role == "user"]
+            if any("Question" in text for text in texts) or question == self._case.questions[0]:
+                assert any(question in text for text in texts[-1:]), texts
 
     def _turn(self, asked: Any, more: Any) -> str:
         messages = [asked]
@@ -366,8 +374,12 @@ class _AiSdk:
 _SEEN = (b'"text-delta"', b'"tool-input-available"')
 
 
-async def _stop(app: Any, path: str, body: Any, seen: tuple[bytes, ...]) -> None:
-    """Send a request to *app*, and disconnect when it sends a chunk that contains one of *seen*."""
+async def _stop(app: Any, path: str, body: Any, seen: tuple[bytes, ...]) -> bool:
+    """Send a request to *app*, and disconnect when it sends a chunk that contains one of *seen*.
+
+    Returns:
+        Whether it did.
+    """
     stopped = asyncio.Event()
     messages = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
 
@@ -387,6 +399,7 @@ async def _stop(app: Any, path: str, body: Any, seen: tuple[bytes, ...]) -> None
     more = {"query_string": b"", "scheme": "http", "http_version": "1.1", "root_path": ""}
     task = asyncio.create_task(app({**scope, **more, "asgi": {"version": "3.0"}}, receive, send))
     await asyncio.wait([task])
+    return stopped.is_set()
 
 
 class WebError(Exception):
