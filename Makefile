@@ -9,7 +9,7 @@ CORES := $(shell getconf _NPROCESSORS_ONLN)
 # tests/unit compute only.
 WORKERS ?= $(shell echo $$((2 * $(CORES))))
 PARALLEL = -n $(WORKERS) --dist loadfile
-# Without tests that are exhaustive, and with a quarter of the random examples.
+# Without tests that are exhaustive, and with a fifth of random and combined examples.
 FEW := -m "not live and not exhaustive" --hypothesis-profile=few
 # Subprocesses of tests start Python often, so keep its compiled files.
 unexport PYTHONDONTWRITEBYTECODE

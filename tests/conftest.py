@@ -21,9 +21,9 @@ from tests.support.servers import ChatServer
 # Failures of this project's own tests show the frames of the library.
 os.environ["CHATCLIENT_FULL_TRACEBACK"] = "1"
 
-# Examples are deterministic; --hypothesis-profile=default tries random ones, `few` a quarter.
+# Examples are deterministic; --hypothesis-profile=default tries random ones, `few` a fifth.
 settings.register_profile("same", deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("few", settings.get_profile("same"), max_examples=25)
+settings.register_profile("few", settings.get_profile("same"), max_examples=20)
 settings.load_profile("same")
 
 

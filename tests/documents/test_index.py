@@ -1,6 +1,7 @@
 """Incremental indexing: changes, reports, interruptions and records."""
 
 import asyncio
+import itertools
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
 from tests.support.bag_of_words import BagOfWords
 from tests.support.databases import SQL_KINDS, sql_place
+from tests.support.examples import step
 
 pytest.importorskip("semantic_text_splitter")
 
@@ -336,9 +338,7 @@ def test_interrupted_updates(then: list[Document], batch_size: int, run: Run) ->
         return {each for each in contents(plain) if each[0] == source}
 
     expected = {source: of(then, source) for source in "abcdef"}
-    at = 0
-    while True:
-        at += 1
+    for at in itertools.count(1, step()):
         crashes = Crashes()
         store, record = CrashingStore(BagOfWords(), crashes), CrashingRecord(crashes)
         index = DocumentIndex(store, record, MarkdownSplitter(), batch_size=batch_size)

@@ -38,6 +38,7 @@ from chatclient.runtime.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import ToolCallingManager, ToolContext, tool
 from tests.support.ask import Ask, Mode
+from tests.support.examples import some, step
 
 
 class Boom(Exception):  # noqa: N818 - not an error class of the library
@@ -344,7 +345,7 @@ def test_fault_at_every_point(mode: Mode, kind: str, memory: str) -> None:
     complete = turn_of(memory, Fault("none", 0))
     complete.run(mode)
     assert complete.done == {"Rome": 1, "Oslo": 1}
-    for at in range(1, complete.fault.passed + 1):
+    for at in some(range(1, complete.fault.passed + 1)):
         turn = turn_of(memory, Fault(kind, at))
         turn.run(mode)
         turn.check()
@@ -359,10 +360,11 @@ def interrupt_each_step(
 ) -> int:
     """Interrupt a turn at each step of the event loop and return the number of steps."""
     steps = at = 0
+    stride = step()
     fault = Fault("none", 0)
     once = asyncio.base_events.BaseEventLoop._run_once  # type: ignore[attr-defined]
 
-    def step(loop: asyncio.AbstractEventLoop) -> None:
+    def counted(loop: asyncio.AbstractEventLoop) -> None:
         nonlocal steps
         task, over = fault.task, fault.over
         if task is not None and over is not None and task.get_loop() is loop:
@@ -374,9 +376,9 @@ def interrupt_each_step(
                 task.cancel()
         once(loop)
 
-    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "_run_once", step)
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "_run_once", counted)
     while steps >= at:
-        steps, at = 0, at + 1
+        steps, at = 0, at + stride
         fault = Fault("none", 0)
         turn = start(fault)
         turn.run(mode)

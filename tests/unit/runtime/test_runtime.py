@@ -277,9 +277,12 @@ def test_invoke_timeout_includes_returned_awaitable(mode: str) -> None:
 
 def test_slow_consumer_does_not_expire_a_call(clock: Clock) -> None:
     """A result in time counts although a consumer delayed it."""
+    ended = threading.Event()
 
     async def request(runtime: Runtime) -> str:
         async def tool() -> str:
+            if (task := asyncio.current_task()) is not None:
+                task.add_done_callback(lambda _: ended.set())
             await runtime.emit("event")
             return "result"
 
@@ -287,6 +290,7 @@ def test_slow_consumer_does_not_expire_a_call(clock: Clock) -> None:
 
     stream = drive_stream(request, BLOCKING)
     assert next(stream) == "event"
+    assert ended.wait(LONG)
     clock.advance(2 * LONG)
 
     with pytest.raises(StopIteration) as stop:
