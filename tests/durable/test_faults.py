@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from chatclient import (
     ChatClient,
@@ -123,7 +123,7 @@ def test_methods_without_database(fault: Fault) -> None:
     client = durable(ChatClient.create(ScriptedModel("Hi.")), name=uuid4().hex)
     with launch(fault.url, takeover_seconds=20):
         fault.begin()
-        with pytest.raises(sa.exc.DBAPIError, match="read-only"):
+        with pytest.raises(DBAPIError, match="read-only"):
             client.start("Hello")
         fault.end()  # which ends all connections
 

@@ -28,6 +28,7 @@ from chatclient.providers.wire.fields import (
     other_fields,
     text_field,
 )
+from chatclient.providers.wire.media import join_base64
 
 # docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ConverseStream.html; a
 # `modelStreamErrorException` has the status 424, but another attempt may succeed.
@@ -130,8 +131,6 @@ class StreamDecoder:
                 return _chunk(ToolCallChunk(index, arguments=_arguments(text)))
             case {"reasoningContent": {"text": text}}:
                 return _chunk(Reasoning(text_field(text), provider=PROVIDER))
-            case {"reasoningContent": {"signature": signature}}:
-                return _chunk(Reasoning("", text_field(signature), PROVIDER))
         if block is None:
             block = self._blocks[index] = _Block({})
         block.add(delta)
@@ -169,6 +168,8 @@ class _Block:
         self._texts: list[str] = []
         self._results: list[Any] = []
         self._citations: list[Any] = []
+        self._signature: list[str] = []
+        self._content: list[str] = []  # base64
         self._other: dict[str, Any] = {}
 
     def add(self, delta: Block) -> None:
@@ -180,22 +181,30 @@ class _Block:
                 self._results += results
             case {"citation": citation}:
                 self._citations.append(citation)
+            case {"reasoningContent": {"signature": text}}:
+                self._signature.append(text_field(text))
             case {"reasoningContent": {"redactedContent": content}}:
-                self._texts.append(text_field(content))
-                self._other["reasoningContent"] = {"redactedContent": "".join(self._texts)}
+                self._content.append(text_field(content))
+            case {"image": {"source": {"bytes": content}}}:
+                self._content.append(text_field(content))
             case _:
                 self._other.update(delta)
 
     def end(self) -> Part | None:
         """Return the part of the complete block, or None if it is empty."""
-        text = "".join(self._texts)
+        text, encoded = "".join(self._texts), join_base64(self._content)
         match self._start:
             case {"toolUse": call}:
                 return _own({"toolUse": {**call, "input": arguments_object(text)}})
             case {"toolResult": result}:
                 return _own({"toolResult": {**result, "content": self._results}})
             case {"image": image}:
-                return decode_block({"image": {**image, **self._other.get("image", {})}})
+                source = {"source": {"bytes": encoded}} if encoded else self._other.get("image", {})
+                return decode_block({"image": {**image, **source}})
+        if encoded:
+            return decode_block({"reasoningContent": {"redactedContent": encoded}})
+        if self._signature:
+            return Reasoning("", "".join(self._signature), PROVIDER)
         if self._citations:
             # The text is empty if it was emitted before the citations were received.
             content = {"content": [{"text": text}]} if text else {}

@@ -1,5 +1,7 @@
 """Helpers to encode media, for all APIs."""
 
+import base64
+import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -15,6 +17,17 @@ def base64_of(media: Media) -> str | None:
         return media.base64()
     head, is_encoded, content = media.data.partition(";base64,")
     return content if is_encoded and head.startswith("data:") else None
+
+
+_COMPLETE = re.compile("[^=]+=*")
+
+
+def join_base64(pieces: Iterable[str]) -> str:
+    """Return the base64 of what *pieces* encode together: a text in pieces, or several texts."""
+    complete = _COMPLETE.findall("".join(pieces))
+    if len(complete) < 2:  # noqa: PLR2004 - only the last piece has padding, if any
+        return "".join(complete)
+    return base64.b64encode(b"".join(map(base64.b64decode, complete))).decode()
 
 
 def encode_tool_media(

@@ -129,6 +129,28 @@ def test_citations_after_text() -> None:
     assert found.output.parts == ("It is said.", cited)
 
 
+def test_content_in_pieces() -> None:
+    """Bytes are those of all pieces, each of which has its own padding; signatures are texts."""
+    first, second = (base64.b64encode(each).decode() for each in (b"0", b"1234"))
+    whole = base64.b64encode(b"01234").decode()
+    stop = event("contentBlockStop", {"contentBlockIndex": 0})
+    pictures = (delta(image={"source": {"bytes": each}}) for each in (first, second))
+    hidden = (delta(reasoningContent={"redactedContent": each}) for each in (first, second))
+    signed = (delta(reasoningContent={"signature": each}) for each in ("ab=", "cd="))
+
+    thought = delta(reasoningContent={"text": "Hm."})
+    found = decoded(
+        *(start(image={"format": "png"}), *pictures, stop, *hidden, stop, thought, *signed, END)
+    )
+
+    assert found.output is not None
+    assert found.output.parts == (
+        Media("image/png", b"01234"),
+        Reasoning(provider="bedrock", data={"reasoningContent": {"redactedContent": whole}}),
+        Reasoning("Hm.", "ab=cd=", "bedrock"),
+    )
+
+
 def test_image_elsewhere() -> None:
     """An image that is not in the answer is kept as the API describes it."""
     source = {"s3Location": {"uri": "s3://bucket/cat.png"}}
