@@ -3,6 +3,7 @@
 import base64
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from chatclient.chat.messages import (
@@ -149,7 +150,7 @@ def _media(media: Media) -> Block:
     format = _FORMATS.get(kind, {}).get(subtype)
     if format is not None:
         return {kind: {"format": format, "source": _source(media)}}
-    format = _DOCUMENTS.get(media.mime_type) or ("txt" if kind == "text" else None)
+    format = _document_format(media)
     if format is None:
         msg = f"the Converse API takes no {media.mime_type}; convert it"
         raise UsageError(msg)
@@ -166,10 +167,61 @@ def _result_media(media: Media) -> Block:
     return block
 
 
+def _document_format(media: Media) -> str | None:
+    text = "txt" if media.mime_type.startswith("text/") else None
+    return _DOCUMENTS.get(media.mime_type, text)
+
+
 def _document_name(media: Media) -> str:
     """Return a name without characters that the API does not allow."""
     stem = (media.name or "").rpartition(".")[0] or media.name or ""
     return " ".join(_NOT_IN_NAMES.sub(" ", stem).split())[:_MAX_NAME] or "document"
+
+
+def with_unique_names(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return *messages* with different names of all documents, as the API requires.
+
+    The first document of a name keeps it, and the others get numbers, so the beginning of a
+    conversation is the same in each request.
+    """
+    taken: dict[str, int] = {}  # the last number of each name
+    return tuple([_with_unique_names(message, taken) for message in messages])
+
+
+def _with_unique_names(message: Message, taken: dict[str, int]) -> Message:
+    if isinstance(message, UserMessage):
+        parts = tuple([_with_unique_name(part, taken) for part in message.parts])
+        if parts != message.parts:
+            return UserMessage(parts, metadata=message.metadata)
+    if isinstance(message, ToolResponseMessage):
+        media = [tuple([_with_unique_name(m, taken) for m in r.media]) for r in message.responses]
+        if media != [each.media for each in message.responses]:
+            pairs = zip(message.responses, media, strict=True)
+            return message.mutate(responses=[replace(each, media=m) for each, m in pairs])
+    return message
+
+
+def _with_unique_name(part: Any, taken: dict[str, int]) -> Any:
+    """Return *part*, with another name if it is a document whose name is among *taken*."""
+    match part:
+        case Media() if _document_format(part):
+            name = _document_name(part)
+        case ProviderPart(provider="bedrock", data={"document": {"name": str(name)}}):
+            pass
+        case _:
+            return part
+    key, free = name.casefold(), name
+    number = taken.get(key, 0)
+    while free.casefold() in taken:
+        number += 1
+        free = f"{name[: _MAX_NAME - len(str(number)) - 1]} {number}"
+    taken[key] = max(number, 1)
+    taken.setdefault(free.casefold(), 1)
+    if free == name:
+        return part
+    if isinstance(part, Media):
+        return replace(part, name=free)
+    return replace(part, data={"document": {**part.data["document"], "name": free}})
 
 
 def _source(media: Media) -> Block:

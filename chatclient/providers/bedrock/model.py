@@ -20,7 +20,13 @@ from chatclient.providers.bedrock.aws import (
     signer,
 )
 from chatclient.providers.bedrock.decoding import decode_response
-from chatclient.providers.bedrock.encoding import CACHE_POINT, CONVERSE, PROVIDER, encode_blocks
+from chatclient.providers.bedrock.encoding import (
+    CACHE_POINT,
+    CONVERSE,
+    PROVIDER,
+    encode_blocks,
+    with_unique_names,
+)
 from chatclient.providers.bedrock.frames import MessageSplitter, is_text
 from chatclient.providers.bedrock.options import (
     BedrockChatOptions,
@@ -127,6 +133,7 @@ class BedrockChatModel(HttpModel, ChatModel):
 
     def _body(self, prompt: Prompt) -> bytes:
         messages = with_user_message(self._renamed.sent(prompt.messages, prompt.options))
+        messages = with_unique_names(messages)
         if messages and isinstance(last := messages[-1], AssistantMessage):  # prefill
             messages = (*messages[:-1], without_trailing_space(last))
         sent = EncodedConversation().plus(messages, CONVERSE, encode_blocks)

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -238,6 +239,43 @@ def test_content_of_messages(converse: Start) -> None:
     assert second == {"toolUseId": "c2", "content": [{"text": "error"}], "status": "error"}
     assert answers[2:] == [{"text": "And?"}]
     assert prefill == [{"text": "It is"}]
+
+
+def test_names_of_documents(converse: Start) -> None:
+    """Each document of a request has a name of its own, which later requests repeat."""
+
+    def document(name: str | None) -> Media:
+        return Media("application/pdf", b"x", name=name)
+
+    own = ProviderPart("bedrock", {"document": {"name": "A", "format": "txt", "source": {}}})
+    own = replace(own, data={"document": {**own.data["document"], "source": {"text": "t"}}})
+    result = ToolResponse("c", "f", "", media=(document("a.xls"), document("a 2.xls")))
+    messages = [
+        UserMessage(["Look", document("a.pdf"), document("a.docx"), document(None)]),
+        AssistantMessage([ToolCall("c", "f", "{}"), ToolCall("d", "f", "{}")]),
+        ToolResponseMessage([result, replace(result, id="d")]),
+        AssistantMessage("Seen."),
+        UserMessage(["And?", document("\u6587.pdf"), document("\u5b57.pdf"), own]),
+        UserMessage(["These?", document("x" * 300), document("x" * 300 + ".txt")]),
+    ]
+
+    def names(body: Any) -> list[str]:
+        if isinstance(body, list):
+            return [name for each in body for name in names(each)]
+        if not isinstance(body, dict):
+            return []
+        found = [body["document"]["name"]] if "document" in body else []
+        return found + [name for each in body.values() for name in names(each)]
+
+    early, late = (names(sent(converse(response("ok")), *messages[:end])) for end in (3, 6))
+
+    assert late == [
+        *("a", "a 2", "document", "a 3", "a 2 2", "a 4", "a 2 3", "document 2", "document 3"),
+        *("A 5", "x" * 200, "x" * 198 + " 2"),
+    ]
+    assert early == late[: len(early)]
+    assert isinstance(messages[0], UserMessage)
+    assert messages[0].media[1].name == "a.docx"
 
 
 def test_unsupported_content(converse: Start) -> None:
