@@ -32,6 +32,7 @@ from chatclient.providers.openai.responses_encoding import (
     EncodingSettings,
     SystemRole,
     encode_message,
+    with_callers,
 )
 from chatclient.providers.openai.responses_options import (
     COMPATIBLE_OPTIONS,
@@ -237,6 +238,7 @@ class OpenAIResponsesChatModel(HttpModel, ChatModel):
         head, settings = self._head_cache.get(prompt.options, self._head, streaming=streaming)
         settings = settings if reasoning else without_reasoning(settings)
         messages = self._renamed.sent(_new_messages(prompt), prompt.options)
+        messages = with_callers(messages, prompt.messages)
         items = self._message_cache.join(messages, settings, encode_message)
         return head.body({"input": b"[%b]" % items})
 

@@ -165,7 +165,41 @@ def _tool_output(response: ToolResponse, settings: EncodingSettings) -> dict[str
         output = [encode(text) for text in (response.data, *errors) if text]
         output += media
     kind = "custom_tool_call_output" if custom else "function_call_output"
-    return {"type": kind, "call_id": shorten_id(response.id, _MAX_ID_LENGTH), "output": output}
+    id = shorten_id(response.id, _MAX_ID_LENGTH)
+    caller = response.metadata.get(PROVIDER, EMPTY)  # set by `with_callers`
+    return {"type": kind, "call_id": id, "output": output, **caller}
+
+
+_CALLER = "caller"  # a program that the model has written, or the model itself
+
+
+def with_callers(messages: tuple[Message, ...], history: Sequence[Message]) -> tuple[Message, ...]:
+    """Return *messages* whose results name the callers of their calls, as the API requires.
+
+    Args:
+        messages: The messages to send.
+        history: All messages, also those with calls that the provider has stored.
+    """
+    answers = (message for message in history if isinstance(message, AssistantMessage))
+    callers = {
+        part.id: {PROVIDER: {_CALLER: part.metadata[PROVIDER][_CALLER]}}
+        for answer in answers
+        for part in answer.parts
+        if isinstance(part, ToolCall) and part.metadata.get(PROVIDER, EMPTY).get(_CALLER)
+    }
+    if not callers:
+        return messages
+    return tuple([_with_callers(message, callers) for message in messages])
+
+
+def _with_callers(message: Message, callers: Mapping[str, Item]) -> Message:
+    if not isinstance(message, ToolResponseMessage):
+        return message
+    responses = [
+        replace(each, metadata=callers[each.id]) if each.id in callers else each
+        for each in message.responses
+    ]
+    return message.mutate(responses=responses)
 
 
 def _assistant(message: AssistantMessage, settings: EncodingSettings) -> list[dict[str, Any]]:

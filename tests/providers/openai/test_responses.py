@@ -308,6 +308,27 @@ def test_parallel_calls(ask: Ask, serve: Serve) -> None:
     ]
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_calls_of_programs(ask: Ask, serve: Serve, is_stored: bool) -> None:
+    """The output of a call names its caller, also if the call itself is not sent again."""
+    caller = {"type": "program", "caller_id": "prog_1"}
+    calls = call("c1", "add", SUM, caller=caller), call("c2", "add", SUM)
+    more = {"conversation": {"id": "conv_1"}} if is_stored else {}
+    server = serve(response(*calls, **more), "10")
+    options = OpenAIResponsesChatOptions(conversation="conv_1" if is_stored else None)
+    ask(ChatClient.create(server.model(options=options)).prompt("?").tools(add))
+
+    *sent, first, second = server.requests[1]["input"]
+    assert len(sent) == (0 if is_stored else 3)
+    assert first == {
+        "type": "function_call_output",
+        "call_id": "c1",
+        "output": "5",
+        "caller": caller,
+    }
+    assert "caller" not in second
+
+
 def test_message_phases_are_sent_back(ask: Ask, serve: Serve) -> None:
     """Several messages of a response keep their id, phase and citations."""
     citation = {"type": "url_citation", "url": "https://a.b", "title": "A"}
