@@ -1,7 +1,7 @@
 """Decodes streams of OpenAI's Responses API; no I/O."""
 
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -30,6 +30,16 @@ from chatclient.providers.openai.responses_decoding import (
 from chatclient.providers.openai.responses_encoding import PROVIDER, Item
 from chatclient.providers.wire.fields import MALFORMED, text_field
 
+_ITEM_TYPES = {
+    "response.output_text": "message",
+    "response.refusal": "message",
+    "response.reasoning_summary_text": "reasoning",
+    "response.reasoning_text": "reasoning",
+    "response.function_call_arguments": "function_call",
+    "response.custom_tool_call_input": "custom_tool_call",
+}
+"""The type of the item to which events of a kind belong."""
+
 
 @dataclass(slots=True, eq=False)
 class _OpenItem:
@@ -46,6 +56,8 @@ class _OpenItem:
         received: Its text, reasoning or arguments so far.
         pending: The parts that have not been emitted.
         done: Whether it is complete.
+        is_named_by_id: Whether an event was found to belong to it by its id.
+        has_ended: Whether the event with its end was received.
         is_in_turn: Whether its parts are emitted immediately, because it and all items before it
             are complete, or calls with a known name.
     """
@@ -60,7 +72,13 @@ class _OpenItem:
     received: list[str] = field(default_factory=list)
     pending: list[Part] = field(default_factory=list)
     done: bool = False
+    is_named_by_id: bool = False
+    has_ended: bool = False
     is_in_turn: bool = False
+
+    def fits(self, kind: str | None) -> bool:
+        """Return whether it may be an item of the type *kind*."""
+        return None in (self.type, kind) or self.type == kind
 
     def from_deltas(self) -> dict[str, Any] | None:
         """Return the complete item built from its deltas, or None for other types of items."""
@@ -86,7 +104,7 @@ class StreamDecoder:
     """
 
     __slots__ = (
-        *("_items", "_by_id", "_by_index"),
+        *("_items", "_by_id", "_by_index", "_by_type"),
         *("_headers", "_kinds", "_open", "_origin", "_provider", "_started", "complete"),
     )
 
@@ -98,6 +116,7 @@ class StreamDecoder:
         self._open: deque[_OpenItem] = deque()
         self._by_index: dict[int, _OpenItem] = {}
         self._by_id: dict[str, _OpenItem] = {}
+        self._by_type: defaultdict[str | None, deque[_OpenItem]] = defaultdict(deque)  # not ended
         self._kinds: set[str] = set()
         self._started = False
         self.complete = False
@@ -197,6 +216,7 @@ class StreamDecoder:
     def _read_done(self, event: Item) -> ChatResponse | str | None:
         data = event.get("item") or {}
         item = self._item_of({"item_id": data.get("id"), **event}, data)
+        item.has_ended = True
         if item.done:
             return None  # repeated event
         self._complete(item, data)
@@ -208,8 +228,8 @@ class StreamDecoder:
         data = {**response, "status": response.get("status") or status}
         if is_failed(data):
             raise failure_error(data, self._provider, self._headers)
-        for index, final in enumerate(output_items(data)):
-            item = self._streamed_item(index, final)
+        finals = output_items(data)
+        for index, (final, item) in enumerate(zip(finals, self._streamed(finals), strict=True)):
             self._complete(item or self._open_item({"output_index": index}, final), final)
         for item in self._open:
             item.done = True
@@ -246,6 +266,7 @@ class StreamDecoder:
         item = _OpenItem(len(self._items), data, data.get("type"), call_id)
         self._items.append(item)
         self._open.append(item)
+        self._by_type[item.type].append(item)
         if (index := event.get("output_index")) is not None:
             self._by_index[index] = item
         if id := data.get("id") or event.get("item_id"):
@@ -258,32 +279,62 @@ class StreamDecoder:
             self._complete(self._items[-1], item)
 
     def _item_of(self, event: Item, data: Item = EMPTY) -> _OpenItem:
-        """Return the item of an event, by its index, or (if there is none) its id."""
-        id = event.get("item_id")
-        item = self._by_index.get(event.get("output_index", -1)) or self._by_id.get(id or "")
-        if item is None and id is None and self._open:
-            return self._open[-1]
-        if item is None or (item.done and self._by_id.get(id or "") is not item):
-            return self._open_item(event, data)
-        return item
+        """Return the item of an event, by its index, by its id or by its position."""
+        kind = data.get("type") or _ITEM_TYPES.get(event["type"].rpartition(".")[0])
+        id, index = event.get("item_id") or "", event.get("output_index")
+        named = self._by_id.get(id)
+        found = [self._by_index.get(-1 if index is None else index), named]
+        if index is None or index in self._by_index:
+            found.append(self._by_position(kind, ended=bool(data)))
+        for item in found:
+            if item is None or not item.fits(kind):
+                continue
+            if item is named:
+                item.is_named_by_id = True
+                return item
+            of_another = id and item.is_named_by_id and not data
+            if not of_another and (not item.done or (data and not item.has_ended)):
+                return item
+        return self._open_item(event, {"type": kind, **data} if kind else data)
 
-    def _streamed_item(self, index: int, data: Item) -> _OpenItem | None:
-        """Return the item at *index* of the complete response if it was streamed, else None."""
-        if item := self._by_id.get(data.get("id") or ""):
-            return item
-        item = self._by_index.get(index)
-        if item is None and not data.get("id") and index < len(self._items):
-            item = self._items[index]
-        return item if item is not None and item.type in (None, data.get("type")) else None
+    def _by_position(self, kind: str | None, *, ended: bool) -> _OpenItem | None:
+        """Return the newest item of the type *kind*, or the first one whose end is awaited."""
+        items = self._by_type[kind]
+        while items and items[0].has_ended:
+            items.popleft()
+        return items[0 if ended else -1] if items else None
+
+    def _streamed(self, finals: Sequence[Item]) -> list[_OpenItem | None]:
+        """Return the streamed items of those of the complete response, None for new ones.
+
+        Gateways may give them other ids and indexes, but keep their order.
+        """
+        found: dict[int, _OpenItem] = {}
+        rest = dict.fromkeys(self._items)
+        for index, final in enumerate(finals):
+            if (item := self._by_id.get(final.get("id") or "")) in rest:
+                found[index] = item
+                del rest[item]
+        for kind in {final.get("type") for final in finals}:
+            missing = [i for i, f in enumerate(finals) if f.get("type") == kind and i not in found]
+            streamed = [item for item in rest if item.fits(kind)]
+            if len(missing) != len(streamed):
+                at_index = {i: item for i in missing if (item := self._by_index.get(i)) in streamed}
+                found |= at_index
+                missing = [index for index in missing if index not in at_index]
+                streamed = [item for item in streamed if item not in at_index.values()]
+            found |= zip(missing, streamed, strict=False)
+        return [found.get(index) for index in range(len(finals))]
 
     def _complete(self, item: _OpenItem, data: Item) -> None:
         if item.done:
             return
         self._kinds |= item_types([data])
         received = "".join(item.received)
+        if not item.named and data.get(CALLS.get(str(data.get("type")), "")):
+            received = ""  # arguments are not emitted before the name
         parts = decode_item(data, item.number, self._origin, received)
         if isinstance(call := parts[0], ToolCallChunk):
-            # Arguments are not emitted before the name.
             name, pending = ("", "") if item.named else (call.name, received)
             arguments = pending + call.arguments
             parts = [ToolCallChunk(call.index, call.id, name, arguments, call.metadata)]

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -568,6 +569,61 @@ def test_changing_item_ids() -> None:
     result = streamed(*renamed)
 
     assert (result.text, len(parts_of(result))) == ("a b", 3)
+
+
+def as_gateways_send(complete: Json) -> Iterator[list[Json]]:
+    """Yield the events of *complete* in the forms that gateways give them.
+
+    They leave out events, ids and indexes, or number them in another way than the response.
+    """
+    ids: dict[str, Callable[[str, int], str | None]] = {
+        "given": lambda it, _: it,
+        "none": lambda _, __: None,
+        "others": lambda it, _: f"x_{it}",
+        "changing": lambda _, at: f"x_{at}",
+    }
+    indexes: tuple[Callable[[int], int | None], ...] = (
+        *(lambda it: it, lambda _: None),
+        *(lambda _: 0, lambda it: it + 1),
+    )
+    kept = ([], [".added"], [".done"], [".added", ".done"])
+    for of_events, of_items, index, left_out in product(ids, ids, indexes, kept):
+        events = [json.loads(json.dumps(each)) for each in events_of(complete)]
+        for at, event in enumerate(events):
+            for owner, key, kind in (
+                (event, "item_id", of_events),
+                (event.get("item"), "id", of_items),
+            ):
+                if owner and key in owner:
+                    owner[key] = ids[kind](owner[key], at)
+            if "output_index" in event:
+                event["output_index"] = index(event["output_index"])
+        shown = [{k: v for k, v in each.items() if v is not None} for each in events]
+        yield [each for each in shown if not each["type"].endswith(tuple(left_out))]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        ["a b c"],
+        [reasoning("rs_1", "so it is"), "a b c"],
+        ["a b c", call("c1", "add", SUM)],
+        [reasoning("rs_1", "so it is"), "a b", call("c1", "add", SUM), call("c2", "add", "{}")],
+    ],
+    ids=len,
+)
+def test_items_of_gateways(items: list[Any]) -> None:
+    """Nothing is doubled or lost: items are found by their place if ids and indexes differ."""
+    complete = response(*items)
+
+    def content(answer: ChatResponse) -> tuple[str, list[tuple[str, str]], str]:
+        assert answer.output is not None
+        calls = [(each.name, each.arguments) for each in answer.output.tool_calls]
+        return answer.text, calls, "".join(each.text for each in answer.output.reasoning)
+
+    expected = content(decoded(complete))
+    for number, events in enumerate(as_gateways_send(complete)):
+        assert (number, content(streamed(*events))) == (number, expected)
 
 
 @pytest.mark.parametrize("left_out", ["output_index", "item_id"])
