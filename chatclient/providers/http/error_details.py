@@ -20,7 +20,7 @@ def error_in(data: Any) -> Any:
         return data["errors"][0]
     if failed_base_response(data):
         return data["base_resp"]
-    return data.get("error") or data
+    return data.get("error") or data.get("Error") or data
 
 
 def failed_base_response(data: Mapping[str, Any]) -> bool:
@@ -38,17 +38,20 @@ def message_in(error: Any) -> str:
 
 
 def _messages(error: Any) -> Iterator[str]:
-    """Yield the provider's message and that of the upstream provider of a gateway."""
+    """Yield the provider's message and that of the model or the upstream provider of a gateway."""
     if not isinstance(error, Mapping):
         yield str(error).strip()
         return
-    keys = ("message", "detail", "error", "msg", "status_msg")
-    message = next((error[key] for key in keys if error.get(key)), "")
+    fields = {str(key).lower(): value for key, value in error.items()}  # AWS has `Message` as well
+    keys = ("message", "detail", "error", "msg", "status_msg", "errormessage", "title")
+    message = next((fields[key] for key in keys if fields.get(key)), "")
     if isinstance(message, list):
         message = "; ".join(_validation_message(item) for item in message)
     elif isinstance(message, Mapping):
         message = "; ".join(_messages(message)) or str(dict(message))
     yield str(message)
+    if original := fields.get("originalmessage"):
+        yield f"({original})"
     metadata = error.get("metadata")
     if isinstance(metadata, Mapping) and (raw := metadata.get("raw")):
         yield f"({raw})"
@@ -74,7 +77,8 @@ def _codes(data: Any, error: Any) -> Iterator[str]:
     """Yield codes and types, those of the innermost object first."""
     for item in (error,) if error is data else (error, data):
         if isinstance(item, Mapping):
-            values = (item.get(key) for key in ("code", "type", "status", "reason", "status_code"))
+            keys = ("code", "Code", "type", "__type", "status", "reason", "status_code")
+            values = (item.get(key) for key in keys)
             yield from (str(value) for value in values if isinstance(value, str | int))
     for detail in details_in(error):
         yield from (str(detail[key]) for key in ("reason", "code") if detail.get(key))
@@ -94,7 +98,7 @@ def details_in(error: Any) -> Iterator[Mapping[str, Any]]:
 def status_in(error: Any) -> int:
     """Return the HTTP status inside an error, or 0."""
     if isinstance(error, Mapping):
-        for key in ("status_code", "code", "status"):
+        for key in ("originalStatusCode", "status_code", "code", "status"):
             value = error.get(key)
             if isinstance(value, str):
                 value = parse_count(value)

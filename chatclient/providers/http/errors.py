@@ -56,7 +56,11 @@ def error_from_data(
     reason, code = message_in(details)[:_MAX_READ], (code_in(data, details) or kind)[:_MAX_READ]
     number = status or status_in(details)
     call = _refused_call(details)
-    error_type = _error_type(number, code, reason) if call is None else ToolCallRefusedError
+    # A model that fails behind AWS (424) has a status of its own.
+    cause = status_in(details) if status == 424 else 0  # noqa: PLR2004
+    error_type = ToolCallRefusedError
+    if call is None:
+        error_type = _error_type(cause or number, code, reason)
     extra: dict[str, Any] = {} if call is None else {"tool_call": call}
     error = error_type(
         _message(provider, status, reason or code, error_type),
@@ -194,6 +198,7 @@ _BAD_KEY = _any_of(
 _RATE_LIMITED = _any_of(
     r"rate.?limit|too.?many.?requests|resource_exhausted|insufficient_quota|throttl"
 )
+_THROTTLED = _any_of(r"throttl|too.?many.?requests")
 _OVERLOADED = _any_of(r"overloaded|server_error|api_error|internal|unavailable|timeout|timed out")
 _NO_MODEL = _any_of(
     r"model_not_found|not_found_error|deploymentnotfound|invalid_model|model_decommissioned",
@@ -256,6 +261,8 @@ def _error_type(status: int, code: str, reason: str) -> type[ProviderError]:
         return OverloadedError
     if found := _first(_BY_MESSAGE, text):
         return found
+    if _THROTTLED.search(code):
+        return RateLimitedError  # also with 400, at AWS
     # Without a status the answer had already started, so the request was valid.
     return InvalidRequestError if status else _first(_BY_CODE, code) or OverloadedError
 

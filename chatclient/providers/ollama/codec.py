@@ -30,7 +30,12 @@ from chatclient.chat.response import (
 )
 from chatclient.chat.tool import ToolDefinition
 from chatclient.errors import InvalidResponseError, ResponseLimitError, UsageError
-from chatclient.providers.http.errors import invalid_response, raise_for_error, stream_ended_early
+from chatclient.providers.http.errors import (
+    empty_response,
+    invalid_response,
+    raise_for_error,
+    stream_ended_early,
+)
 from chatclient.providers.http.limits import LIMITS
 from chatclient.providers.wire.common_options import (
     CommonOptions,
@@ -229,6 +234,7 @@ def decode_response(body: bytes) -> ChatResponse:
     """Return the response in *body*, or raise the error that it reports."""
     data = _read(body)
     try:
+        _check_asked(data)
         return _response(data, [*_content(data), *_calls(data)], _metadata(data))
     except MALFORMED as error:
         raise invalid_response(PROVIDER, body, error) from error
@@ -244,6 +250,12 @@ def _read(body: bytes) -> dict[str, Any]:
     if not isinstance(data, dict) or not isinstance(data.get("message"), dict):
         raise invalid_response(PROVIDER, body)
     return data
+
+
+def _check_asked(data: Mapping[str, Any]) -> None:
+    """Raise if the server has loaded or unloaded the model, and has not asked it."""
+    if data.get("done_reason") in ("load", "unload") and not [*_content(data), *_calls(data)]:
+        raise empty_response(PROVIDER, data)
 
 
 def _content(data: Mapping[str, Any]) -> Iterable[Part]:
@@ -322,6 +334,8 @@ class StreamDecoder:
         plain = not (data.get("done") or message.get("thinking") or message.get("tool_calls"))
         if plain and self._started and not data.get("logprobs"):
             return text_field(message.get("content"))
+        if not self._started:
+            _check_asked(data)
         metadata = NO_METADATA if self._started and not data.get("done") else _metadata(data)
         self._started = True
         self.complete = self.complete or bool(data.get("done"))

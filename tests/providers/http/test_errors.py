@@ -266,6 +266,30 @@ def test_permanent_limits_are_not_retryable(body: Any) -> None:
     assert not error.retryable
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "kind"),
+    [
+        (400, {"message": "x"}, {"x_amzn_errortype": "ThrottlingException:"}, RateLimitedError),
+        (400, {"__type": "com.amazon#ThrottlingException", "Message": "x"}, {}, RateLimitedError),
+        (400, {"Error": {"Code": "Throttling", "Message": "x"}}, {}, RateLimitedError),
+        (400, {"code": "TooManyRequestsException", "message": "x"}, {}, RateLimitedError),
+        (424, {"message": "x", "originalStatusCode": 429}, {}, RateLimitedError),
+        (424, {"message": "x", "originalStatusCode": 500}, {}, OverloadedError),
+        (424, {"message": "x", "originalStatusCode": 400}, {}, InvalidRequestError),
+        (424, {"message": "x"}, {}, InvalidRequestError),
+        (400, {"message": "do not call the throttled valve"}, {}, InvalidRequestError),
+    ],
+)
+def test_errors_of_aws(
+    status: int, body: Any, headers: dict[str, str], kind: type[ProviderError]
+) -> None:
+    """The kind of an error, or the status of the model behind the service, says what failed."""
+    error = failure(status, body, **headers)
+
+    assert type(error) is kind
+    assert (error.status, error.retryable) == (status, kind is not InvalidRequestError)
+
+
 def test_quota_per_minute_is_retryable() -> None:
     """Google's quota per minute is retryable."""
     violations = [{"quotaId": "GenerateRequestsPerMinutePerProject"}]
@@ -367,6 +391,12 @@ def test_duration_parsing(duration: str, seconds: float | None) -> None:
         ([{"error": {"message": "a sentence"}}], "a sentence"),
         (error_body("it failed", metadata={"raw": "no room"}), "it failed (no room)"),
         ({"error": {"code": "odd"}}, "odd"),
+        ({"Message": "a sentence"}, "a sentence"),
+        ({"__type": "x#OddException", "Message": "a sentence"}, "a sentence"),
+        ({"Error": {"Code": "odd", "Message": "a sentence"}}, "a sentence"),
+        ({"title": "Bad Request", "detail": "a sentence", "status": 400}, "a sentence"),
+        ({"title": "a sentence", "type": "about:blank"}, "a sentence"),
+        ({"message": "it failed", "originalMessage": "no room"}, "it failed (no room)"),
         ("a sentence", "a sentence"),
         ([], "[]"),
         ({}, "no reason given"),

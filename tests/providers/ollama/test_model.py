@@ -351,6 +351,15 @@ def test_error_in_stream(ollama: Start, mode: str) -> None:
         Ask(mode)(ChatClient.create(model).prompt("Hi"))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("reason", ["load", "unload"])
+def test_model_that_was_only_loaded(ask: Ask, ollama: Start, reason: str) -> None:
+    """An answer for which the model was not asked is repeated."""
+    loaded = {**answer(""), "done_reason": reason}
+    server = ollama(Reply(json.dumps(loaded).encode() + b"\n"), answer("Fine."))
+
+    assert ask(ChatClient.create(server.model(max_retries=1)).prompt("Hi")).text == "Fine."
+
+
 @pytest.mark.parametrize("mode", ["stream", "astream"])
 @pytest.mark.parametrize("end", [b"", b'{"message": {"role": "assi'])
 def test_interrupted_stream(ollama: Start, mode: str, end: bytes) -> None:

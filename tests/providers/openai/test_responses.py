@@ -586,7 +586,7 @@ def as_gateways_send(complete: Json) -> Iterator[list[Json]]:
         *(lambda it: it, lambda _: None),
         *(lambda _: 0, lambda it: it + 1),
     )
-    kept = ([], [".added"], [".done"], [".added", ".done"])
+    kept: tuple[list[str], ...] = ([], [".added"], [".done"], [".added", ".done"])
     for of_events, of_items, index, left_out in product(ids, ids, indexes, kept):
         events = [json.loads(json.dumps(each)) for each in events_of(complete)]
         for at, event in enumerate(events):
