@@ -58,7 +58,7 @@ def error_from_data(
     call = _refused_call(details)
     # A model that fails behind AWS (424) has a status of its own.
     cause = status_in(details) if status == 424 else 0  # noqa: PLR2004
-    error_type = ToolCallRefusedError
+    error_type: type[ProviderError] = ToolCallRefusedError
     if call is None:
         error_type = _error_type(cause or number, code, reason)
     extra: dict[str, Any] = {} if call is None else {"tool_call": call}
@@ -79,7 +79,7 @@ def error_from_data(
 
 def raise_for_error(provider: str, data: Any, headers: Mapping[str, str]) -> None:
     """Raise if decoded *data* of a successful response reports an error."""
-    if isinstance(data, dict) and data.get("error"):
+    if isinstance(data, dict) and (data.get("error") or data.get("object") == "error"):  # vLLM
         raise error_from_data(provider, 0, data, headers)
 
 
