@@ -184,11 +184,19 @@ def _decoder(provider: str, field: str, key: str = "") -> Callable[[HttpAnswer],
 
 
 def _in_order(items: Any) -> Any:
-    """Return *items* in the order of the texts, which OpenAI does not guarantee."""
+    """Return *items* in the order of the texts, which OpenAI does not guarantee.
+
+    Raises:
+        ValueError: Two of them are for one text.
+    """
     try:
-        return sorted(items, key=lambda item: item["index"])
+        ordered = sorted(items, key=lambda item: item["index"])
     except MALFORMED:
         return items
+    if len({item["index"] for item in items}) not in (1, len(items)):  # some servers do not count
+        msg = "a text has two vectors"
+        raise ValueError(msg)
+    return ordered
 
 
 def _unreadable(provider: str, shown: Any) -> InvalidResponseError:

@@ -85,7 +85,8 @@ class CohereRerankModel(_HttpRerankModel):
 class JinaRerankModel(_HttpRerankModel):
     """A rerank model of Jina's API, or of a server with the same API.
 
-    Such servers are vLLM, llama.cpp (with `--reranking`), Infinity and LiteLLM; they need no key.
+    Such servers are vLLM, llama.cpp (with `--reranking`), Infinity and LiteLLM, which need no key,
+    and Voyage.
 
     Args:
         model: The model's name.
@@ -131,7 +132,7 @@ def _decoder(provider: str, count: int) -> Callable[[HttpAnswer], list[float]]:
         data = parse_json(provider, answer.body)
         raise_for_error(provider, data, answer.headers)
         try:
-            scores = _scores(data["results"])
+            scores = _scores(data)
         except MALFORMED as error:
             msg = f"{provider} answered with something that holds no scores"
             raise InvalidResponseError(msg, provider=provider, body=data) from error
@@ -143,6 +144,19 @@ def _decoder(provider: str, count: int) -> Callable[[HttpAnswer], list[float]]:
     return decode
 
 
-def _scores(results: Any) -> dict[int, float]:
-    """Return the scores by the index of their text; results are sorted by score."""
-    return {int(result["index"]): float(result["relevance_score"]) for result in results}
+def _scores(data: Any) -> dict[int, float]:
+    """Return the scores by the index of their text; results are sorted by score.
+
+    Raises:
+        ValueError: A text has two scores.
+    """
+    # Voyage has `data`; text-embeddings-inference answers with a list, and calls a score `score`.
+    results = data if isinstance(data, list) else data.get("results") or data["data"]
+    scores = {
+        int(result["index"]): float(result.get("relevance_score", result.get("score")))
+        for result in results
+    }
+    if len(scores) < len(results):
+        msg = "a text has two scores"
+        raise ValueError(msg)
+    return scores

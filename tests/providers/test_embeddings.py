@@ -227,6 +227,18 @@ def test_invalid_embedding_response(service: Start, kind: Callable[..., Any], bo
         server.model(kind).embed(["Hi"])
 
 
+def test_text_with_two_vectors(service: Start) -> None:
+    """Vectors for one text twice raise; servers that number none of them are accepted."""
+    texts = ["a", "b", "c"]
+
+    def answer(*indexes: int) -> Reply:
+        return as_json({"data": [{"index": i, "embedding": [float(i)]} for i in indexes]})
+
+    with pytest.raises(InvalidResponseError, match="no vectors"):
+        service(answer(0, 2, 2)).model(OpenAIEmbeddingModel).embed(texts)
+    assert len(service(answer(0, 0, 0)).model(OpenAIEmbeddingModel).embed(texts)) == 3
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_missing_vector(service: Start, kind: Callable[..., Any]) -> None:
     """A missing vector raises, for it would shift the others."""

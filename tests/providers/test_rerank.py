@@ -191,10 +191,36 @@ def test_errors_show_no_key(serve: Serve, kind: Kind) -> None:
     assert repr(model).endswith(f"base_url='{server.url}{kind[1]}')")
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [{"index": 1, "score": 0.9, "text": "b"}, {"index": 0, "score": 0.1}],
+        {"object": "list", "data": [{"index": i, "relevance_score": i} for i in (1, 0)]},
+        {
+            "id": "x",
+            "results": [{"index": i, "document": {}, "relevance_score": i} for i in (1, 0)],
+        },
+    ],
+    ids=["text-embeddings-inference", "voyage", "vllm"],
+)
+def test_answers_of_other_servers(serve: Serve, answer: Any) -> None:
+    """Scores are read in the forms of servers that have nearly the same API."""
+    found = ranked(model_of(serve(as_json(answer)), JINA), QUERY, ["a", "b"])
+
+    assert [each.text for each in found] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": {"code": 503, "message": "later"}},
+        {"object": "error", "message": "later", "type": "ServiceUnavailable", "code": 503},
+    ],
+)
 @each_kind
-def test_error_with_status_200(serve: Serve, kind: Kind) -> None:
-    """Gateways report errors with status 200."""
-    server = serve(as_json({"error": {"code": 503, "message": "later"}}))
+def test_error_with_status_200(serve: Serve, kind: Kind, error: Any) -> None:
+    """Gateways and vLLM report errors with status 200."""
+    server = serve(as_json(error))
 
     with pytest.raises(OverloadedError, match="later"):
         ranked(model_of(server, kind, max_retries=0), QUERY, TEXTS)
@@ -208,6 +234,7 @@ def test_error_with_status_200(serve: Serve, kind: Kind) -> None:
         b'{"results": [{"index": 0}]}',
         b'{"results": [{"index": 0, "relevance_score": "?"}]}',
         b'{"results": []}',
+        b'{"results": [{"index": 0, "relevance_score": 1}, {"index": 0, "relevance_score": 1}]}',
         b'{"results": [{"index": 1, "relevance_score": 0.5}]}',
         b'{"results": [{"index": 0, "relevance_score": 1e999}]}',
     ],
