@@ -16,7 +16,8 @@ from chatclient.errors import (
     MissingExtraError,
     UsageError,
 )
-from chatclient.providers.http.auth import ExpiringCredentials, Key, KeySource
+from chatclient.providers.http.auth import TOKEN_SECONDS, ExpiringCredentials, Key, KeySource
+from chatclient.providers.http.redaction import token_service_error
 from chatclient.providers.http.settings import HttpOptions
 from chatclient.providers.http.url import first_url, path_step
 from chatclient.providers.openai.chat import OpenAIChatModel
@@ -114,7 +115,8 @@ def _default_credential() -> "TokenCredential":
             "Entra ID, pip install 'chatclient[azure]'"
         )
         raise MissingExtraError(msg) from error
-    return DefaultAzureCredential()
+    # Its parts ask other services, each with these time-outs.
+    return DefaultAzureCredential(connection_timeout=TOKEN_SECONDS, read_timeout=TOKEN_SECONDS)
 
 
 def _fetching(credential: "TokenCredential", scope: str) -> Callable[[], tuple[str, float | None]]:
@@ -129,11 +131,11 @@ def _fetching(credential: "TokenCredential", scope: str) -> Callable[[], tuple[s
         try:
             token = credential.get_token(scope)
         except (ServiceRequestError, ServiceResponseError) as error:
-            msg = f"Entra ID cannot be reached: {error.message}"
-            raise ConnectionFailedError(msg, provider=_PRESET.name) from error
+            what = "Entra ID cannot be reached"
+            raise token_service_error(ConnectionFailedError, what, error, _PRESET.name) from error
         except AzureError as error:
-            msg = f"there is no token of Entra ID: {error.message}"
-            raise AuthenticationError(msg, provider=_PRESET.name) from error
+            what = "there is no token of Entra ID"
+            raise token_service_error(AuthenticationError, what, error, _PRESET.name) from error
         return token.token, token.expires_on
 
     return fetch

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable
 from datetime import UTC
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from chatclient._internal.checks import check_model_name
@@ -15,7 +16,8 @@ from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageE
 from chatclient.providers.anthropic.encoding import ANTHROPIC
 from chatclient.providers.anthropic.model import AnthropicChatModel
 from chatclient.providers.gemini.model import GeminiChatModel
-from chatclient.providers.http.auth import ExpiringCredentials
+from chatclient.providers.http.auth import TOKEN_SECONDS, ExpiringCredentials, SecretHeaders
+from chatclient.providers.http.redaction import token_service_error
 from chatclient.providers.http.settings import HttpOptions
 from chatclient.providers.http.url import first_url, path_step
 
@@ -49,7 +51,7 @@ class VertexAnthropicChatModel(AnthropicChatModel):
         self,
         model: str,
         *,
-        api_key: ExpiringCredentials[str],
+        api_key: ExpiringCredentials[SecretHeaders],
         base_url: str,
         options: ChatOptions | None = None,
         **http: Unpack[HttpOptions],
@@ -166,30 +168,36 @@ def _with_project(credentials: "Credentials | None") -> "tuple[Credentials | Non
     return credentials, str(project)
 
 
-def _fetching(given: "Credentials | None") -> Callable[[], tuple[str, float | None]]:
-    """Return a function for access tokens of *given* or the default credentials."""
+def _fetching(given: "Credentials | None") -> Callable[[], tuple[SecretHeaders, float | None]]:
+    """Return a function for the headers of *given* or the default credentials."""
     import google.auth  # noqa: PLC0415 - an extra
     from google.auth.credentials import with_scopes_if_required  # noqa: PLC0415
     from google.auth.exceptions import GoogleAuthError, TransportError  # noqa: PLC0415
     from google.auth.transport.requests import Request  # noqa: PLC0415
 
     loaded: Any = None
+    request = partial(Request(), timeout=TOKEN_SECONDS)
 
-    def fetch() -> tuple[str, float | None]:
+    def fetch() -> tuple[SecretHeaders, float | None]:
         nonlocal loaded
         try:
             if loaded is None:
                 credentials = google.auth.default()[0] if given is None else given
                 loaded = with_scopes_if_required(credentials, _SCOPES)  # type: ignore[no-untyped-call]
             if not loaded.valid:  # also false shortly before the token expires
-                loaded.refresh(Request())
+                loaded.refresh(request)
         except TransportError as error:
-            msg = f"Google's token service cannot be reached: {error}"
-            raise ConnectionFailedError(msg, provider=_PROVIDER) from error
+            what = "Google's token service cannot be reached"
+            raise token_service_error(ConnectionFailedError, what, error, _PROVIDER) from error
         except GoogleAuthError as error:
-            msg = f"there is no access token for Vertex AI: {error.args[0] if error.args else ''}"
-            raise AuthenticationError(msg, provider=_PROVIDER) from error
+            loaded = None  # whoever logs in again writes new default credentials
+            what = "there is no access token for Vertex AI"
+            raise token_service_error(AuthenticationError, what, error, _PROVIDER) from error
+        headers = {"authorization": f"Bearer {loaded.token}"}
+        if project := getattr(loaded, "quota_project_id", None):
+            headers["x-goog-user-project"] = project
         expiry = loaded.expiry  # in UTC, without a time zone
-        return loaded.token, None if expiry is None else expiry.replace(tzinfo=UTC).timestamp()
+        seconds = None if expiry is None else expiry.replace(tzinfo=UTC).timestamp()
+        return SecretHeaders(headers), seconds
 
     return fetch

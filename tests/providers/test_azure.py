@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -198,6 +199,21 @@ def test_refused_token(ask: Ask, azure: Azure) -> None:
         pytest.raises(AuthenticationError, match="no token of Entra"),
     ):
         ask(ChatClient.create(model).prompt("Hi"))
+    assert azure.requests == []
+
+
+def test_errors_show_no_tokens(azure: Azure) -> None:
+    """What the identity service quotes of a request is masked."""
+    from azure.core.exceptions import ClientAuthenticationError
+
+    quoted = "assertion eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJtZSJ9.c2ln is expired"
+    credential = Credential(error=ClientAuthenticationError(quoted))
+    with (
+        azure_model("my-gpt", credential=credential) as model,
+        pytest.raises(AuthenticationError, match=r"assertion \*\*\* is expired") as raised,
+    ):
+        model.call("Hi")
+    assert "eyJ" not in "".join(traceback.format_exception(raised.value))
     assert azure.requests == []
 
 

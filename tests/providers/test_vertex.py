@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -77,6 +79,8 @@ class Google:
         self.close = self._server.close
 
     def _reply(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        if path == "/expired":
+            return as_json({"error": "invalid_grant", "error_description": "log in again"}, 400)
         if path == "/token":
             return self.refusal or self._issue(parse_qs(body.decode()))
         self.requests.append((path, headers, json.loads(body)))
@@ -245,6 +249,64 @@ def test_refused_token(ask: Ask, google: Start) -> None:
 
     assert "assertion" not in str(raised.value)
     assert server.requests == []
+
+
+def test_new_login(google: Start) -> None:
+    """Default credentials that were refused are read again: somebody has logged in meanwhile."""
+    server = google(gemini_answer("Hello"))
+    path = Path(os.environ["GOOGLE_APPLICATION_CREDENTIALS"])
+    login = path.read_text()
+    path.write_text(login.replace("/token", "/expired"))
+    with vertex_model(GEMINI, project="my-project", base_url=server.url) as model:
+        with pytest.raises(AuthenticationError):
+            model.call("Hi")
+        path.write_text(login)
+
+        assert model.call("Hi").text == "Hello"
+
+
+def test_quota_project(ask: Ask, google: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The project that pays for the request is named beside the token."""
+    monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "who-pays")
+    server = google(gemini_answer("Hello"))
+    with vertex_model(GEMINI, base_url=server.url) as model:
+        ask(ChatClient.create(model).prompt("Hi"))
+
+    [(_, headers, _)] = server.requests
+    assert headers["x-goog-user-project"] == "who-pays"
+    assert headers["authorization"] == f"Bearer {server.tokens[0]}"
+
+
+def test_errors_show_no_tokens(google: Start) -> None:
+    """What the token service quotes of a request is masked, also in the cause."""
+    server = google(gemini_answer("Hello"))
+    quoted = "stale: eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJtZSJ9.c2lnbmF0dXJl, 1//0gAbCdEfGhIj"
+    server.refusal = as_json({"error": "invalid_grant", "error_description": quoted}, 400)
+    with (
+        vertex_model(GEMINI, base_url=server.url) as model,
+        pytest.raises(AuthenticationError, match=r"stale: \*\*\*, \*\*\*") as raised,
+    ):
+        model.call("Hi")
+
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "eyJ" not in shown
+    assert "1//0g" not in shown
+
+
+def test_silent_token_service(google: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token service that does not answer is not awaited for minutes."""
+    monkeypatch.setattr("chatclient.providers.vertex.TOKEN_SECONDS", 0.2)
+    google(gemini_answer("Hello"))
+    path = Path(os.environ["GOOGLE_APPLICATION_CREDENTIALS"])
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/token"
+        account = {**json.loads(path.read_text()), "token_uri": url}
+        path.write_text(json.dumps(account))
+        with (
+            vertex_model(GEMINI, max_retries=0) as model,
+            pytest.raises(ConnectionFailedError, match="token service"),
+        ):
+            model.call("Hi")
 
 
 def test_token_service_is_away(google: Start) -> None:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 from chatclient._internal.extras import needed_by
 from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
 from chatclient.providers.bedrock.encoding import PROVIDER
-from chatclient.providers.http.auth import ExpiringCredentials, Headers, SecretHeaders, Signer
+from chatclient.providers.http.auth import (
+    TOKEN_SECONDS,
+    ExpiringCredentials,
+    Headers,
+    SecretHeaders,
+    Signer,
+)
+from chatclient.providers.http.redaction import token_service_error
 from chatclient.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -32,9 +39,15 @@ def require_botocore() -> None:
 
 def new_session() -> "Session":
     """Return a botocore session with the settings of the environment."""
-    from botocore.session import Session  # noqa: PLC0415 - an extra
+    from botocore.config import Config  # noqa: PLC0415 - an extra
+    from botocore.session import Session  # noqa: PLC0415
 
-    return Session()
+    session = Session()
+    # For the clients with which botocore asks for credentials; requests to models are not its.
+    seconds, retries = TOKEN_SECONDS, {"total_max_attempts": 2}
+    config = Config(connect_timeout=seconds, read_timeout=seconds, retries=retries)
+    session.set_default_client_config(config)
+    return session
 
 
 def region_of(session: "Session", region: str | None) -> str:
@@ -121,10 +134,10 @@ def _fetch(session: "Session") -> "tuple[ReadOnlyCredentials, float | None]":
             raise AuthenticationError(msg, provider=PROVIDER)
         frozen = credentials.get_frozen_credentials()
     except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
-        msg = f"the service that issues AWS credentials cannot be reached: {error}"
-        raise ConnectionFailedError(msg, provider=PROVIDER) from error
+        what = "the service that issues AWS credentials cannot be reached"
+        raise token_service_error(ConnectionFailedError, what, error, PROVIDER) from error
     except (exceptions.BotoCoreError, exceptions.ClientError, RuntimeError) as error:
-        msg = f"the AWS credentials cannot be loaded: {error}"
-        raise AuthenticationError(msg, provider=PROVIDER) from error
+        what = "the AWS credentials cannot be loaded"
+        raise token_service_error(AuthenticationError, what, error, PROVIDER) from error
     renewable = isinstance(credentials, RefreshableCredentials)
     return frozen, time.time() + _CHECK_SECONDS if renewable else None

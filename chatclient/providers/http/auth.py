@@ -15,6 +15,9 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
+TOKEN_SECONDS = 20.0
+"""The time-out of a request of other libraries for a token, whose own ones are minutes."""
+
 _MARGIN = 180.0  # seconds; less than that of google-auth, azure-identity and botocore
 _RETRY = 15.0  # seconds between attempts to replace credentials that are still valid
 
@@ -123,8 +126,14 @@ HeaderSource = Headers | Callable[[Runtime], Awaitable[Headers]]
 Signer = Callable[[Runtime, str, bytes], Awaitable[Headers]]
 """Returns headers of a request to a URL with a body, such as its signature; called per attempt."""
 
-KeySource = str | Callable[[], str | Awaitable[str]] | ExpiringCredentials[str]
-"""A key, a function, plain or asynchronous, that returns the current one, or tokens that expire."""
+KeySource = (
+    str
+    | Callable[[], str | Awaitable[str]]
+    | ExpiringCredentials[str]
+    | ExpiringCredentials[SecretHeaders]
+)
+"""A key, a function, plain or asynchronous, that returns the current one, or tokens that expire,
+which may be headers."""
 
 Key = KeySource | None
 """A `KeySource`, or None to read the environment."""
@@ -174,7 +183,12 @@ def auth_headers(
 
     async def headers(runtime: Runtime) -> Headers:
         if isinstance(key, ExpiringCredentials):
-            return with_key(await key.current(runtime))
+            current = await key.current(runtime)
+            return (
+                with_key(current)
+                if isinstance(current, str)
+                else SecretHeaders({**current, **others})
+            )
         return with_key(await runtime.invoke(key))
 
     return headers

@@ -2,13 +2,15 @@
 
 import base64
 import binascii
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from os.path import commonprefix
 from typing import Any
 from urllib.parse import parse_qsl
 
 from chatclient._internal.exceptions import chain_of
+from chatclient._internal.text import printable, shortened
 from chatclient.errors import ProviderError
 
 # Every other header may contain a key; gateways define their own.
@@ -17,7 +19,7 @@ _PUBLIC = frozenset(
         *("accept", "accept-encoding", "anthropic-beta", "anthropic-version", "connection"),
         *("content-length", "content-type", "host", "http-referer", "idempotency-key"),
         *("openai-beta", "openai-organization", "openai-project", "transfer-encoding"),
-        *("user-agent", "x-amz-date", "x-title"),
+        *("user-agent", "x-amz-date", "x-goog-user-project", "x-title"),
     }
 )
 _MIN_LENGTH = 8  # characters; shorter values would match ordinary text
@@ -33,10 +35,41 @@ def redact_from(error: ProviderError, request: Any) -> None:
     longest_first = sorted(secrets, key=len, reverse=True)
     if error.__cause__ is None and error.__suppress_context__:
         error.__context__ = None  # may contain secrets in attributes that are not searched
+    _redact(error, lambda text: _masked(text, longest_first), request)
+
+
+# Of Google (also what is sent for tokens), JWT, and keys of AWS, which are 40 characters long.
+_TOKENS = re.compile(
+    r"\beyJ[\w-]{5,}\.[\w-]+(\.[\w-]*)?|\b(ya29\.|1//|GOCSPX-)[\w.-]{6,}"
+    r"|(?<![\w+/])(?=[A-Za-z+/]*\d)[A-Za-z0-9+/]{40}(?![\w+/])"
+)
+_MAX_SHOWN = 500  # characters of a message
+
+
+def token_service_error(
+    kind: type[ProviderError], what: str, error: Exception, provider: str
+) -> ProviderError:
+    """Return an error of *kind* for one of a token service, without tokens, also in its cause.
+
+    Args:
+        kind: The class of the error.
+        what: What has failed.
+        error: The error of the library that asks for tokens.
+        provider: The provider's name.
+    """
+    text = str(error.args[0] if error.args else error)
+    found = kind(f"{what}: {printable(shortened(text, _MAX_SHOWN))}", provider=provider)
+    found.__cause__ = error
+    _redact(found, lambda text: _TOKENS.sub("***", text))
+    return found
+
+
+def _redact(error: BaseException, mask: Callable[[str], str], removed: object = None) -> None:
+    """Apply *mask* to all texts in *error* and its causes, and remove the object *removed*."""
     for linked in chain_of(error):
-        linked.args = tuple(_mask_in(longest_first, value) for value in linked.args)
+        linked.args = tuple(_mask_in(mask, value) for value in linked.args)
         for name, value in vars(linked).items():
-            masked = None if value is request else _mask_in(longest_first, value)
+            masked = None if value is removed else _mask_in(mask, value)
             if masked != value:
                 setattr(linked, name, masked)
 
@@ -77,14 +110,18 @@ def _secrets_of(request: Any) -> Iterator[str]:
             yield value
 
 
-def _mask_in(secrets: list[str], value: Any) -> Any:
+def _mask_in(mask: Callable[[str], str], value: Any) -> Any:
     if isinstance(value, str):
-        for secret in secrets:
-            value = _mask(value, secret)
-        return value
+        return mask(value)
     if isinstance(value, dict):
-        return {_mask_in(secrets, key): _mask_in(secrets, item) for key, item in value.items()}
-    return [_mask_in(secrets, item) for item in value] if isinstance(value, list) else value
+        return {_mask_in(mask, key): _mask_in(mask, item) for key, item in value.items()}
+    return [_mask_in(mask, item) for item in value] if isinstance(value, list) else value
+
+
+def _masked(text: str, secrets: Iterable[str]) -> str:
+    for secret in secrets:
+        text = _mask(text, secret)
+    return text
 
 
 def _mask(text: str, secret: str) -> str:

@@ -3,10 +3,13 @@
 import asyncio
 import base64
 import logging
+import socket
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -37,7 +40,7 @@ from chatclient.providers import BedrockChatModel, BedrockChatOptions, ResponseL
 from chatclient.tools import ExternalTool, ToolDefinition, tool, tool_callbacks
 from tests.support.ask import Ask
 from tests.support.converse_server import ConverseServer, Json, response
-from tests.support.loopback import as_json
+from tests.support.loopback import LoopbackServer, as_json
 from tests.support.servers import Reply
 
 botocore = pytest.importorskip("botocore")
@@ -547,6 +550,47 @@ def test_no_credentials(converse: Start, monkeypatch: pytest.MonkeyPatch) -> Non
         pytest.raises(AuthenticationError, match="cannot be loaded"),
     ):
         model.call("Hi")
+
+
+def test_silent_credentials_service(
+    converse: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that does not issue credentials is not awaited for minutes."""
+    monkeypatch.setattr("chatclient.providers.bedrock.aws.TOKEN_SECONDS", 0.2)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    token = tmp_path / "token"
+    token.write_text("eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJtZSJ9.c2ln")
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/chat")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", url)
+        with (
+            model_of(converse(response("ok"))) as model,
+            pytest.raises(ConnectionFailedError, match="issues AWS credentials"),
+        ):
+            model.call("Hi")
+
+
+def test_refused_credentials(
+    converse: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the service quotes of a request is masked."""
+    quoted = "token eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJtZSJ9.c2ln"
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    (tmp_path / "token").write_text("a token")
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/chat")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    text = f"<ErrorResponse><Error><Code>ExpiredToken</Code><Message>{quoted}</Message></Error>"
+    refusal = Reply(f"{text}</ErrorResponse>".encode(), 400, content_type="text/xml")
+    with LoopbackServer(lambda *_: refusal, raw=True) as sts:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
+        with (
+            model_of(converse(response("ok"))) as model,
+            pytest.raises(AuthenticationError, match=r"token \*\*\*") as raised,
+        ):
+            model.call("Hi")
+    assert "eyJ" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_credentials_service_is_away(converse: Start) -> None:
