@@ -172,6 +172,25 @@ def test_index_is_used(place: PgPlace) -> None:
     assert scans(place) >= 2
 
 
+def test_plans_know_the_filter(place: PgPlace) -> None:
+    """Also of statements that are executed often, for which PostgreSQL would plan once for all."""
+    url = place.url.replace("postgresql", "postgresql+psycopg")
+    engine = sa.create_engine(url, pool_size=1, max_overflow=0)
+    plans = "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
+    with PgVectorStore(engine, WordCounts(), table_prefix=place.prefix) as store:
+        store.add(ANIMALS)
+        for _ in range(14):
+            store.similarity_search("dog", where={"$or": [{"a": 1}, {"b": {"in": [1, 2]}}]})
+            store.delete(where={"a": 1})
+        with engine.connect() as connection:
+            where = sa.text(f"{plans} WHERE statement ~ '^(SELECT.*<#>|DELETE)'")
+            [(generic, custom)] = connection.execute(where)
+    engine.dispose()
+
+    assert custom > 14
+    assert generic == 0
+
+
 @pytest.mark.parametrize(
     ("length", "index"), [(3, "(vector vector_ip_ops)"), (2500, "halfvec(2500)"), (4500, None)]
 )

@@ -68,7 +68,12 @@ class PgDocuments:
         if ids is not None:
             digests = sa.literal([digest(id) for id in ids], ARRAY(sa.Text))
             statement = statement.where(column.digest == sa.any_(digests))
-        return self._database.write(lambda connection: connection.execute(statement).rowcount)
+
+        def delete(connection: sa.Connection) -> int:
+            connection.execute(sa.select(_CUSTOM_PLAN))
+            return connection.execute(statement).rowcount
+
+        return self._database.write(delete)
 
     def nearest(self, vector: Vector, search: SimilaritySearch) -> list[Document]:
         """Return the documents most similar to *vector*."""
@@ -153,6 +158,7 @@ class PgDocuments:
         settings = (
             _setting("hnsw.ef_search", str(width)),
             _setting("hnsw.iterative_scan", "strict_order"),  # until enough documents match
+            _CUSTOM_PLAN,
         )
         [row] = connection.execute(sa.select(self._table.length(), *settings))
         return row[0] == length or not self._table.check_empty(connection, length, row[0])
@@ -174,6 +180,11 @@ def _rows(connection: sa.Connection, query: sa.Executable) -> Sequence[sa.Row[An
 def _setting(name: str, value: str) -> sa.ColumnElement[Any]:
     """Return an expression that changes a setting until the end of the transaction."""
     return sa.func.set_config(name, value, sa.true())
+
+
+# PostgreSQL plans a prepared statement without its parameters after some executions: then it does
+# not know whether many documents match a filter.
+_CUSTOM_PLAN = _setting("plan_cache_mode", "force_custom_plan")
 
 
 def _unit(text: sa.ColumnElement[str]) -> sa.ColumnElement[Any]:
