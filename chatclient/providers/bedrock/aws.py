@@ -44,8 +44,10 @@ def new_session() -> "Session":
 
     session = Session()
     # For the clients with which botocore asks for credentials; requests to models are not its.
-    seconds, retries = TOKEN_SECONDS, {"total_max_attempts": 2}
-    config = Config(connect_timeout=seconds, read_timeout=seconds, retries=retries)
+    seconds = TOKEN_SECONDS
+    config = Config(
+        connect_timeout=seconds, read_timeout=seconds, retries={"total_max_attempts": 2}
+    )
     session.set_default_client_config(config)
     return session
 

@@ -102,6 +102,9 @@ def _key(key: str, value: Any) -> models.Condition:
 
 
 def _all(conditions: list[models.Condition]) -> models.Condition:
+    # Local mode evaluates each level of a filter for each document.
+    if len(conditions) == 1:
+        return conditions[0]
     return models.Filter(must=conditions) if conditions else _EVERYTHING
 
 
@@ -130,7 +133,8 @@ def _has(name: str, key: str, values: Collection[Any] | None) -> models.Conditio
         tokens = [_token(name, key, each) for each in finite]
     if not tokens:
         return _NOTHING
-    return models.FieldCondition(key=TOKENS, match=models.MatchAny(any=tokens))
+    match = models.MatchAny(any=tokens) if tokens[1:] else models.MatchValue(value=tokens[0])
+    return models.FieldCondition(key=TOKENS, match=match)
 
 
 def _ordered(name: str, key: str, wanted: Any) -> models.Condition:
