@@ -48,20 +48,25 @@ coverage: .venv/dev
 	$(BIN)/python -m tests.support.by_module > tests/by_module.md
 	$(BIN)/coverage report
 
-# The oldest supported releases of the dependencies, for the tests of code that uses them.
-LOWEST := tests/unit tests/stores tests/providers/http tests/providers/anthropic tests/providers/gemini
+# The oldest supported releases of the dependencies, for the tests of code that uses them: one store of
+# each database.
+LOWEST := tests/unit tests/providers/http $(addprefix tests/stores/test_,sql.py redis.py qdrant.py vector_store.py)
+lowest: WORKERS = $(CORES)
 lowest: .venv/lowest
-	.venv/lowest/bin/pytest $(PARALLEL) -m "not exhaustive" -W ignore::DeprecationWarning \
+	.venv/lowest/bin/pytest $(PARALLEL) $(FEW) -W ignore::DeprecationWarning \
 		-p no:cacheprovider $(or $(ARGS),$(LOWEST))
 
 # The newer Pythons that are installed, for the tests of code that depends on the version:
 # annotations, cancellation, threads and the event loop.
-PYTHONS := tests/unit tests/modes tests/providers/http
+PYTHONS := tests/unit $(addprefix tests/providers/http/test_,client.py shielded_stream.py) \
+	$(addprefix tests/modes/test_,agents_as_tools.py cancel_scopes.py deadlines.py eager_tools.py entity.py \
+	exception_groups.py stopped_turns.py stream_pace.py streams.py swallowed_cancellation.py tool_calling.py)
 pythons:
 	for version in $$(.ci/pythons); do $(MAKE) python-$$version || exit; done
 
+python-%: WORKERS = $(CORES)
 python-%: .venv/python-%
-	$</bin/pytest $(PARALLEL) -m "not exhaustive" -p no:cacheprovider $(or $(ARGS),$(PYTHONS))
+	$</bin/pytest $(PARALLEL) $(FEW) -p no:cacheprovider $(or $(ARGS),$(PYTHONS))
 
 # Prefect, whose dependencies are older than those of the other extras.
 prefect: .venv/prefect

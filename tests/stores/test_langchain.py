@@ -15,11 +15,6 @@ from chatclient.testing import VectorStoreContract
 from chatclient.testing.sample_documents import WordCounts
 
 pytest.importorskip("langchain_chroma")
-pytest.importorskip("lancedb")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # not maintained, and still used
-    lance_stores = pytest.importorskip("langchain_community.vectorstores.lancedb")
-    faiss_stores = pytest.importorskip("langchain_community.vectorstores.faiss")
 
 from langchain_chroma import Chroma
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
@@ -57,17 +52,26 @@ def chroma(model: WordCounts, folder: Path) -> Chroma:
     )
 
 
+def community(name: str) -> Any:
+    """Return a module of stores; importing that of LanceDB takes seconds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # not maintained, and still used
+        return pytest.importorskip(f"langchain_community.vectorstores.{name}")
+
+
 def lance(model: WordCounts, folder: Path, **settings: Any) -> Any:
     chosen = {"mode": "append", "distance": "cosine"} | settings
-    return lance_stores.LanceDB(embedding=Embedded(model), uri=str(folder), **chosen)
+    pytest.importorskip("lancedb")
+    stores = community("lancedb")
+    return stores.LanceDB(embedding=Embedded(model), uri=str(folder), **chosen)
 
 
 def faiss_store(model: WordCounts, *, index: Any = None, **settings: Any) -> Any:
     length = len(model.embed(["x"])[0])
     index = faiss.IndexFlatL2(length) if index is None else index
-    documents = faiss_stores.InMemoryDocstore()
+    stores = community("faiss")
     chosen = {"normalize_L2": True} | settings
-    return faiss_stores.FAISS(Embedded(model), index, documents, {}, **chosen)
+    return stores.FAISS(Embedded(model), index, stores.InMemoryDocstore(), {}, **chosen)
 
 
 @pytest.fixture(scope="module")
