@@ -8,7 +8,7 @@ CORES := $(shell getconf _NPROCESSORS_ONLN)
 # Two workers per core, because tests wait for servers, databases, browsers and processes; those in
 # tests/unit compute only.
 WORKERS ?= $(shell echo $$((2 * $(CORES))))
-PARALLEL = -n $(WORKERS) --dist loadfile
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Without tests that are exhaustive, and with a fifth of random and combined examples.
 FEW := -m "not live and not exhaustive" --hypothesis-profile=few
 # Subprocesses of tests start Python often, so keep its compiled files.

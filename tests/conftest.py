@@ -56,9 +56,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(HangingTests())
 
 
+# The directories whose files take longest, so that all workers are busy until the end.
+FIRST = ("ways", "durable", "web", "docs", "mcp", "packaging", "stores", "properties")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start a process as exhaustive, except the first of each kind."""
+    """Mark the tests that start a process as exhaustive, except the first of each kind.
+
+    Also put tests in the order in which workers take them.
+    """
     kinds: set[str] = set()
     for item in items:
         mark = item.get_closest_marker("process")
@@ -67,6 +74,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if kind in kinds:
                 item.add_marker("exhaustive")
             kinds.add(kind)
+    places = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.path.parent.name, len(FIRST)))
 
 
 def pytest_collection_finish() -> None:

@@ -457,7 +457,7 @@ ALONE = [*LEAVES, *(dict[key, int] for key in KEYS), *(set[item] for item in HAS
 
 
 @pytest.mark.parametrize("kind", ALONE, ids=str)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(data=st.data())
 def test_each_type(kind: Any, data: st.DataObject) -> None:
     """Each type is tested separately."""
