@@ -107,6 +107,7 @@ class Case:
         effects: What tools have done, in order.
         steps: What the model calls, one round after another.
         final: Makes the text of an answer of a digest.
+        pauses: Whether the model pauses after the first letters of a text.
     """
 
     def __init__(self, features: Iterable[Feature], folder: Path) -> None:
@@ -125,6 +126,7 @@ class Case:
         self.wrap_model: list[Callable[[ChatModel], ChatModel]] = []
         self.final: Callable[[str], str] = lambda digest: f"Answer {digest}."
         self.entity: Any = None
+        self.pauses = False
         self.before_final: list[Callable[[Prompt, str], Answer | None]] = []
         self.closed: list[Callable[[], None]] = []
         self.models: list[ScriptedModel] = []
@@ -178,6 +180,12 @@ class Case:
 
     def answer(self, prompt: Prompt) -> Answer:
         """Return the next answer of the model: the next step of the script, or a text."""
+        answer = self._next(prompt)
+        if self.pauses and isinstance(answer, str):
+            return [answer[:3], 0.2, answer[3:]]
+        return answer
+
+    def _next(self, prompt: Prompt) -> Answer:
         number, answered = _progress(prompt.messages)
         digest = digest_of(prompt)
         if prompt.options.tool_callbacks and prompt.options.tool_choice != "none":

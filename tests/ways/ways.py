@@ -316,8 +316,10 @@ class _AiSdk:
             }
             if stop:
                 body = {"id": CONVERSATION, "messages": [asked]}
+                self._case.pauses = True
                 if asyncio.run(_stop(self._app, "/ai-sdk", body, _SEEN)):
                     self._check_remembered(question)
+                self._case.pauses = False
             else:
                 text = self._turn(asked, {})
             if regenerate:
@@ -371,7 +373,7 @@ class _AiSdk:
         return list(calls.values()), "".join(texts)
 
 
-_SEEN = (b'"text-delta"', b'"tool-input-available"')
+_SEEN = (b'"text-delta"', b'"tool-output-available"')
 
 
 async def _stop(app: Any, path: str, body: Any, seen: tuple[bytes, ...]) -> bool:
