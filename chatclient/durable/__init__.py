@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     )
     from chatclient.durable.client import (
         DurableClient as DurableClient,
-        DurableRequest as DurableRequest,
-    )
-    from chatclient.durable.conversation import (
         DurableConversation as DurableConversation,
+        DurableRequest as DurableRequest,
+        MapResult as MapResult,
+        TurnMap as TurnMap,
+        durable as durable,
     )
     from chatclient.durable.engine import (
         Engine as Engine,
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
         connect as connect,
         launch as launch,
     )
-    from chatclient.durable.map import (
-        MapResult as MapResult,
-        TurnMap as TurnMap,
-    )
     from chatclient.durable.prefect import (
         PrefectRecorder as PrefectRecorder,
     )
@@ -53,16 +50,11 @@ if TYPE_CHECKING:
         StepRecorder as StepRecorder,
         TurnRetries as TurnRetries,
     )
-    from chatclient.durable.registry import (
-        durable as durable,
-    )
     from chatclient.durable.requests import (
+        TurnResult as TurnResult,
         recorded as recorded,
         request_from_dict as request_from_dict,
         request_to_dict as request_to_dict,
-    )
-    from chatclient.durable.results import (
-        TurnResult as TurnResult,
     )
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

@@ -1,32 +1,282 @@
-"""`DurableClient`: starts turns that survive crashes."""
+"""The durable client, its conversations, and turns that are mapped over many values."""
 
 import asyncio
+import hashlib
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from chatclient._internal.checks import checked_id, seconds
+from chatclient._internal.checks import check_type, checked_id, seconds
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.model import PromptLike
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.resumption import Decision, Resumption
+from chatclient.chat.turn import Outcome
+from chatclient.client.accessors import outcome_of, waiting_error
 from chatclient.client.batch import keyed
+from chatclient.client.client import ChatClient
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.durable.conversation import DurableConversation
-from chatclient.durable.handle import TurnHandle, turn_id
-from chatclient.durable.map import TurnMap
-from chatclient.durable.requests import request_from_dict, request_to_dict, tool_names
-from chatclient.durable.results import TurnResult
-from chatclient.durable.turn import check_tools, needed_tools
-from chatclient.errors import UsageError
+from chatclient.durable.handle import TurnHandle, TurnState, states_of, turn_id
+from chatclient.durable.recording import OnInterrupted, TurnRetries
+from chatclient.durable.requests import (
+    SegmentRunner,
+    TurnResult,
+    check_tools,
+    needed_tools,
+    request_from_dict,
+    request_to_dict,
+    tool_names,
+)
+from chatclient.errors import ChatClientError, ConversationBusyError, UsageError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
 
-if TYPE_CHECKING:  # it imports most of the package; and the engine needs the extra
-    from chatclient.client.client import ChatClient
+if TYPE_CHECKING:
     from chatclient.durable.engine import Engine, Enqueued
+
+
+def durable(
+    client: ChatClient,
+    *,
+    name: str,
+    on_interrupted: OnInterrupted = "ask",
+    retries: TurnRetries | None = None,
+) -> "DurableClient":
+    """Return a client whose turns survive crashes and restarts.
+
+    Args:
+        client: The client, with its tools, memory and advisors. All processes that run its turns
+            create it in the same way.
+        name: Identifies the client in the database.
+        on_interrupted: What happens with a call of a tool that writes, if the process ended while
+            the tool ran: the turn waits for a decision, as for an approval; the tool runs again;
+            or the model is told that the outcome is unknown. Tools with `effect="read"` and
+            `"idempotent"` simply run again.
+        retries: Whether a turn waits and continues if the provider fails; default: it fails.
+
+    Raises:
+        UsageError: This process has a client of this name already, or an argument is invalid.
+        ImportError: The extra `dbos` is not installed.
+    """
+    from chatclient.durable.workflow import runners  # noqa: PLC0415 - an extra
+
+    check_type("the client", client, ChatClient)
+    checked_id(name, "the name of a durable client")
+    if "/" in name:
+        msg = f"the name of a durable client must not contain a slash: {name!r}"
+        raise UsageError(msg)
+    if name in runners:
+        msg = f"this process has a durable client {name!r} already; use another name"
+        raise UsageError(msg)
+    runner = SegmentRunner(client.prompt().pipeline, on_interrupted, retries)
+    made = DurableClient(client, name, runner)
+    runners[name] = runner
+    return made
+
+
+UNFINISHED: tuple[TurnState, ...] = ("queued", "running", "waiting", "cancelling")
+_NUMBERS_AT_ONCE = 4
+
+
+class DurableConversation:
+    """The durable turns of one conversation; `DurableClient.conversation` returns it.
+
+    Each method has an asynchronous twin with an `a` before its name.
+
+    Args:
+        client: The client.
+        id: The id of the conversation.
+
+    Attributes:
+        id: The id of the conversation.
+    """
+
+    def __init__(self, client: "DurableClient", id: str) -> None:
+        self.id = id
+        self._client = client
+        # Ids of conversations may be long, and are perhaps not meant for the tables of turns.
+        self._digest = hashlib.sha256(id.encode()).hexdigest()[:32]
+
+    def __repr__(self) -> str:
+        return f"DurableConversation({self._client.name!r}, {self.id!r})"
+
+    def last(self) -> TurnHandle | None:
+        """Return the last turn of the conversation, or None."""
+        found = self._last()
+        return None if found is None else found[0]
+
+    async def alast(self) -> TurnHandle | None:
+        """Return the last turn of the conversation, or None."""
+        return await asyncio.to_thread(self.last)
+
+    def start(
+        self,
+        prompt: "DurableRequest",
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        limit_key: str | None = None,
+        streaming: bool = False,
+    ) -> TurnHandle:
+        """Start a turn of the conversation, and return its handle at once.
+
+        The arguments are those of `DurableClient.start`.
+
+        Raises:
+            ConversationBusyError: The last turn runs, waits or is being cancelled, or another one
+                was just started.
+            UsageError: The request cannot be stored, there is no such queue, or this process has no
+                engine.
+        """
+        from chatclient.durable.engine import Enqueued  # noqa: PLC0415 - an extra
+
+        number = 1
+        if (last := self._last()) is not None:
+            number = last[1] + 1
+            if (state := last[0].status().state) in UNFINISHED:
+                raise self._busy(last[0], state)
+        # Numbers are used again if all turns are deleted; a memory stores a key once.
+        request = self._client.request_of(prompt).conversation(self.id)
+        turn, is_new = self._client.start_turn(
+            request.idempotency_key(uuid4().hex),
+            f"{self._digest}/{number}",
+            Enqueued(queue, priority, None, limit_key),
+            streaming=streaming,
+            reject=True,
+            attributes=self._attributes,
+        )
+        if not is_new:
+            raise self._busy(turn, "running")
+        return turn
+
+    async def astart(self, prompt: "DurableRequest", **how: Any) -> TurnHandle:
+        """Start a turn; see `start`, which has the same arguments."""
+        return await asyncio.to_thread(lambda: self.start(prompt, **how))
+
+    @property
+    def _attributes(self) -> dict[str, str]:
+        return {"conversation": f"{self._client.name}/{self._digest}"}
+
+    def _last(self) -> tuple[TurnHandle, int] | None:
+        """Return the last turn and its number."""
+        from chatclient.durable.engine import current_engine  # noqa: PLC0415 - an extra
+
+        prefix = turn_id(self._client.name, f"{self._digest}/")
+        id = current_engine().newest(self._attributes, prefix)
+        if id is None:
+            return None
+        number = int(id.removeprefix(prefix).partition("#")[0])  # a segment has a #
+        # Clocks differ: a later turn of another process may have an earlier time.
+        while later := self._existing(prefix, range(number + 1, number + 1 + _NUMBERS_AT_ONCE)):
+            number = max(later)
+        return self._client.turn(f"{prefix}{number}"), number
+
+    @staticmethod
+    def _existing(prefix: str, numbers: range) -> list[int]:
+        from chatclient.durable.engine import current_engine  # noqa: PLC0415 - an extra
+
+        found = current_engine().existing([f"{prefix}{number}" for number in numbers])
+        return [number for number in numbers if f"{prefix}{number}" in found]
+
+    def _busy(self, turn: TurnHandle, state: str) -> ConversationBusyError:
+        msg = f"the last turn of conversation {self.id!r} has not ended: it is {state}"
+        return ConversationBusyError(msg, turn_id=turn.id, state=state)
+
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class MapResult:
+    """The result of one turn of a map.
+
+    Attributes:
+        key: The key of its prompt, or its position as a text.
+        turn: The handle of the turn.
+        result: The result; None if the turn failed or was cancelled.
+        error: Why there is no answer, or None.
+    """
+
+    key: str
+    turn: TurnHandle
+    result: TurnResult | None
+    error: Exception | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the turn ended."""
+        return outcome_of(self.error)
+
+    def unwrap(self) -> TurnResult:
+        """Return the result with the answer, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None  # noqa: S101 - one of both
+        return self.result
+
+
+class TurnMap:
+    """The turns of `DurableClient.map`; iterate over it for the results, in the order of their end.
+
+    A turn that waits for decisions counts as ended; its result has the `pending_turn`, and its
+    error says that there is no answer. Iterating again yields all results again, in any process.
+
+    Args:
+        turns: The handles by key.
+    """
+
+    def __init__(self, turns: Mapping[str, TurnHandle]) -> None:
+        self.turns = turns
+
+    def __len__(self) -> int:
+        return len(self.turns)
+
+    def progress(self) -> Counter[TurnState]:
+        """Return the number of turns in each state."""
+        return Counter(states_of([*self.turns.values()]).values())
+
+    def __iter__(self) -> Iterator[MapResult]:
+        left = dict(self.turns)
+        while left:
+            ended = self._ended(left)
+            for key in ended:
+                yield self._result(key, left.pop(key))
+            if left and not ended:
+                time.sleep(_POLL_SECONDS)
+
+    async def __aiter__(self) -> AsyncIterator[MapResult]:
+        left = dict(self.turns)
+        while left:
+            ended = await asyncio.to_thread(self._ended, left)
+            for key in ended:
+                yield await asyncio.to_thread(self._result, key, left.pop(key))
+            if left and not ended:
+                await asyncio.sleep(_POLL_SECONDS)
+
+    def _ended(self, turns: Mapping[str, TurnHandle]) -> list[str]:
+        states = states_of([*turns.values()])
+        # One that was deleted has no state; its result is an error.
+        running = ("queued", "running", "cancelling")
+        return [key for key, turn in turns.items() if states.get(turn.id) not in running]
+
+    @staticmethod
+    def _result(key: str, turn: TurnHandle) -> MapResult:
+        try:
+            result = turn.result()
+            pending = result.pending_turn
+            error = None if pending is None else waiting_error(result.chat_response, pending)
+            return MapResult(key, turn, result, error)
+        except ChatClientError as error:
+            return MapResult(key, turn, None, error)
+        except Exception as error:
+            if turn.status().state != "failed":  # an error of the database
+                raise
+            return MapResult(key, turn, None, error)
+
 
 DurableRequest = ChatClientRequestSpec | PromptLike
 """A request of the client, or what `client.prompt(...)` takes."""

@@ -1,10 +1,4 @@
-"""The steps of turns in DBOS, and their JSON.
-
-A turn is one workflow of DBOS, and each of its steps has a unique name. DBOS itself finds recorded
-steps by their position, which would have to be the same in each execution; concurrent tools and
-advisors that depend on the outside, such as caches, make that impossible. So the recorded steps are
-loaded when an execution begins and are found by name, and new steps get positions after them.
-"""
+"""The parts of DBOS that durable turns use: steps, events, and faults of its database."""
 
 import asyncio
 import json
@@ -13,13 +7,75 @@ from contextvars import Context
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
+from chatclient._internal.extras import needed_by
+from chatclient._internal.logging import get_logger
 from chatclient.chat.serialization import error_from_dict, error_to_dict
-from chatclient.durable.extra import DBOS, Serializer, StepInfo, dbos_errors, dbos_serialization
-from chatclient.durable.faults import until_stored
 from chatclient.durable.recording import UNDO, ExecutionLostError
 from chatclient.errors import DurableTurnError
 
+with needed_by("a durable turn", extra="dbos"):
+    from dbos import (
+        DBOS,
+        DBOSClient,
+        DBOSConfig,
+        Serializer,
+        SetWorkflowAttributes,
+        SetWorkflowID,
+        StepInfo,
+        WorkflowStatus,
+        _serialization as dbos_serialization,
+        error as dbos_errors,
+    )
+
+with needed_by("a durable turn", extra="dbos"):
+    import sqlalchemy
+    from sqlalchemy import exc as sqlalchemy_errors
+
+__all__ = [
+    "DBOS",
+    "DBOSClient",
+    "DBOSConfig",
+    "Serializer",
+    "SetWorkflowAttributes",
+    "SetWorkflowID",
+    "StepInfo",
+    "WorkflowStatus",
+    "dbos_errors",
+    "dbos_serialization",
+    "sqlalchemy",
+    "sqlalchemy_errors",
+]
+
+
+log = get_logger(__name__)
+
 T = TypeVar("T")
+
+_FAULTS = (
+    sqlalchemy_errors.OperationalError,
+    sqlalchemy_errors.InternalError,
+    sqlalchemy_errors.InterfaceError,
+    sqlalchemy_errors.TimeoutError,
+    dbos_errors.DBOSQueryTimeoutError,
+)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds
+
+
+async def until_stored(work: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of *work*, which is repeated while the database has a fault.
+
+    A turn must not end, undo its calls or lose a paid answer because its own database failed. DBOS
+    itself waits for lost connections only.
+    """
+    pause = 0.0
+    while True:
+        try:
+            return await work()
+        except _FAULTS as error:
+            if not pause:
+                log.warning("the turn waits for its database", error=repr(error))
+        pause = min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+        await asyncio.sleep(pause)
 
 
 class JsonSerializer(Serializer):

@@ -1,25 +1,134 @@
-"""`TurnHandle`: a handle of a durable turn, in any process."""
+"""Handles on durable turns: results, events, states and decisions, read with pauses."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from chatclient.chat.events import ApprovalNeeded, Done, RoundEnded, TextDelta, TextReplaced
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.resumption import Decision, Decisions, decisions_for
 from chatclient.chat.serialization import message_from_dict
 from chatclient.chat.stored_values import from_stored
 from chatclient.chat.turn import TURN_KEY, Turn
-from chatclient.durable.event_cursor import EventCursor
-from chatclient.durable.events import DurableEvent
-from chatclient.durable.polls import EVENT_SECONDS, RESULT_SECONDS, Polls
-from chatclient.durable.results import TurnResult, decisions_to_dict, result_from_dict
+from chatclient.durable.events import DurableEvent, EventReader, RoundRestarted, TurnDecided
+from chatclient.durable.requests import (
+    TurnResult,
+    decisions_from_dict,
+    decisions_to_dict,
+    result_from_dict,
+)
 from chatclient.errors import DurableTurnError, TurnCancelledError, TurnVersionError, UsageError
 
-if TYPE_CHECKING:  # only loaded with the extra
+if TYPE_CHECKING:
+    from chatclient.durable.dbos_steps import WorkflowStatus
     from chatclient.durable.engine import Engine
-    from chatclient.durable.extra import WorkflowStatus
+
+RESULT_SECONDS = 0.01
+"""The first pause of a reader who waits for a result."""
+
+EVENT_SECONDS = 0.1
+"""The first pause of a reader of events, which are published about as often."""
+
+_LONGEST = 0.5  # seconds
+_SLOWER = 1.2  # factor
+
+
+class Polls:
+    """The pauses of one reader: short at first.
+
+    Args:
+        first: The first pause in seconds.
+        timeout: How long the reader waits in seconds, or None for ever.
+    """
+
+    def __init__(self, first: float, timeout: float | None = None) -> None:
+        self._pause = first
+        self._end = None if timeout is None else time.monotonic() + timeout
+
+    def next_pause(self) -> float:
+        """Return the seconds to wait.
+
+        Raises:
+            TimeoutError: The time is up.
+        """
+        if self._end is not None and time.monotonic() >= self._end:
+            msg = "the durable turn has no result yet; it continues"
+            raise TimeoutError(msg)
+        pause, self._pause = self._pause, min(self._pause * _SLOWER, _LONGEST)
+        return pause
+
+
+class EventCursor:
+    """Reads the events of a turn, segment by segment.
+
+    Attributes:
+        ended: Whether all events have been read.
+
+    Args:
+        turn: The handle of the turn.
+        segment: The number of the segment to begin with.
+    """
+
+    def __init__(self, turn: "TurnHandle", segment: int) -> None:
+        self.ended = False
+        self._turn = turn
+        self._segment = segment
+        self._offset = 0
+        self._reader = EventReader()
+        self._text = ""  # of the last round
+
+    def read(self) -> list[DurableEvent]:
+        """Return the events that were published since the last call.
+
+        Raises:
+            ChatClientError: The turn failed; its events have been returned before.
+        """
+        values, is_complete = self._turn.published(self._segment, self._offset)
+        self._offset += len(values)
+        events = [event for value in values for event in self._reader.events(value)]
+        for event in events:
+            self._note(event)
+        if events or not is_complete:
+            return events
+        if (decided := self._turn.input_of(self._segment + 1)) is not None:
+            self._segment, self._offset, self._reader = self._segment + 1, 0, EventReader()
+            return [*_decided(decided)]
+        if (result := self._turn.result_so_far()) is None:  # a segment was just begun
+            return []
+        self.ended = True
+        return [*self._closing(result)]
+
+    def _note(self, event: DurableEvent) -> None:
+        match event:
+            case TextDelta(text=text):
+                self._text += text
+            case RoundRestarted():
+                self._text = ""
+            case RoundEnded(response=response):
+                self._text = response.text
+            case _:
+                pass
+
+    def _closing(self, result: TurnResult) -> Iterator[DurableEvent]:
+        """Yield the last events, as a stream in the process has them."""
+        response, pending = result.chat_response, result.pending_turn
+        if pending is None and response.text != self._text:
+            # An advisor has answered or has changed the answer, or events were not published.
+            yield TextReplaced(response.text) if self._text else TextDelta(response.text)
+        if pending is not None:
+            yield ApprovalNeeded(pending)
+        yield Done(response, executions=result.tool_executions)
+
+
+def _decided(data: Mapping[str, Any]) -> Iterator[DurableEvent]:
+    """Yield the event of the decisions that begin a segment; a cancelled one has none."""
+    if not data.get("cancelled"):
+        resume = data["resume"]
+        turn = PendingTurn.from_json(resume["turn"])
+        yield TurnDecided(turn, decisions_from_dict(resume["decisions"]))
+
 
 TurnState: TypeAlias = Literal[
     "queued", "running", "waiting", "done", "failed", "cancelling", "cancelled"

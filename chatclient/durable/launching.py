@@ -8,17 +8,23 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from chatclient.durable.dbos_steps import JsonSerializer, refuse_pickles
+from chatclient.durable.dbos_steps import (
+    DBOS,
+    DBOSClient,
+    DBOSConfig,
+    JsonSerializer,
+    refuse_pickles,
+    sqlalchemy as sa,
+)
 from chatclient.durable.engine import (
     Engine,
+    Liveness,
     default_queue,
     has_engine,
     no_version,
     reject_older_turns,
     set_engine,
 )
-from chatclient.durable.extra import DBOS, DBOSClient, DBOSConfig, sqlalchemy as sa
-from chatclient.durable.liveness import Liveness
 from chatclient.durable.queues import APPLICATION, Pace, TurnQueue
 from chatclient.durable.tables import Tables
 from chatclient.durable.workflow import PUBLISH_SECONDS, paces, running

@@ -1,21 +1,52 @@
-"""Requests of durable turns: as JSON values, and with a recording."""
+"""What a recorded turn is given and returns, as JSON values, and one execution of it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
+from dataclasses import dataclass, replace
 from typing import Any
 
 from chatclient._internal.frozen import merged
+from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.options import NO_OPTIONS, ChatOptions
-from chatclient.chat.serialization import message_from_dict, message_to_dict
-from chatclient.chat.stored_values import equal_form, from_stored, to_stored
+from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.response import ChatResponse
+from chatclient.chat.resumption import Decision
+from chatclient.chat.serialization import (
+    call_from_dict,
+    call_to_dict,
+    error_from_dict,
+    error_to_dict,
+    message_from_dict,
+    message_to_dict,
+    response_from_dict,
+    response_to_dict,
+    tool_response_from_dict,
+    tool_response_to_dict,
+    tool_result_from_dict,
+    tool_result_to_dict,
+)
+from chatclient.chat.stored_values import LEFT_OUT, equal_form, from_stored, to_stored
 from chatclient.chat.tool import ToolMetadata
 from chatclient.chat.tool_definition import ToolDefinition
-from chatclient.chat.turn import TURN_KEY, TurnSettings
+from chatclient.chat.tool_execution import ToolExecution
+from chatclient.chat.turn import TURN_KEY, Turn, TurnSettings
+from chatclient.client.accessors import executions_in, pending_in, require_answer, warn_waiting
 from chatclient.client.pipeline import Pipeline
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.client.request_settings import RequestSettings, TextSettings
-from chatclient.durable.recording import Recording, TurnRetries
-from chatclient.errors import UsageError
+from chatclient.durable.recording import (
+    OnInterrupted,
+    Publisher,
+    Recording,
+    StepRecorder,
+    TurnRetries,
+)
+from chatclient.errors import ChatMemoryUnavailableError, TurnVersionError, UsageError
+from chatclient.runtime.cancellation import Cancellation, run_request
+from chatclient.runtime.runtime import ON_LOOP
+from chatclient.structured.converters import converter_of
+from chatclient.structured.output import read_answer
 from chatclient.tools.function.data_tool import ExternalTool
 from chatclient.tools.sources import Resolved, ToolSource
 
@@ -193,3 +224,256 @@ def _added_options(given: ChatOptions | None, defaults: ChatOptions | None) -> d
         for name in ("tool_callbacks", "tool_context", "tool_names"):  # those of the settings
             each.pop(name, None)
     return {**dict.fromkeys(given.unset), **_added("options", given_values, values)}
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """The result of a durable turn, so far.
+
+    Attributes:
+        chat_response: The last response of the model, with the usage of the turn.
+        pending_turn: The turn, if it waits for decisions; otherwise None.
+        interrupted: The ids of calls that wait because a process ended while their tools ran; it
+            is unknown whether they took effect.
+        tool_executions: The executed tool calls, in order.
+    """
+
+    chat_response: ChatResponse
+    pending_turn: PendingTurn | None = None
+    interrupted: tuple[str, ...] = ()
+    tool_executions: tuple[ToolExecution, ...] = ()
+
+    def content(self) -> str:
+        """Return the text of the answer.
+
+        If the turn waits, this is the text before the tool calls, and a warning is logged.
+        """
+        if self.pending_turn is not None:
+            warn_waiting(self.pending_turn)
+        return self.chat_response.text
+
+    def entity(self, kind: Any) -> Any:
+        """Return the answer as a value of the type *kind*; see `CallResponse.entity`.
+
+        Raises:
+            EntityError: The turn waits for decisions, or the answer cannot be converted.
+        """
+        turn = Turn()
+        turn.pending = self.pending_turn
+        require_answer(ChatClientResponse(self.chat_response, turn=turn))
+        return read_answer(self.chat_response, converter_of(kind))
+
+
+def result_to_dict(
+    response: ChatClientResponse, interrupted: Sequence[str], deadline: float | None
+) -> dict[str, Any]:
+    """Return the result of a segment as JSON values.
+
+    Args:
+        response: The response of its request.
+        interrupted: The ids of interrupted calls.
+        deadline: The deadline of the turn in seconds since 1970, or None.
+    """
+    pending = pending_in(response)
+    return to_stored(
+        {
+            "response": response_to_dict(response.chat_response),
+            "pending": None if pending is None else pending.to_json(),
+            "interrupted": [*interrupted] if pending is not None else [],
+            "executions": [_execution_to_dict(each) for each in executions_in(response)],
+            "seconds_left": None if deadline is None else deadline - time.time(),
+        }
+    )
+
+
+def result_from_dict(data: Mapping[str, Any]) -> TurnResult:
+    """Return the result of a segment from what `result_to_dict` returned."""
+    data = from_stored(data)
+    pending = data["pending"]
+    return TurnResult(
+        response_from_dict(data["response"]),
+        None if pending is None else PendingTurn.from_json(pending),
+        tuple(data["interrupted"]),
+        tuple(_execution_from_dict(each) for each in data["executions"]),
+    )
+
+
+def _execution_to_dict(execution: ToolExecution) -> dict[str, Any]:
+    error = execution.error
+    return {
+        "call": call_to_dict(execution.tool_call),
+        "response": tool_response_to_dict(execution.response),
+        "seconds": execution.seconds,
+        "attempt": execution.attempt,
+        "error": None if error is None else error_to_dict(error),
+        "started": execution.started,
+    }
+
+
+def _execution_from_dict(data: Mapping[str, Any]) -> ToolExecution:
+    error = data["error"]
+    return ToolExecution(
+        call_from_dict(data["call"]),
+        tool_response_from_dict(data["response"]),
+        data["seconds"],
+        data["attempt"],
+        None if error is None else error_from_dict(error),
+        started=data["started"],
+    )
+
+
+def decisions_to_dict(decisions: Mapping[str, Decision]) -> dict[str, Any]:
+    """Return *decisions* as JSON values."""
+    found: dict[str, Any] = {}
+    for id, decision in decisions.items():
+        result = decision.result
+        found[id] = {
+            "approved": decision.approved,
+            "message": decision.message,
+            "arguments": decision.arguments,
+            "result": None if result is None else tool_result_to_dict(result),
+        }
+    return to_stored(found)
+
+
+def decisions_from_dict(data: Mapping[str, Any]) -> dict[str, Decision]:
+    """Return the decisions in *data*, the result of `decisions_to_dict`."""
+    return {
+        id: Decision(
+            each["approved"],
+            each["message"],
+            each["arguments"],
+            None if each["result"] is None else tool_result_from_dict(each["result"]),
+        )
+        for id, each in from_stored(data).items()
+        if id != LEFT_OUT
+    }
+
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds
+_REPLAY_SECONDS = 10.0  # for a turn that is repeated after its deadline, until its next new step
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class SegmentRunner:
+    """Runs segments of the turns of one client.
+
+    Attributes:
+        pipeline: The pipeline of the client.
+        on_interrupted: What happens with interrupted calls of tools that write.
+        retries: Whether failed model calls are repeated.
+    """
+
+    pipeline: Pipeline
+    on_interrupted: OnInterrupted
+    retries: TurnRetries | None
+
+    async def run(
+        self, data: Mapping[str, Any], steps: StepRecorder, *, recovered: bool, publisher: Publisher
+    ) -> dict[str, Any]:
+        """Return the result of a segment, as JSON values; it has been checked.
+
+        Args:
+            data: What `segment` returns.
+            steps: Records the steps.
+            recovered: Whether an earlier execution has recorded steps.
+            publisher: Receives the events.
+        """
+        pause = _FIRST_PAUSE
+        while True:
+            recording = Recording(
+                steps,
+                started=data["started"],
+                deadline=data["deadline"],
+                on_interrupted=self.on_interrupted,
+                publisher=publisher if data["streaming"] else None,
+            )
+            try:
+                return await self._run_once(data, recording, recovered=recovered)
+            except ChatMemoryUnavailableError:
+                # Repeated only if it failed before its first new step: nothing was undone then.
+                if recording.live or pause > _LONGEST_PAUSE:
+                    raise
+            await asyncio.sleep(pause)
+            pause, recovered = pause * 2, True
+
+    async def _run_once(
+        self, data: Mapping[str, Any], recording: Recording, *, recovered: bool
+    ) -> dict[str, Any]:
+        """Return the result of a segment, continuing after its recorded steps."""
+        deadline, resume = data["deadline"], data["resume"]
+        request = request_from_dict(self.pipeline, data["request"])
+        if resume is not None:
+            request = request.resuming(resume["turn"], decisions_from_dict(resume["decisions"]))
+        if deadline is not None:
+            left = max(deadline - time.time(), _REPLAY_SECONDS if recovered else 0.001)
+            request = request.deadline(left)
+        request = recorded(request, recording, data["turn"], retries=self.retries)
+        runtime = ON_LOOP.streamed_to(_discard) if data["streaming"] else ON_LOOP
+        cancellation = Cancellation()
+        work = request.pipeline.run(request.settings, runtime.with_cancellation(cancellation))
+        response = await run_request(work, cancellation)
+        return result_to_dict(response, recording.interrupted, deadline)
+
+    def check(self, data: Mapping[str, Any], recorded: Mapping[str, Any]) -> None:
+        """Check that this version has the tools that a segment needs to continue.
+
+        Args:
+            data: What the segment was started with.
+            recorded: The recorded values of its steps, by name.
+
+        Raises:
+            TurnVersionError: Tools are missing.
+        """
+        called = _recorded_calls(recorded)
+        if (resume := data["resume"]) is not None:
+            decisions = decisions_from_dict(resume["decisions"])
+            called |= needed_tools(PendingTurn.from_json(resume["turn"]), decisions)
+        check_tools(self.pipeline, data, called)
+
+
+def needed_tools(pending: PendingTurn, decisions: Mapping[str, Decision]) -> set[str]:
+    """Return the names of the tools without which *pending* cannot continue with *decisions*.
+
+    These are the tools of calls that were run, which may have to be undone, and of those that will
+    be run.
+    """
+    waiting = [
+        call
+        for call in (*pending.pending, *pending.held)
+        if call.id not in decisions or decisions[call.id].approved
+    ]
+    run = [each.tool_call for each in pending.executions if each.arguments is not None]
+    return {call.name for call in (*waiting, *run)}
+
+
+def _recorded_calls(recorded: Mapping[str, Any]) -> set[str]:
+    """Return the names of the tools that recorded responses of the model call."""
+    values = [each["value"] for name, each in recorded.items() if name.startswith("model ")]
+    responses = [each["response"] for each in values if "response" in each]
+    return {
+        call.name
+        for response in map(response_from_dict, responses)
+        for generation in response.generations
+        for call in generation.output.tool_calls
+    }
+
+
+def check_tools(pipeline: Pipeline, data: Mapping[str, Any], called: AbstractSet[str]) -> None:
+    """Check that a client has those *called* tools that it had when a turn was started.
+
+    Raises:
+        TurnVersionError: Tools are missing.
+    """
+    missing = sorted(called & set(data["tools"]) - set(tool_names(pipeline)))
+    if missing:
+        names = ", ".join(missing)
+        msg = (
+            f"turn {data['turn']!r} has called tools that the client {data['client']!r} does not"
+            f" have here: {names}. Run a worker of a version that has them"
+        )
+        raise TurnVersionError(msg, turn_id=data["turn"], missing_tools=missing)
+
+
+async def _discard(_event: object) -> None:
+    """Drop an event; the publisher has it."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from chatclient.services.web.chat import (
         UiRequest as UiRequest,
         WebChat as WebChat,
-    )
-    from chatclient.services.web.error_text import (
         public_error_text as public_error_text,
     )
     from chatclient.services.web.page import (

@@ -40,7 +40,7 @@ from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
 from chatclient.services import InMemoryPendingTurns, UiData, UiRequest, UiState, WebChat
 from chatclient.services.web.durable_turns import DurableRunner
-from chatclient.services.web.incoming import RefusedError
+from chatclient.services.web.requests import RefusedError
 from chatclient.services.web.turns import TurnEvents
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (

@@ -1,35 +1,50 @@
-"""`WebChat`: serves a client to frontends of AG-UI and of the Vercel AI SDK."""
+"""`public_error_text`: what users are told of an error, without internals."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
+import anyio
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from chatclient._internal.extras import needed_by
 from chatclient._internal.logging import get_logger
 from chatclient.client.client import ChatClient
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.client import DurableClient
-from chatclient.errors import UsageError
+from chatclient.errors import (
+    BudgetExceededError,
+    ConnectionFailedError,
+    ContentFilterError,
+    ContextLengthExceededError,
+    DeadlineExceededError,
+    GuardrailError,
+    OverloadedError,
+    RateLimitedError,
+    RateLimitExceededError,
+    RequestTimeoutError,
+    ToolLoopError,
+    TurnCancelledError,
+    UsageError,
+)
 from chatclient.runtime.runtime import ON_LOOP
-from chatclient.services.web.ai_sdk_messages import parse_chat_request
-from chatclient.services.web.ai_sdk_stream import AiSdkEncoder
+from chatclient.services.web.ai_sdk import AiSdkEncoder, parse_chat_request
 from chatclient.services.web.durable_turns import DurableRunner
-from chatclient.services.web.error_text import public_error_text
-from chatclient.services.web.event_stream import EventStreamResponse
-from chatclient.services.web.incoming import (
+from chatclient.services.web.parts import PartReader
+from chatclient.services.web.pending_turns import InMemoryPendingTurns, PendingTurnStore
+from chatclient.services.web.requests import (
     Incoming,
     InvalidInputError,
     RefusedError,
+    begin_turn,
+    decisions_in,
     json_of,
+    with_frontend,
 )
-from chatclient.services.web.part_reader import PartReader
-from chatclient.services.web.pending_turns import InMemoryPendingTurns, PendingTurnStore
-from chatclient.services.web.turn_request import begin_turn, decisions_in, with_frontend
 from chatclient.services.web.turns import (
     GONE,
     WAITS,
@@ -37,6 +52,93 @@ from chatclient.services.web.turns import (
     TurnEvents,
     TurnRunner,
 )
+
+_TEXTS: dict[type[Exception] | tuple[type[Exception], ...], str] = {
+    (DeadlineExceededError, RequestTimeoutError): "The answer took too long. Please try again.",
+    (OverloadedError, RateLimitedError, ConnectionFailedError): (
+        "The model is not available at the moment. Please try again later."
+    ),
+    (RateLimitExceededError, BudgetExceededError): (
+        "A limit of this service is reached. Please try again later."
+    ),
+    ContextLengthExceededError: "The conversation is too long. Please start a new one.",
+    (ContentFilterError, GuardrailError): "This request cannot be answered.",
+    ToolLoopError: "The answer needed too many steps.",
+    TurnCancelledError: "The answer was stopped.",
+}
+
+_OTHER = "Something went wrong. Please try again."
+
+
+def public_error_text(error: Exception) -> str:
+    """Return a text about *error* for the user of a frontend.
+
+    It depends on the kind of the error only: messages of errors are for operators, and may name
+    hosts, models and files.
+    """
+    if isinstance(error, InvalidInputError):
+        return str(error)
+    return next((text for kinds, text in _TEXTS.items() if isinstance(error, kinds)), _OTHER)
+
+
+_HEADERS = {
+    "cache-control": "no-cache, no-transform",
+    "x-accel-buffering": "no",  # nginx would hold events back
+}
+_COMMENT: Message = {"type": "http.response.body", "body": b": wait\n\n", "more_body": True}
+
+
+class EventStreamResponse(StreamingResponse):
+    """Sends *events* until they end or the browser disconnects, and closes them.
+
+    Starlette's own response, on a server of ASGI 2.4 or newer, notices a disconnection at the next
+    event only; a model that is thinking would go on.
+
+    Args:
+        events: The encoded events, one in each piece.
+        headers: More headers.
+        keep_alive_seconds: How often a comment is sent, which proxies take for a sign of life.
+    """
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str],
+        keep_alive_seconds: float,
+    ) -> None:
+        super().__init__(events, headers={**_HEADERS, **headers}, media_type="text/event-stream")
+        self._events = events
+        self._keep_alive_seconds = keep_alive_seconds
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        lock = anyio.Lock()
+
+        async def send_in_turn(message: Message) -> None:
+            async with lock:
+                await send(message)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._wait_for_disconnect, receive, group.cancel_scope)
+            group.start_soon(self._keep_alive, send_in_turn)
+            try:
+                with suppress(OSError):  # the connection is closed
+                    await self.stream_response(send_in_turn)
+                group.cancel_scope.cancel()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._events.aclose()
+
+    async def _wait_for_disconnect(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        await self.listen_for_disconnect(receive)
+        scope.cancel()
+
+    async def _keep_alive(self, send: Send) -> None:
+        with suppress(OSError):
+            while True:
+                await anyio.sleep(self._keep_alive_seconds)
+                await send(_COMMENT)
+
 
 log = get_logger(__name__)
 
@@ -175,11 +277,11 @@ class WebChat:
             UsageError: The extra `ag-ui` is not installed.
         """
         with needed_by("AG-UI"):
-            from chatclient.services.web.ag_ui_messages import (  # noqa: PLC0415 - optional
+            from chatclient.services.web.ag_ui import (  # noqa: PLC0415 - optional
+                AgUiEncoder,
                 incoming_of,
                 parse_input,
             )
-            from chatclient.services.web.ag_ui_stream import AgUiEncoder  # noqa: PLC0415
 
         def parse(body: Any) -> tuple[Any, Incoming]:
             given = parse_input(body)

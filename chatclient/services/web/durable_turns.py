@@ -13,10 +13,10 @@ from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.resumption import Decision
 from chatclient.chat.turn import Turn
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.durable.conversation import UNFINISHED
-from chatclient.durable.polls import RESULT_SECONDS, Polls
+from chatclient.durable.client import UNFINISHED
+from chatclient.durable.handle import RESULT_SECONDS, Polls
 from chatclient.errors import ConversationBusyError, TurnVersionError, UsageError
-from chatclient.services.web.incoming import RefusedError
+from chatclient.services.web.requests import RefusedError
 from chatclient.services.web.turns import GONE, LATER, RUNS, WAITS, TurnEvents
 
 if TYPE_CHECKING:  # the client is given

@@ -1,15 +1,34 @@
-"""The parts that frontends show, which `PartReader` makes of the events of a stream."""
+"""The parts of an answer as frontends show them, and their reader from the events of a turn."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
-from chatclient.chat.messages import Media, ToolCall, ToolResponse
+from chatclient._internal.json import has_json_form
+from chatclient.chat.events import (
+    ApprovalNeeded,
+    Done,
+    ReasoningDelta,
+    RoundEnded,
+    TextDelta,
+    TextReplaced,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    ToolCallUndone,
+    ToolRunStarted,
+)
+from chatclient.chat.messages import AssistantMessage, Media, Message, ToolCall, ToolResponse
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.resumption import Decision
+from chatclient.chat.tool import ToolProgress
+from chatclient.chat.turn import Turn
 from chatclient.chat.ui_events import UiData, UiState
+from chatclient.durable.events import RoundRestarted, TurnDecided
+from chatclient.errors import McpServerError, ToolDeniedError, ToolError, ToolExecutionError
 from chatclient.observability.trail import Trail
+from chatclient.services.web.message_ids import MessageIds
 
 BlockKind = Literal["text", "reasoning"]
 
@@ -171,3 +190,197 @@ Part: TypeAlias = (
     | CallsDecided
     | TurnEnded
 )
+
+
+_FAILED = "The tool failed."
+_SEPARATOR = "\n\n"  # what a stream puts between the texts of two rounds; here they are parts
+
+
+class PartReader:
+    """Reads the events of one request in order.
+
+    Attributes:
+        results: The results of the tool calls that have finished, as they are shown.
+
+    Args:
+        record: Returns the record of the turn, which knows the ids of its messages.
+        resumed: The turn that the request resumes, or None. The frontend knows its calls.
+    """
+
+    def __init__(self, record: Callable[[], Turn], resumed: PendingTurn | None = None) -> None:
+        self._ids = MessageIds(record, resumed)
+        self._record = record
+        self._waited = set(() if resumed is None else resumed.to_decide())
+        self._begun: set[str] = set()
+        if resumed is not None:
+            self._begun = {*self._waited, *(call.id for call in resumed.message.tool_calls)}
+        self._complete = set(self._begun)
+        self._has_arguments: set[str] = set()
+        self._is_restarted = False  # whether the next round takes the place of the last one
+        self._round: str | None = None
+        self._is_late = False  # whether the round was begun by a call that was not streamed
+        self._block: tuple[BlockKind, str] | None = None
+        self._blocks = self._rounds = 0
+        self._files: list[Media] = []
+        answered = () if resumed is None else resumed.responses
+        self.results: dict[str, ToolResponse] = {each.id: each for each in answered}
+
+    @property
+    def first_message_id(self) -> str:
+        """The id of the first message of the model in the turn, also of one that was resumed."""
+        return self._ids.first
+
+    @property
+    def round_messages(self) -> tuple[Message, ...]:
+        """The messages of the completed rounds of the turn; all of them at the end."""
+        record = self._record()
+        return record.messages()[len(record.request_messages) :]
+
+    def parts(self, event: Any) -> Iterator[Part]:
+        """Yield the parts of *event*."""
+        match event:
+            case TextDelta(text=text):
+                yield from self._piece("text", text)
+            case ReasoningDelta(text=text):
+                yield from self._piece("reasoning", text)
+            case ToolCallStarted(id=id, name=name):
+                yield from self._begin_call(id, name)
+            case ToolCallDelta(id=id, arguments=arguments):
+                self._has_arguments.add(id)
+                yield CallPiece(id, arguments)
+            case RoundEnded(response=response):
+                yield from self._end_round(response)
+            case RoundRestarted():
+                yield from self._restart_round()
+            case TextReplaced(text=text):
+                yield TextRevised(text, self._ids.last)
+            case Done(response=response, trail=trail):
+                yield from self._end_round(response)
+                yield TurnEnded(response, trail)
+            case _:
+                yield from self._tool_parts(event)
+
+    def _tool_parts(self, event: Any) -> Iterator[Part]:
+        """Yield the parts of an event about a running tool, or of the application."""
+        match event:
+            case ToolRunStarted(tool_call=call):
+                yield from self._complete_call(call)
+            case ToolCallFinished(tool_call=call):
+                yield from self._complete_call(call)
+                if call.id not in self.results:
+                    yield self._finished(call.id, event)
+            case ApprovalNeeded(turn=turn):
+                yield from self._wait(turn)
+            case TurnDecided(turn=turn, decisions=decisions):
+                yield from self._wait(turn)
+                self._waited.update(turn.to_decide())
+                yield CallsDecided(decisions)
+            case ToolCallUndone(tool_call=call, response=response):
+                yield CallFinished(call.id, response, self._ids.results(), undone=True)
+            case ToolProgress(tool_call_id=id, event=inner):
+                yield from self._progress(id, inner)
+            case UiState() | UiData():
+                yield event
+            case _:
+                pass  # another event of the application
+
+    def _progress(self, id: str, event: Any) -> Iterator[Part]:
+        """Yield the parts of an event of a tool or, if the tool is an agent, of its request."""
+        match event:
+            case ToolProgress(tool_call_id=inner_id, event=inner):
+                yield from self._progress(f"{id}/{inner_id}", inner)
+            case ToolCallFinished(tool_call=call):
+                if (path := f"{id}/{call.id}") in self._waited:
+                    yield self._finished(path, event)
+            case UiState() | UiData():
+                yield event
+            case TextDelta(text=text):
+                yield CallProgress(id, text)
+            case str() | int() | float() | bool() | dict() | list():
+                if has_json_form(event):
+                    yield CallProgress(id, event)
+            case _:
+                pass  # objects of the application and of the library are not for frontends
+
+    def _finished(self, id: str, event: ToolCallFinished) -> CallFinished:
+        response, error = event.response, event.error
+        denied = id in self._waited and isinstance(error, ToolDeniedError)
+        # The exceptions of a tool's own code may have internals; the model is told them.
+        told = isinstance(error, ToolError | ToolExecutionError)
+        if isinstance(error, McpServerError) or not (error is None or told):
+            response = replace(response, data=_FAILED)
+        self.results[id] = response
+        return CallFinished(id, response, self._ids.results(), denied)
+
+    def _begin_round(self, *, late: bool = False) -> Iterator[Part]:
+        if self._round is None or (self._is_late and not late):
+            replaces = (self._ids.is_rejected or self._is_restarted) and not late
+            self._is_restarted = False
+            self._round, self._is_late = self._ids.begin(late=late), late
+            yield RoundBegun(self._round, replaces)
+
+    def _restart_round(self) -> Iterator[Part]:
+        """Yield the beginning of the last round again: a model call is repeated after a crash."""
+        if self._ids.is_rejected:
+            yield from self._end_block()
+            self._ids.take_back()
+            self._round, self._is_restarted = None, True
+            yield from self._begin_round()
+
+    def _piece(self, kind: BlockKind, text: str) -> Iterator[Part]:
+        yield from self._begin_round()
+        message_id = self._round or ""
+        if self._block is None or self._block[0] != kind:
+            yield from self._end_block()
+            self._blocks += 1
+            self._block = kind, f"{message_id}/{kind}-{self._blocks}"
+            yield BlockBegun(*self._block, message_id)
+            text = text.removeprefix(_SEPARATOR) if self._rounds else text
+        if text:
+            yield BlockPiece(*self._block, message_id, text)
+
+    def _end_block(self) -> Iterator[Part]:
+        if self._block is not None:
+            block, self._block = self._block, None
+            yield BlockEnded(*block, self._round or "")
+
+    def _begin_call(self, id: str, name: str, *, late: bool = False) -> Iterator[Part]:
+        yield from self._begin_round(late=late)
+        yield from self._end_block()
+        self._begun.add(id)
+        self._complete.discard(id)
+        self._has_arguments.discard(id)
+        self.results.pop(id, None)  # a model may use an id again
+        yield CallBegun(id, name, self._round or "")
+
+    def _complete_call(self, call: ToolCall) -> Iterator[Part]:
+        """Yield what is missing of *call*: its stream may have been withheld."""
+        if call.id not in self._begun:
+            yield from self._begin_call(call.id, call.name, late=True)
+        if call.id not in self._complete:
+            self._complete.add(call.id)
+            if call.arguments and call.id not in self._has_arguments:
+                yield CallPiece(call.id, call.arguments)
+            yield CallComplete(call)
+
+    def _end_round(self, response: ChatResponse) -> Iterator[Part]:
+        yield from self._end_block()
+        message = response.output or AssistantMessage()
+        for media in message.media:
+            if media not in self._files:
+                self._files.append(media)
+                yield from self._begin_round()
+                yield FileMade(media)
+        for call in message.tool_calls:
+            if call.id in self._begun:
+                yield from self._complete_call(call)
+        if self._round is None:
+            self._ids.skip()
+        else:
+            self._rounds += 1
+        self._round = None
+
+    def _wait(self, turn: PendingTurn) -> Iterator[Part]:
+        for id, call in turn.to_decide().items():
+            yield from self._complete_call(ToolCall(id, call.name, call.arguments))
+        yield TurnWaits(turn)

@@ -11,8 +11,8 @@ from chatclient.chat.resumption import Decision
 from chatclient.chat.turn import Turn
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.runtime.runtime import ON_LOOP
-from chatclient.services.web.incoming import InvalidInputError, RefusedError
 from chatclient.services.web.pending_turns import PendingTurnStore
+from chatclient.services.web.requests import InvalidInputError, RefusedError
 
 WAITS = "Decide about the tool calls that wait, then go on."
 RUNS = "Wait for the answer first."
