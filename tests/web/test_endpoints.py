@@ -417,8 +417,7 @@ def test_five_lines_of_starlette() -> None:
 async def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra, the endpoint of AG-UI names it."""
     monkeypatch.setitem(sys.modules, "ag_ui.core", None)
-    for module in ("ag_ui_messages", "ag_ui_stream"):
-        monkeypatch.delitem(sys.modules, f"chatclient.services.web.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, "chatclient.services.web.ag_ui", raising=False)
     request = Request({"type": "http", "method": "POST", "headers": []})
 
     with pytest.raises(UsageError, match=r"pip install 'chatclient\[ag-ui\]'"):
