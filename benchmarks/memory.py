@@ -100,7 +100,7 @@ def main() -> None:
 
 def measure(kind: str, repository: ChatMemoryRepository, sizes: list[int], repeat: int) -> None:
     """Print the lines of one repository."""
-    memory = MessageWindowChatMemory(repository)
+    memory = MessageWindowChatMemory(repository, max_messages=20, keep=20)
     turn = turns(1)
     for size in sizes:
         with conversation(repository, size) as name:

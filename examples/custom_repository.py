@@ -55,7 +55,8 @@ class JsonChatMemoryRepository(ChatMemoryRepository):
         """Return the newest messages of a conversation."""
         log = await runtime.finish(self._read, conversation_id)
         messages = newest(log.messages, last)
-        return Conversation(messages, log.version, len(messages) == len(log.messages))
+        older = len(log.messages) - len(messages)
+        return Conversation(messages, log.version, complete=not older, older=older)
 
     async def append(
         self,

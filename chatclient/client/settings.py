@@ -177,7 +177,7 @@ class MemorySettings(_Group):
         enabled: Whether there is a memory.
         advisor: Whether earlier turns are sent as messages or in the system text.
         advisor_order: The order of the memory advisor in the chain.
-        max_messages: The maximum number of earlier messages to send.
+        max_messages: The maximum number of earlier messages to send; at least half are sent.
         tool_messages: Whether tool calls and results are stored.
         repository: The store.
         sql: The database, if *repository* is `sql`.
@@ -187,7 +187,7 @@ class MemorySettings(_Group):
     enabled: bool = False
     advisor: Literal["messages", "prompt"] = "messages"
     advisor_order: int | None = None
-    max_messages: PositiveInt = 20
+    max_messages: PositiveInt = 40
     tool_messages: bool = True
     repository: Literal["in_memory", "sql", "redis"] = "in_memory"
     sql: SqlSettings = SqlSettings()

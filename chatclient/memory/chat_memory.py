@@ -157,7 +157,8 @@ class ChatMemory(ABC):
 class WindowChatMemory(ChatMemory):
     """Returns the newest turns of a conversation that fit into a window.
 
-    The repository keeps the complete conversation; messages outside the window are not read.
+    The repository keeps the complete conversation; messages outside the window are not read. The
+    window moves in blocks (see `Window`), if the repository reports `Conversation.older`.
 
     New system messages replace earlier ones. Adding equal system messages again has no effect.
 
@@ -190,7 +191,7 @@ class WindowChatMemory(ChatMemory):
             conversation = await self.repository.load(conversation_id, runtime, last=last)
             what = f"the result of {type(self.repository).__name__}.load()"
             check_type(what, conversation, Conversation, "wrap a list: Conversation(messages)")
-            start = self.window.start(conversation.messages)
+            start = self.window.start(conversation.messages, conversation.older)
             # A store from which rows were deleted by hand may return fewer, and not be complete.
             everything = conversation.complete or len(without_system(conversation.messages)) < last
             if everything or without_system(conversation.messages[:start]):
@@ -228,9 +229,8 @@ class WindowChatMemory(ChatMemory):
         last = minimum + 1
         while True:
             conversation = await self.repository.load(conversation_id, runtime, last=last)
-            outside = len(
-                without_system(conversation.messages[: self.window.start(conversation.messages)])
-            )
+            start = self.window.start(conversation.messages, conversation.older)
+            outside = len(without_system(conversation.messages[:start]))
             inside = len(without_system(conversation.messages)) - outside
             if outside + inside > minimum and outside >= inside:
                 await self.repository.rewrite(conversation_id, self.window.select, runtime)
@@ -247,20 +247,23 @@ class MessageWindowChatMemory(WindowChatMemory):
         repository: The store; default: an `InMemoryChatMemoryRepository`.
         max_messages: The maximum number of messages, system messages included. The newest turn
             is always returned complete.
+        keep: How many messages are kept when the window moves; default: half of *max_messages*.
         prune: Whether old messages are deleted; see `WindowChatMemory`.
 
     Raises:
-        UsageError: *max_messages* is less than one, or *repository* is not a repository.
+        UsageError: *max_messages* is less than one, *keep* is not between one and *max_messages*,
+            or *repository* is not a repository.
     """
 
     def __init__(
         self,
         repository: ChatMemoryRepository | None = None,
         *,
-        max_messages: int = 20,
+        max_messages: int = 40,
+        keep: int | None = None,
         prune: bool = False,
     ) -> None:
-        super().__init__(Window.messages(max_messages), repository, prune=prune)
+        super().__init__(Window.messages(max_messages, keep=keep), repository, prune=prune)
 
 
 class TokenWindowChatMemory(WindowChatMemory):
@@ -271,10 +274,13 @@ class TokenWindowChatMemory(WindowChatMemory):
         max_tokens: The maximum number of tokens, system messages included. The newest turn is
             always returned complete.
         estimator: Counts the tokens of a message.
+        keep: How many tokens are kept at least when the window moves, less a part of a turn;
+            default: half of *max_tokens*.
         prune: Whether old messages are deleted; see `WindowChatMemory`.
 
     Raises:
-        UsageError: *max_tokens* is less than one, or *repository* is not a repository.
+        UsageError: *max_tokens* is less than one, *keep* is not between one and *max_tokens*, or
+            *repository* is not a repository.
     """
 
     def __init__(
@@ -283,9 +289,10 @@ class TokenWindowChatMemory(WindowChatMemory):
         *,
         max_tokens: int,
         estimator: TokenEstimator = estimated_tokens,
+        keep: int | None = None,
         prune: bool = False,
     ) -> None:
-        super().__init__(Window.tokens(max_tokens, estimator), repository, prune=prune)
+        super().__init__(Window.tokens(max_tokens, estimator, keep=keep), repository, prune=prune)
 
 
 def checked_repository(repository: ChatMemoryRepository | None) -> ChatMemoryRepository:

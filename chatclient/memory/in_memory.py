@@ -130,7 +130,7 @@ class _Log:
             start -= missing
         older = self.systems[: self.system_count - self._systems_from(start)]
         messages = (*(self.messages[at] for at in older), *self.messages[start : self.size])
-        return Conversation(messages, self.version, complete=False)
+        return Conversation(messages, self.version, complete=False, older=self.size - len(messages))
 
     def _systems_from(self, start: int) -> int:
         return self.system_count - bisect_left(self.systems, start, hi=self.system_count)

@@ -215,7 +215,8 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
             return NO_CONVERSATION
         version, length, *texts = found
         messages = messages_of(texts, conversation_id)
-        return Conversation(messages, int(version), complete=len(messages) == int(length))
+        older = int(length) - len(messages)
+        return Conversation(messages, int(version), complete=not older, older=older)
 
     def _appended(
         self, conversation_id: str, messages: tuple[Message, ...], key: str | None

@@ -24,11 +24,18 @@ class Conversation:
         version: An opaque number that identifies this state of the conversation and is never
             reused; 0 if the conversation does not exist.
         complete: Whether *messages* contains all messages.
+        older: The number of messages that were not loaded, all of them older, or None if it is
+            unknown. Windows then slide with each turn instead of moving in blocks.
     """
 
     messages: tuple[Message, ...] = ()
     version: int = 0
     complete: bool = True
+    older: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.complete:
+            object.__setattr__(self, "older", 0)
 
 
 NO_CONVERSATION = Conversation()

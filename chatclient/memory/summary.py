@@ -132,7 +132,7 @@ class SummarizingChatMemory(ChatMemory):
         messages = (await self.repository.load(conversation_id, runtime)).messages
         if not self.trigger.start(messages):
             return
-        ends = _unsummarized_ends(messages[: self.window.start(messages)])
+        ends = _unsummarized_ends(messages[: self.window.start(messages, None)])
         if not ends:
             return
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Self
 
 from chatclient._internal.checks import check_callable, check_type
 from chatclient._internal.json import dumps
-from chatclient.chat.message_merging import begins_turn
+from chatclient.chat.message_merging import begins_turn, last_turn_start
 from chatclient.chat.messages import (
     AssistantMessage,
     Media,
@@ -72,34 +73,41 @@ class _Limit:
     """The maximum size of all messages in a window, by one measure."""
 
     most: int
+    keep: int
     measure: TokenEstimator | None  # None counts messages
 
     def size(self, message: Message) -> int:
         return 1 if self.measure is None else self.measure(message)
 
-    def start(self, messages: Sequence[Message]) -> int:
-        """Return the start index of the longest suffix of complete turns that fits."""
-        room = self.most - sum(map(self.size, system_messages(messages)))
-        start = None
-        for at in range(len(messages) - 1, -1, -1):
-            message = messages[at]
-            if isinstance(message, SystemMessage):
-                continue
-            room -= self.size(message)
-            if room < 0 and start is not None:
-                return start
-            if isinstance(message, UserMessage) and begins_turn(messages, at):
-                start = at
-        return 0
+    def cuts(self, dialogue: Sequence[Message], room: int) -> tuple[int, int]:
+        """Return the first indexes from which the messages fit into `most` and into `keep`.
+
+        Args:
+            dialogue: The messages without system messages.
+            room: What the system messages leave of `most`.
+        """
+        last = len(dialogue)
+        for at in range(len(dialogue) - 1, -1, -1):
+            room -= self.size(dialogue[at])
+            if room < 0:
+                return at + 1, last
+            if room >= self.most - self.keep:
+                last = at
+        return 0, last
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The newest part of a conversation: as many complete turns as its limits allow.
+    """The newest part of a conversation: complete turns within its limits.
 
     A turn begins with a user message and ends before the next one, so tool calls and their
     responses are never separated. System messages are always included and count. The newest
     turn is always included, even if it alone exceeds a limit, because it may be in progress.
+
+    A window moves in blocks, so that providers can cache the beginning of the prompts: when the
+    conversation exceeds a limit, a window drops turns until about `keep` is left, and grows again.
+    Its start depends on the stored conversation only. It never has less than the newest complete
+    turns that fit into `keep`.
 
     `Window.messages(50) & Window.tokens(4000)` applies both limits.
     """
@@ -107,31 +115,53 @@ class Window:
     limits: tuple[_Limit, ...]
 
     @classmethod
-    def messages(cls, most: int = 20) -> Self:
+    def messages(cls, most: int = 40, *, keep: int | None = None) -> Self:
         """Return a window of at most *most* messages.
 
+        Args:
+            most: The maximum number of messages.
+            keep: How many messages are kept when the window moves; default: half of *most*.
+                With *most*, the window slides with each turn.
+
         Raises:
-            UsageError: *most* is less than one.
+            UsageError: *most* is less than one, or *keep* is not between one and *most*.
         """
-        return cls._with_limit(most, None, "messages")
+        return cls._with_limit(most, keep, None, "messages")
 
     @classmethod
-    def tokens(cls, most: int, estimator: TokenEstimator = estimated_tokens) -> Self:
+    def tokens(
+        cls, most: int, estimator: TokenEstimator = estimated_tokens, *, keep: int | None = None
+    ) -> Self:
         """Return a window of at most *most* tokens, counted by *estimator*.
 
+        Args:
+            most: The maximum number of tokens.
+            estimator: Counts the tokens of a message.
+            keep: How many tokens are kept at least when the window moves, less a part of a turn;
+                default: half of *most*. With *most*, the window slides with each turn.
+
         Raises:
-            UsageError: *most* is less than one, or *estimator* cannot be called.
+            UsageError: *most* is less than one, *keep* is not between one and *most*, or
+                *estimator* cannot be called.
         """
         check_callable("a token estimator", estimator, takes=("message",))
-        return cls._with_limit(most, estimator, "tokens")
+        return cls._with_limit(most, keep, estimator, "tokens")
 
     @classmethod
-    def _with_limit(cls, most: int, measure: TokenEstimator | None, unit: str) -> Self:
+    def _with_limit(
+        cls, most: int, keep: int | None, measure: TokenEstimator | None, unit: str
+    ) -> Self:
         check_type(f"the number of {unit} in a window", most, int)
         if most < 1:
             msg = f"a window must hold at least one of the {unit} it counts, not {most!r}"
             raise UsageError(msg)
-        return cls((_Limit(most, measure),))
+        if keep is None:
+            keep = (most + 1) // 2
+        check_type(f"the number of {unit} that a window keeps", keep, int)
+        if not 1 <= keep <= most:
+            msg = f"a window of {most} {unit} can keep 1 to {most} when it moves, not {keep!r}"
+            raise UsageError(msg)
+        return cls((_Limit(most, keep, measure),))
 
     def __and__(self, other: "Window") -> "Window":
         """Return a window with the limits of both."""
@@ -145,9 +175,46 @@ class Window:
         # One more shows whether a turn begins at the start of the window.
         return min(counts) + 1 if counts else _INITIAL_COUNT
 
-    def start(self, messages: Sequence[Message]) -> int:
-        """Return the index of the first message in the window, ignoring system messages."""
-        return max(limit.start(messages) for limit in self.limits)
+    def start(self, messages: Sequence[Message], older: int | None = 0) -> int:
+        """Return the index of the first message in the window, ignoring system messages.
+
+        Args:
+            messages: The conversation or its newest messages.
+            older: The number of messages before *messages*. With None, the longest possible
+                window is returned.
+
+        Returns:
+            0 if all *messages* are in the window, or if the window begins before them.
+        """
+        systems, dialogue = system_messages(messages), without_system(messages)
+        rooms = [limit.most - sum(map(limit.size, systems)) for limit in self.limits]
+        cuts = [limit.cuts(dialogue, room) for limit, room in zip(self.limits, rooms, strict=True)]
+        start, last = (max(ends) for ends in zip(*cuts, strict=True))
+        if not start:
+            return 0
+        if older is not None and start < last:
+            start = self._block(older + start, older + last) - older
+        while start < len(dialogue) and not begins_turn(dialogue, start):
+            start += 1
+        if start >= len(dialogue):
+            start = last_turn_start(dialogue) or 0
+        if systems and start:
+            places = (at for at, m in enumerate(messages) if not isinstance(m, SystemMessage))
+            return next(islice(places, start, None))
+        return start
+
+    def _block(self, first: int, end: int) -> int:
+        """Return the position in a range at which a block begins.
+
+        It depends on the positions only, so that it stays the same as long as the range permits.
+        """
+        [limit, *others] = self.limits
+        if limit.measure is None and not others:  # all ranges are as long as a block
+            block = limit.most - limit.keep
+            return -(-first // block) * block
+        # The position that is divisible by the highest power of two stays longest on average.
+        shift = ((first - 1) ^ (end - 1)).bit_length() - 1
+        return (end - 1) >> shift << shift
 
     def select(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return the messages in the window, system messages first."""

@@ -25,6 +25,7 @@ import pytest
 from chatclient.chat.messages import Message, SystemMessage, UserMessage
 from chatclient.errors import UsageError
 from chatclient.memory.repository import NO_CONVERSATION, ChatMemoryRepository, Conversation, newest
+from chatclient.memory.window import Window, messages_from
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP
 from chatclient.testing.repository_calls import (
@@ -158,7 +159,7 @@ class ChatMemoryRepositoryContract:
             repository.delete_older_than(datetime(2000, 1, 1))  # noqa: DTZ001
 
     def test_the_last_messages_can_be_loaded(self, store: Store, name: str) -> None:
-        """The result has all system messages, and tells whether it is complete."""
+        """The result has all system messages, and tells what is missing, if the store knows it."""
         systems = [SystemMessage("one"), SystemMessage("two")]
         messages = (systems[0], *turn(1), systems[1], *turn(2, 3), *turn(3))
         for message in messages:
@@ -168,14 +169,32 @@ class ChatMemoryRepositoryContract:
         for last in range(len(messages) + 2):
             found = store.load(name, last=last)
             expected = newest(messages, last)
-            assert found == Conversation(expected, version, len(expected) == len(messages))
+            older = len(messages) - len(expected)
+            assert found.older in (older, None)
+            assert found == Conversation(expected, version, not older, found.older)
+
+    def test_windows_depend_on_the_conversation_only(self, store: Store, name: str) -> None:
+        """While a conversation grows, they start where they would with all of its messages."""
+        windows = [Window.messages(7), Window.tokens(60), Window.messages(9) & Window.tokens(70)]
+        for number in range(20):
+            systems = [SystemMessage(str(number))] * (number in (3, 8))
+            store.append(name, [*systems, *turn(number, 1 + number % 3)])
+            stored = store.load(name).messages
+            for window in windows:
+                found = store.load(name, last=30)
+                older = found.older
+                if older is None:  # windows slide
+                    continue
+                start = window.start(found.messages, older)
+                assert messages_from(found.messages, start) == window.select(stored)
 
     def test_a_conversation_may_have_no_system_messages(self, store: Store, name: str) -> None:
         """Loading only system messages yields an empty, incomplete conversation."""
         store.append(name, turn(1))
         version = store.load(name).version
 
-        assert store.load(name, last=0) == Conversation((), version, complete=False)
+        found = store.load(name, last=0)
+        assert found == Conversation((), version, complete=False, older=found.older)
 
     def test_every_change_sets_a_new_version(self, store: Store, name: str) -> None:
         """Versions are not reused, also after a conversation was deleted; loading changes none."""

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from chatclient.memory import (
     WindowChatMemory,
     conversation_problems,
 )
-from chatclient.memory.repository import newest
+from chatclient.memory.repository import Conversation, newest
 from chatclient.memory.sql.repository import SqlChatMemoryRepository
 from chatclient.memory.summary import SUMMARY
 from chatclient.runtime.blocking import drive
@@ -54,8 +54,9 @@ conversations = st.lists(
 windows = st.one_of(
     st.integers(1, 12).map(Window.messages),
     st.integers(1, 120).map(Window.tokens),
+    st.integers(1, 12).map(lambda most: Window.messages(most, keep=most)),
     st.tuples(st.integers(1, 12), st.integers(1, 120)).map(
-        lambda most: Window.messages(most[0]) & Window.tokens(most[1])
+        lambda most: Window.messages(most[0]) & Window.tokens(most[1], keep=most[1] // 3 + 1)
     ),
 )
 
@@ -63,8 +64,8 @@ windows = st.one_of(
 @pytest.mark.feature("memory-message-window-chat-memory")
 @given(conversations, windows)
 @settings(max_examples=examples(300), deadline=None)
-def test_window_is_the_longest_valid_end(messages: tuple[Message, ...], window: Window) -> None:
-    """Complete turns in order with the newest; one more turn would not fit."""
+def test_window_is_a_valid_end(messages: tuple[Message, ...], window: Window) -> None:
+    """Complete turns in order, within the limits, with at least what the window keeps."""
     memory = WindowChatMemory(window)
     memory.repository.save_all("c", messages)
     shown = memory.get("c")
@@ -75,13 +76,75 @@ def test_window_is_the_longest_valid_end(messages: tuple[Message, ...], window: 
     assert conversation_problems(shown, ending="answer") == ()
     assert stored[len(stored) - len(kept) :] == kept
     starts = [at for at in range(len(stored)) if begins_turn(stored, at)]
-    fitting = [at for at in starts if fits(window, [*systems, *stored[at:]])]
-    assert len(kept) == len(stored) - min([*fitting, *starts[-1:]], default=0)
+    newest_turn = starts[-1] if starts else 0
+    assert fits(window, shown) or kept == stored[newest_turn:]
+    sliding = Window(tuple(replace(limit, most=limit.keep) for limit in window.limits))
+    fitting = [at for at in starts if fits(sliding, [*systems, *stored[at:]])]
+    assert len(kept) >= len(stored) - min([*fitting, newest_turn])
+    if fits(window, messages):
+        assert kept == stored
 
 
 def fits(window: Window, messages: Sequence[Message]) -> bool:
     """Return whether *messages* are within the limits of *window*."""
     return all(sum(map(limit.size, messages)) <= limit.most for limit in window.limits)
+
+
+@pytest.mark.feature("memory-message-window-chat-memory")
+@given(conversations, windows, st.integers(0, 60))
+@settings(max_examples=examples(300), deadline=None)
+def test_window_depends_on_the_conversation_only(
+    messages: tuple[Message, ...], window: Window, last: int
+) -> None:
+    """Not on how it was stored, how much of it was loaded, or what was removed by a rewind."""
+    repository = InMemoryChatMemoryRepository()
+    memory = WindowChatMemory(window, repository)
+    for message in messages:
+        drive(repository.append("c", [message], BLOCKING))
+    shown = memory.get("c")
+    drive(repository.append("c", turn("later", 3), BLOCKING))
+    later = repository.find_by_conversation_id("c")
+    repository.save_all("c", later[: len(messages)])
+    found = drive(repository.load("c", BLOCKING, last=last))
+    start = window.start(found.messages, found.older)
+
+    assert memory.get("c") == shown
+    assert list(window.select(messages)) == shown
+    if start:
+        assert without_system(found.messages[start:]) == without_system(shown)
+
+
+@pytest.mark.feature("memory-message-window-chat-memory")
+@pytest.mark.parametrize(
+    ("window", "most"),
+    [
+        (Window.messages(40, keep=20), 30),
+        (Window.messages(100), 12),
+        (Window.tokens(2000), 60),
+        (Window.messages(60) & Window.tokens(2000), 60),
+    ],
+)
+def test_window_moves_in_blocks(window: Window, most: int) -> None:
+    """Over 300 turns, a window moves for few of them, and is read with one query then as well."""
+    queries = 0
+
+    class Watched(InMemoryChatMemoryRepository):
+        async def load(self, *args: Any, **more: Any) -> Conversation:
+            nonlocal queries
+            queries += 1
+            return await super().load(*args, **more)
+
+    memory = WindowChatMemory(window, Watched())
+    moves, before = 0, []
+    for number in range(300):
+        memory.add("c", turn("words " * (10 + number % 7 * 10)))
+        shown = memory.get("c")
+        moves += shown[: len(before)] != before
+        before = shown
+
+    assert 5 < moves <= most
+    if window.limits[0].measure is None:
+        assert queries == 300
 
 
 @pytest.mark.feature("memory-chat-repository")

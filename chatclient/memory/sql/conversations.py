@@ -107,7 +107,8 @@ class SqlConversations:
         if last == 0:
             rows = [row for row in rows if row.is_system]
         messages = messages_of([row.message for row in rows], conversation_id)
-        return Conversation(messages, version, complete=len(messages) == length)
+        older = length - len(messages)
+        return Conversation(messages, version, complete=not older, older=older)
 
     def append(self, conversation_id: str, messages: Sequence[Message], key: str | None) -> bool:
         """Append *messages* to a conversation."""

@@ -182,11 +182,24 @@ def test_window_of_complete_turns(most: int, stored: list[Message], shown: list[
 
 @pytest.mark.feature("memory-message-window-chat-memory")
 def test_default_window() -> None:
-    """The default window is ten turns of two messages."""
+    """The default window grows to 40 messages, then drops to 20."""
     memory = MessageWindowChatMemory()
-    memory.add("c", turns(50))
+    sizes = []
+    for number in range(50):
+        memory.add("c", turns(50)[2 * number : 2 * number + 2])
+        sizes.append(len(memory.get("c")))
+        assert memory.get("c") == turns(50)[: 2 * number + 2][-sizes[-1] :]
 
-    assert memory.get("c") == turns(50)[-20:]
+    assert sizes == [*range(2, 41, 2), *[*range(22, 41, 2)] * 3]
+
+
+@pytest.mark.feature("memory-message-window-chat-memory")
+def test_sliding_window() -> None:
+    """A window that keeps all of its messages slides with each turn."""
+    memory = MessageWindowChatMemory(max_messages=6, keep=6)
+    for number in range(1, 20):
+        memory.add("c", turns(number)[-2:])
+        assert memory.get("c") == turns(number)[-6:]
 
 
 @pytest.mark.feature("memory-left-window-deleted")
@@ -230,7 +243,7 @@ def test_token_window_of_a_long_conversation() -> None:
     memory.add("c", turns(500))
     size = sum(map(estimated_tokens, memory.get("c")))
 
-    assert 990 <= size <= 1000
+    assert 490 <= size <= 1000
     assert memory.get("c") == turns(500)[-len(memory.get("c")) :]
 
 
@@ -252,6 +265,10 @@ def test_window_limit_below_one() -> None:
         MessageWindowChatMemory(max_messages=0)
     with pytest.raises(UsageError, match="at least one of the tokens"):
         TokenWindowChatMemory(max_tokens=0)
+    with pytest.raises(UsageError, match="can keep 1 to 9 when it moves, not 10"):
+        TokenWindowChatMemory(max_tokens=9, keep=10)
+    with pytest.raises(UsageError, match="can keep 1 to 9 when it moves, not 0"):
+        MessageWindowChatMemory(max_messages=9, keep=0)
 
 
 @pytest.mark.parametrize(
