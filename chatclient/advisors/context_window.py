@@ -1,6 +1,8 @@
-"""`ContextWindowAdvisor`: trims or refuses prompts that exceed the model's context window."""
+"""`ContextWindowAdvisor`: shortens or refuses prompts that exceed the model's context window."""
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import Literal
 
 from chatclient._internal.checks import check_callable, check_choice, check_number
@@ -8,11 +10,11 @@ from chatclient._internal.json import dumps
 from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.chain.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.message_merging import current_turn_start
-from chatclient.chat.messages import Message, system_messages
+from chatclient.chat.messages import Message, ToolResponseMessage, system_messages
 from chatclient.chat.options import ChatOptions, OptionsCache
 from chatclient.chat.prompt import Prompt
 from chatclient.errors import ContextWindowError
-from chatclient.memory.window import Window, estimated_tokens
+from chatclient.memory.window import Window, block_start, estimated_tokens
 
 CONTEXT_WINDOW_ORDER = LOWEST_PRECEDENCE - 700
 """The default order: inside the tool loop, whose prompts grow with every round, and outside of rate
@@ -21,20 +23,33 @@ limits and response caches."""
 TRIMMED_MESSAGES = "trimmed_messages"
 """The key in a response's context of the number of removed messages, if any."""
 
+CLEARED_RESULTS = "cleared_tool_results"
+"""The key in a response's context of the number of messages with cleared tool results, if any."""
+
+CLEARED = "This result was removed, because the conversation is long."
+"""What the model sees instead of the result of a tool that was cleared."""
+
 _BYTES_PER_TOKEN = 4
+_KEPT_RESULTS = 3  # newest messages with tool results that are never cleared
 
 
 @hints_parameter_names
 class ContextWindowAdvisor:
-    """Removes the oldest turns of a prompt that is too long, or raises before it is sent.
+    """Shortens a prompt that is too long, or raises before it is sent.
 
-    Only complete turns are removed: a question with its answer and the tool calls in between.
+    First, old tool results are replaced by `CLEARED`, but not the newest three. If that does not
+    suffice, the oldest turns are removed: a question with its answer and the tool calls in between.
     System messages and the current turn are never removed; if they alone do not fit, an error is
-    raised. Memory is not changed: a later request may send these turns again.
+    raised. Memory is not changed: a later request may send these turns and results again.
+
+    Both happen in blocks, so that providers can cache the beginning of the prompts: at least a
+    quarter of the room is cleared, or about half of it removed. What is sent depends on the prompt
+    only.
 
     Args:
         max_tokens: The size of the context window in tokens, for prompt and answer.
         on_exceeded: `"trim"` raises only if trimming is not sufficient; `"raise"` never trims.
+        clear_tool_results: Whether old tool results are cleared before turns are removed.
         reserve: The tokens reserved for the answer if the options set no `max_tokens`.
         estimator: Returns the number of tokens of a message; default: one per four bytes. With an
             exact count, the limit is exact.
@@ -53,6 +68,7 @@ class ContextWindowAdvisor:
         max_tokens: int,
         *,
         on_exceeded: Literal["trim", "raise"] = "trim",
+        clear_tool_results: bool = True,
         reserve: int = 1024,
         estimator: Callable[[Message], int] = estimated_tokens,
         order: int = CONTEXT_WINDOW_ORDER,
@@ -64,6 +80,7 @@ class ContextWindowAdvisor:
         self.order = order
         check_choice("on_exceeded", on_exceeded, "trim", "raise")
         self._trim = on_exceeded == "trim"
+        self._clear = clear_tool_results
         self._reserve = reserve
         self._estimate = estimator
         self._overhead = OptionsCache(_overhead)
@@ -79,7 +96,12 @@ class ContextWindowAdvisor:
         room = self.max_tokens - answer - self._overhead.get(prompt.options)
         if self._tokens(prompt.messages) <= room:
             return await call_next(request)
-        kept = self._trimmed(prompt.messages, room) if self._trim else prompt.messages
+        kept, cleared, trimmed = prompt.messages, 0, 0
+        if self._trim:
+            kept, cleared = self._cleared(prompt.messages, room)
+        if self._trim and not cleared:
+            kept, cleared = self._cleared(self._trimmed(prompt.messages, room), room)
+            trimmed = len(prompt.messages) - len(kept)
         tokens = self._tokens(kept)
         if tokens > room:
             msg = (
@@ -88,9 +110,33 @@ class ContextWindowAdvisor:
                 " shorten the current turn, or lower max_tokens in the options"
             )
             raise ContextWindowError(msg, tokens=tokens, limit=room)
-        trimmed = len(prompt.messages) - len(kept)
         response = await call_next(request.mutate(prompt=Prompt.of(kept, prompt.options)))
-        return response.mutate(context={TRIMMED_MESSAGES: trimmed})
+        shortened = {TRIMMED_MESSAGES: trimmed, CLEARED_RESULTS: cleared}
+        return response.mutate(context={key: count for key, count in shortened.items() if count})
+
+    def _cleared(self, messages: tuple[Message, ...], room: int) -> tuple[tuple[Message, ...], int]:
+        """Return *messages* with old tool results cleared so that they fit, and their number.
+
+        Nothing is cleared if that would free less than a quarter of the room beside what must be.
+        """
+        excess = self._tokens(messages) - room
+        results = [at for at, m in enumerate(messages) if isinstance(m, ToolResponseMessage)]
+        if excess <= 0 or not self._clear or len(results) <= _KEPT_RESULTS:
+            return messages, 0
+        without = {at: _without_results(messages[at]) for at in results[:-_KEPT_RESULTS]}
+        saved = [
+            max(self._estimate(m) - self._estimate(without[at]), 0) if at in without else 0
+            for at, m in enumerate(messages)
+        ]
+        freed = list(accumulate(saved))
+        if freed[-1] < excess + room // 4:
+            return messages, 0
+        # Everything before this index is cleared.
+        first = next(at for at, total in enumerate(freed, 1) if total >= excess)
+        end = next(at for at, total in enumerate(freed, 1) if total >= excess + room // 4)
+        until = block_start(first, end + 1)
+        changed = {at: without[at] for at in range(until) if saved[at]}
+        return tuple(changed.get(at, m) for at, m in enumerate(messages)), len(changed)
 
     def _trimmed(self, messages: tuple[Message, ...], room: int) -> tuple[Message, ...]:
         """Return the newest complete turns that fit, and all system messages."""
@@ -101,6 +147,12 @@ class ContextWindowAdvisor:
 
     def _tokens(self, messages: Sequence[Message]) -> int:
         return sum(map(self._estimate, messages))
+
+
+def _without_results(message: Message) -> ToolResponseMessage:
+    assert isinstance(message, ToolResponseMessage)  # noqa: S101
+    responses = [replace(response, data=CLEARED, media=()) for response in message.responses]
+    return message.mutate(responses=responses)
 
 
 def _overhead(options: ChatOptions) -> int:

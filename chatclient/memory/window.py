@@ -193,7 +193,12 @@ class Window:
         if not start:
             return 0
         if older is not None and start < last:
-            start = self._block(older + start, older + last) - older
+            limit = self.limits[0]
+            block = limit.most - limit.keep
+            if limit.measure is None and len(self.limits) == 1:  # `last` is one block after `start`
+                start = -(-(older + start) // block) * block - older
+            else:
+                start = block_start(older + start, older + last) - older
         while start < len(dialogue) and not begins_turn(dialogue, start):
             start += 1
         if start >= len(dialogue):
@@ -203,19 +208,6 @@ class Window:
             return next(islice(places, start, None))
         return start
 
-    def _block(self, first: int, end: int) -> int:
-        """Return the position in a range at which a block begins.
-
-        It depends on the positions only, so that it stays the same as long as the range permits.
-        """
-        [limit, *others] = self.limits
-        if limit.measure is None and not others:  # all ranges are as long as a block
-            block = limit.most - limit.keep
-            return -(-first // block) * block
-        # The position that is divisible by the highest power of two stays longest on average.
-        shift = ((first - 1) ^ (end - 1)).bit_length() - 1
-        return (end - 1) >> shift << shift
-
     def select(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return the messages in the window, system messages first."""
         return messages_from(messages, self.start(messages))
@@ -224,3 +216,13 @@ class Window:
 def messages_from(messages: Sequence[Message], start: int) -> tuple[Message, ...]:
     """Return all system messages, then the other messages from index *start*."""
     return (*system_messages(messages), *without_system(messages[start:]))
+
+
+def block_start(first: int, end: int) -> int:
+    """Return the position at which a block starts, out of those from *first* to before *end*.
+
+    While both ends grow, it stays the same for long, on average for half of the range: it is the
+    position that is divisible by the highest power of two.
+    """
+    size: int = 1 << ((first - 1) ^ (end - 1)).bit_length() - 1
+    return (end - 1) // size * size

@@ -1,6 +1,7 @@
 """The context window: what is left out, what stays, and what is never sent."""
 
 import gc
+import itertools
 import weakref
 from typing import Any
 
@@ -18,10 +19,16 @@ from chatclient import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.advisors.context_window import TRIMMED_MESSAGES, ContextWindowAdvisor
+from chatclient.advisors.context_window import (
+    CLEARED,
+    CLEARED_RESULTS,
+    TRIMMED_MESSAGES,
+    ContextWindowAdvisor,
+)
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.errors import ContextLengthExceededError, ContextWindowError, UsageError
 from chatclient.memory.conversation import conversation_problems
+from chatclient.memory.window import estimated_tokens
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import tool
 from tests.support.ask import Ask
@@ -53,8 +60,7 @@ HISTORY: list[Message] = [
     ("room", "texts"),
     [
         (80, ["Be brief.", "one", "1", "two", "", "", "2", "three"]),
-        (70, ["Be brief.", "two", "", "", "2", "three"]),
-        (60, ["Be brief.", "two", "", "", "2", "three"]),
+        (79, ["Be brief.", "two", "", "", "2", "three"]),
         (59, ["Be brief.", "three"]),
         (20, ["Be brief.", "three"]),
     ],
@@ -169,3 +175,72 @@ def test_a_window_has_some_size() -> None:
     with pytest.raises(UsageError):
         ContextWindowAdvisor(0)
     ContextWindowAdvisor(1)
+
+
+def looked_up(count: int, size: int) -> list[Message]:
+    """Return the rounds of a turn in which a tool gave results of *size* characters."""
+    return [
+        message
+        for at in range(count)
+        for message in (
+            AssistantMessage(tool_calls=[ToolCall(str(at), "look_up", "{}")]),
+            ToolResponseMessage([ToolResponse(str(at), "look_up", "x" * size)]),
+        )
+    ]
+
+
+def test_old_tool_results_are_cleared_first(ask: Ask) -> None:
+    """A turn with many rounds goes on; its newest results stay."""
+    model = ScriptedModel(*["ok"] * 8)
+    client = (
+        ChatClient.builder(model).default_advisors(ContextWindowAdvisor(2000, reserve=0)).build()
+    )
+    question = UserMessage("?")
+    result = ask(client.prompt([question, *looked_up(12, 800)]))
+    sent = model.prompts[0].messages
+    results = [m.responses[0].data for m in sent if isinstance(m, ToolResponseMessage)]
+    cleared = results.count(CLEARED)
+
+    assert [type(m) for m in sent] == [UserMessage, *[AssistantMessage, ToolResponseMessage] * 12]
+    assert results == [*[CLEARED] * cleared, *["x" * 800] * (12 - cleared)]
+    assert 3 <= cleared <= 6
+    assert result.response.context[CLEARED_RESULTS] == cleared
+    with pytest.raises(ContextWindowError):
+        ask(client.prompt([question, *looked_up(4, 3000)]))
+
+
+def test_turns_are_removed_if_clearing_does_not_suffice(ask: Ask) -> None:
+    """What is left is then cleared if it is still too long; without clearing, it is refused."""
+    older = [UserMessage("old " * 1000), AssistantMessage("1")]
+    prompt = [*older, UserMessage("?"), *looked_up(12, 800)]
+
+    def sent(**how: Any) -> list[str]:
+        model = ScriptedModel("ok")
+        advisor = ContextWindowAdvisor(2000, reserve=0, **how)
+        result = ask(ChatClient.builder(model).default_advisors(advisor).build().prompt(prompt))
+        assert result.response.context[TRIMMED_MESSAGES] == 2
+        assert result.response.context[CLEARED_RESULTS] > 2
+        return [m.text for m in model.prompts[0].messages]
+
+    assert sent()[0] == "?"
+    with pytest.raises(ContextWindowError):
+        sent(clear_tool_results=False)
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_the_beginning_of_the_prompt_rarely_changes(rounds: int) -> None:
+    """While a conversation grows, turns are removed and results cleared in blocks."""
+    model = ScriptedModel(*["ok"] * 100)
+    client = (
+        ChatClient.builder(model).default_advisors(ContextWindowAdvisor(3000, reserve=0)).build()
+    )
+    history: list[Message] = []
+    for number in range(100):
+        history.append(UserMessage(f"{number} " + "word " * 20))
+        client.prompt(history).call().content()
+        history += [*looked_up(rounds, 400), AssistantMessage("answer " * 20)]
+    sent = [prompt.messages for prompt in model.prompts]
+    changes = sum(b[: len(a)] != a for a, b in itertools.pairwise(sent))
+
+    assert 2 < changes < 25
+    assert all(sum(map(estimated_tokens, each)) > 1300 for each in sent[40:])
