@@ -35,6 +35,7 @@ from chatclient.advisors import (
 from chatclient.chat.messages import system_messages, without_system
 from chatclient.memory import (
     ChatMemory,
+    CompactionStrategy,
     InMemorySessionRepository,
     MessageWindowChatMemory,
     SessionChatMemory,
@@ -43,6 +44,7 @@ from chatclient.memory import (
     SummarizingChatMemory,
     TokenWindowChatMemory,
     TurnCountTrigger,
+    TurnWindow,
 )
 from chatclient.testing import ScriptedModel
 from chatclient.tools import FunctionToolCallback, KeywordToolIndex
@@ -118,12 +120,12 @@ def remembering(
     return lambda model: ([kind(memory(model)), *(make() for make in more)], tools(tool_count))
 
 
-def sessions(turns: int, messages: int) -> Callable[[ChatModel], ChatMemory]:
+def sessions(turns: int, kept: CompactionStrategy) -> Callable[[ChatModel], ChatMemory]:
     """Return a session that is compacted."""
     return lambda _: SessionChatMemory(
         SessionService(InMemorySessionRepository()),
         trigger=TurnCountTrigger(turns),
-        strategy=SlidingWindow(messages),
+        strategy=kept,
     )
 
 
@@ -166,10 +168,13 @@ CONFIGURATIONS: dict[str, Configuration] = {
         everything, lambda: ContextWindowAdvisor(16_000), tool_count=12
     ),
     "sessions, from 20 turns to 30 messages": remembering(
-        sessions(20, 30), kind=SessionMemoryAdvisor
+        sessions(20, SlidingWindow(30)), kind=SessionMemoryAdvisor
     ),
-    "sessions, from 20 turns to 20 messages": remembering(
-        sessions(20, 20), kind=SessionMemoryAdvisor
+    "sessions, from 20 turns to 10": remembering(
+        sessions(20, TurnWindow(10)), kind=SessionMemoryAdvisor
+    ),
+    "tools, sessions, from 20 turns to 10": remembering(
+        sessions(20, TurnWindow(10)), kind=SessionMemoryAdvisor, tool_count=12
     ),
     "summaries": remembering(lambda _: SummarizingChatMemory(ScriptedModel(summary))),
     "memory in the system text": remembering(window(), kind=PromptChatMemoryAdvisor),
