@@ -129,17 +129,17 @@ def sessions(turns: int, kept: CompactionStrategy) -> Callable[[ChatModel], Chat
     )
 
 
-def window(**limits: int) -> Callable[[ChatModel], ChatMemory]:
+def window(max_messages: int = 40, keep: int | None = None) -> Callable[[ChatModel], ChatMemory]:
     """Return a memory with a window of messages."""
-    return lambda _: MessageWindowChatMemory(**limits)
+    return lambda _: MessageWindowChatMemory(max_messages=max_messages, keep=keep)
 
 
-def token_window(**limits: int) -> Callable[[ChatModel], ChatMemory]:
+def token_window(max_tokens: int) -> Callable[[ChatModel], ChatMemory]:
     """Return a memory with a window of tokens."""
-    return lambda _: TokenWindowChatMemory(**limits)
+    return lambda _: TokenWindowChatMemory(max_tokens=max_tokens)
 
 
-everything = window(max_messages=100_000)
+everything = window(100_000)
 
 
 def found_tools(_: ChatModel) -> tuple[Sequence[Advisor], Sequence[FunctionToolCallback]]:
@@ -150,17 +150,17 @@ def found_tools(_: ChatModel) -> tuple[Sequence[Advisor], Sequence[FunctionToolC
 
 CONFIGURATIONS: dict[str, Configuration] = {
     "everything": remembering(everything),
-    "window of 20, sliding": remembering(window(max_messages=20, keep=20)),
+    "window of 20, sliding": remembering(window(20, keep=20)),
     "window, by default": remembering(window()),
-    "window of 100": remembering(window(max_messages=100)),
-    "window of 2,000 tokens": remembering(token_window(max_tokens=2000)),
-    "window of 8,000 tokens": remembering(token_window(max_tokens=8000)),
+    "window of 100": remembering(window(100)),
+    "window of 2,000 tokens": remembering(token_window(2000)),
+    "window of 8,000 tokens": remembering(token_window(8000)),
     "tools, everything": remembering(everything, tool_count=12),
-    "tools, window of 20, sliding": remembering(window(max_messages=20, keep=20), tool_count=12),
+    "tools, window of 20, sliding": remembering(window(20, keep=20), tool_count=12),
     "tools, window by default": remembering(window(), tool_count=12),
-    "tools, window of 100": remembering(window(max_messages=100), tool_count=12),
-    "tools, window of 2,000 tokens": remembering(token_window(max_tokens=2000), tool_count=12),
-    "tools, window of 8,000 tokens": remembering(token_window(max_tokens=8000), tool_count=12),
+    "tools, window of 100": remembering(window(100), tool_count=12),
+    "tools, window of 2,000 tokens": remembering(token_window(2000), tool_count=12),
+    "tools, window of 8,000 tokens": remembering(token_window(8000), tool_count=12),
     "tools, ContextWindowAdvisor(4000)": remembering(
         everything, lambda: ContextWindowAdvisor(4000), tool_count=12
     ),

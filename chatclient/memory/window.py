@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Self
 
 from chatclient._internal.checks import check_callable, check_type
@@ -189,7 +188,7 @@ class Window:
         systems, dialogue = system_messages(messages), without_system(messages)
         rooms = [limit.most - sum(map(limit.size, systems)) for limit in self.limits]
         cuts = [limit.cuts(dialogue, room) for limit, room in zip(self.limits, rooms, strict=True)]
-        start, last = (max(ends) for ends in zip(*cuts, strict=True))
+        start, last = max(first for first, _ in cuts), max(end for _, end in cuts)
         if not start:
             return 0
         if older is not None and start < last:
@@ -204,8 +203,8 @@ class Window:
         if start >= len(dialogue):
             start = last_turn_start(dialogue) or 0
         if systems and start:
-            places = (at for at, m in enumerate(messages) if not isinstance(m, SystemMessage))
-            return next(islice(places, start, None))
+            places = [at for at, m in enumerate(messages) if not isinstance(m, SystemMessage)]
+            return places[start]
         return start
 
     def select(self, messages: Sequence[Message]) -> tuple[Message, ...]:
