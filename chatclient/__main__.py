@@ -159,7 +159,7 @@ def _tree(trail: Trail) -> Iterator[str]:
 def _tokens(operation: Operation, result: Any) -> str:
     if not isinstance(operation, ModelCall) or result is None:
         return ""
-    return f", {result.usage.input_tokens} + {result.usage.output_tokens} tokens"
+    return f", {result.usage.tokens_text()}"
 
 
 # --- approval -------------------------------------------------------------------------------

@@ -90,6 +90,19 @@ class Usage:
         """The sum of input and output tokens."""
         return self.input_tokens + self.output_tokens
 
+    @property
+    def cached_share(self) -> float | None:
+        """The share of the input tokens that were read from a cache, or None if not reported."""
+        if self.cache_read_tokens is None or not self.input_tokens:
+            return None
+        return self.cache_read_tokens / self.input_tokens
+
+    def tokens_text(self) -> str:
+        """Return the numbers as text, such as `1200 (90% cached) + 50 tokens`."""
+        share = self.cached_share
+        cached = "" if share is None else f" ({share:.0%} cached)"
+        return f"{self.input_tokens}{cached} + {self.output_tokens} tokens"
+
     def __bool__(self) -> bool:
         return self.input_tokens + self.output_tokens > 0
 

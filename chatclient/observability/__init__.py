@@ -24,6 +24,10 @@ if TYPE_CHECKING:
         ToolRun as ToolRun,
         ToolUndo as ToolUndo,
     )
+    from chatclient.observability.prefix import (
+        PrefixReport as PrefixReport,
+        PromptPiece as PromptPiece,
+    )
     from chatclient.observability.retries import (
         Fallback as Fallback,
         RetryWait as RetryWait,

@@ -19,6 +19,7 @@ from chatclient.observability.operations import (
     ToolRun,
     ToolUndo,
 )
+from chatclient.observability.prefix import compare_rounds
 from chatclient.runtime.observation import Operation, Step
 
 if TYPE_CHECKING:  # only loaded when the rounds are asked for
@@ -160,12 +161,16 @@ def _with_inner(steps: Sequence[Step]) -> Iterator[Step]:
 
 
 def _lines(trail: Trail) -> Iterator[str]:
-    rounds = iter(trail.rounds)
+    rounds, previous = iter(trail.rounds), None
     for step in tuple(trail.steps):  # a running turn may add steps
         if isinstance(step.operation, ClientCall):
             yield _client_line(step, step.operation, first=step is trail.steps[0])
         elif _is_round(step) and (round_ := next(rounds, None)) is not None:
             yield from _round_lines(round_, step)
+            if previous is not None:
+                report = compare_rounds(previous, step, trail.steps)
+                yield from () if report.stable else (f"    {report}",)
+            previous = step
     for step in trail.steps:
         if not _is(step, ToolRun):  # tool runs are in the rounds
             yield from _inner_lines(step, "    ")
@@ -181,7 +186,7 @@ def _lines(trail: Trail) -> Iterator[str]:
             yield f"memory: {access} {_message_count(len(step.result or ()))} of {id!r}"
     usage = trail.usage
     cost = f", {usage.cost}" if usage.cost is not None and usage.cost.amount else ""
-    yield f"in all: {usage.input_tokens} + {usage.output_tokens} tokens{cost}"
+    yield f"in all: {usage.tokens_text()}{cost}"
 
 
 def _client_line(step: Step, call: ClientCall, *, first: bool) -> str:
@@ -208,8 +213,7 @@ def _outcome(call: Step) -> str:
     usage = response.usage
     reason = "left" if cancelled else response.finish_reason or "ended"
     text = f": {_short(response.text)}" if response.text else ""
-    tokens = f"{usage.input_tokens} + {usage.output_tokens} tokens"
-    return f"{reason}{text} ({tokens}, {call.seconds or 0.0:.2f} s)"
+    return f"{reason}{text} ({usage.tokens_text()}, {call.seconds or 0.0:.2f} s)"
 
 
 def _decision_line(step: Step, call: DecisionCall) -> str:

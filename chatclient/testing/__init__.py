@@ -20,6 +20,9 @@ if TYPE_CHECKING:
         chat_redact as chat_redact,
         recorded_model as recorded_model,
     )
+    from chatclient.testing.prefix import (
+        assert_stable_prefix as assert_stable_prefix,
+    )
     from chatclient.testing.pydantic_evals import (
         AnswerJudge as AnswerJudge,
         RetrievalMetrics as RetrievalMetrics,

@@ -1,0 +1,151 @@
+"""`PrefixReport`: what changed first in a request, compared with an earlier one."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from chatclient._internal.json import dumps
+from chatclient._internal.text import on_one_line
+from chatclient.chat.messages import Message, SystemMessage, system_messages, without_system
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.serialization import message_to_dict
+from chatclient.observability.operations import AdvisorPass, ModelCall
+from chatclient.runtime.observation import Step
+
+if TYPE_CHECKING:  # the trail imports this module
+    from chatclient.observability.trail import Trail
+
+_NOT_SENT = ("id", "stored_at", "metadata")
+_TEXT_LENGTH = 60  # maximum number of characters of a piece in a report
+
+
+class PromptPiece(NamedTuple):
+    """A part of a request that a provider's prompt cache finds as a whole or not at all.
+
+    Attributes:
+        kind: What it is.
+        text: About what is sent of it.
+    """
+
+    kind: Literal["tool", "system text", "message"]
+    text: str
+
+
+def prompt_pieces(prompt: Prompt) -> Iterator[PromptPiece]:
+    """Yield the pieces of *prompt* in the order in which providers cache them.
+
+    Tools come first, then the system text, then the other messages.
+    """
+    for callback in prompt.options.tool_callbacks or ():
+        tool = callback.definition
+        text = dumps([tool.name, tool.description, tool.input_schema]).decode()
+        yield PromptPiece("tool", text)
+    for message in (*system_messages(prompt.messages), *without_system(prompt.messages)):
+        kind: Literal["system text", "message"]
+        kind = "system text" if isinstance(message, SystemMessage) else "message"
+        yield PromptPiece(kind, _text(message))
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixReport:
+    """Whether a request begins with all of an earlier one, and what changed first if not.
+
+    Providers serve the beginning of a prompt that they have seen before from a cache. After the
+    first difference, nothing of the later request is in it.
+
+    Attributes:
+        before: The first piece of the earlier request that is not at its place in the later one;
+            None if the later request begins with all of the earlier one.
+        after: The piece of the later request at that place, or None if it has none.
+        number: The place of the piece, counted from 1 among those of its kind.
+        cached: The share of the later request's characters that are in the common beginning.
+        advisor: The name of the advisor that put the piece into the later request, or None if it
+            was there before the first advisor, or if that is not known.
+    """
+
+    before: PromptPiece | None
+    after: PromptPiece | None
+    number: int
+    cached: float
+    advisor: str | None = None
+
+    @property
+    def stable(self) -> bool:
+        """Whether the later request begins with all of the earlier one."""
+        return self.before is None
+
+    @classmethod
+    def between(cls, earlier: "Trail", later: "Trail") -> "PrefixReport":
+        """Compare the last request of a turn with the first one of a later turn.
+
+        Args:
+            earlier: The trail of a turn of a conversation.
+            later: The trail of a later turn, usually the next one.
+
+        Raises:
+            ValueError: One of the turns asked no model.
+        """
+        before, after = rounds_of(earlier.steps), rounds_of(later.steps)
+        if not before or not after:
+            msg = "a trail without a model call has no request to compare"
+            raise ValueError(msg)
+        return compare_rounds(before[-1], after[0], later.steps)
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return f"the prompt begins with the previous one ({self.cached:.0%} can be cached)"
+        by = "" if self.advisor is None else f" by {self.advisor}"
+        now = "nothing" if self.after is None else on_one_line(self.after.text, _TEXT_LENGTH)
+        return (
+            f"the prompt changed from {self.before.kind} {self.number} on{by}"
+            f" ({self.cached:.0%} can be cached):"
+            f" {on_one_line(self.before.text, _TEXT_LENGTH)} became {now}"
+        )
+
+
+def rounds_of(steps: Sequence[Step]) -> list[Step]:
+    """Return the model calls in *steps* that are rounds of the turn."""
+    return [s for s in steps if isinstance(s.operation, ModelCall) and not s.operation.auxiliary]
+
+
+def compare_rounds(earlier: Step, later: Step, steps: Sequence[Step]) -> PrefixReport:
+    """Compare the requests of two rounds; *steps* are those of the later round's turn."""
+    old = list(prompt_pieces(_prompt(earlier)))
+    new = list(prompt_pieces(_prompt(later)))
+    same = 0
+    while same < min(len(old), len(new)) and old[same] == new[same]:
+        same += 1
+    size = sum(len(piece.text) for piece in new)
+    cached = sum(len(piece.text) for piece in new[:same]) / size if size else 1.0
+    if same == len(old):
+        return PrefixReport(None, None, 0, cached)
+    before, after = old[same], new[same] if same < len(new) else None
+    number = 1 + sum(piece.kind == before.kind for piece in old[:same])
+    return PrefixReport(before, after, number, cached, _origin(after, later, steps))
+
+
+def _origin(piece: PromptPiece | None, later: Step, steps: Sequence[Step]) -> str | None:
+    """Return the advisor whose request to the next one is the first that has *piece*."""
+    if piece is None:
+        return None
+    name: str | None = None
+    for step in steps:
+        if step is later:
+            break
+        if isinstance(step.operation, ModelCall) and not step.operation.auxiliary:
+            name = None  # an earlier round
+        if isinstance(step.operation, AdvisorPass):
+            if piece in prompt_pieces(step.operation.prompt):
+                return name
+            name = step.operation.advisor
+    return name
+
+
+def _prompt(round_: Step) -> Prompt:
+    assert isinstance(round_.operation, ModelCall)  # noqa: S101 - for type checkers
+    return round_.operation.prompt
+
+
+def _text(message: Message) -> str:
+    sent = {k: v for k, v in message_to_dict(message).items() if k not in _NOT_SENT}
+    return dumps(sent).decode()
