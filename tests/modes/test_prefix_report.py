@@ -17,7 +17,7 @@ from chatclient.chat.response import Usage
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.observability.prefix import PrefixReport
 from chatclient.observability.trail import Trail
-from chatclient.testing import ScriptedModel, assert_stable_prefix, call
+from chatclient.testing import Answer, ScriptedModel, assert_stable_prefix, call
 from chatclient.tools import tool
 from tests.support.ask import Ask
 
@@ -50,7 +50,7 @@ class Clock:
         return await call_next(request.mutate(prompt=changed))
 
 
-def remembering(*answers: object, keep: int = 20) -> ChatClient:
+def remembering(*answers: Answer, keep: int = 20) -> ChatClient:
     """Return a client with a memory, a tool and scripted answers."""
     memory = MessageWindowChatMemory(max_messages=2 * keep, keep=keep)
     return (
