@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,6 +49,7 @@ from chatclient.structured.converters import converter_of
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, ToolLimits, tool
 from tests.support.ask import Ask
+from tests.support.clock import Clock
 
 
 class Actor(BaseModel):
@@ -965,17 +965,17 @@ def test_a_stream_of_values_begins_anew_with_each_attempt() -> None:
     assert values[-1] == ALIEN
 
 
-def test_no_attempt_after_the_deadline(ask: Ask) -> None:
+def test_no_attempt_after_the_deadline(ask: Ask, clock: Clock) -> None:
     """The call is over when its time is."""
 
     async def take_long(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)
-        await request.runtime.invoke(time.sleep, request.runtime.remaining() + 0.01)
+        clock.advance(600)
         return response
 
     take_long.order = LOWEST_PRECEDENCE - 1  # type: ignore[attr-defined]
     model = ScriptedModel("{}", FILM)
-    request = ChatClient.create(model).prompt("?").advisors(take_long).deadline(0.3)
+    request = ChatClient.create(model).prompt("?").advisors(take_long).deadline(500)
     with pytest.raises(DeadlineExceededError, match="better answer"):
         entity(ask, request, Film, validate=True)
 

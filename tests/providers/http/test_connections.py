@@ -681,7 +681,7 @@ class Http2Server:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         start = asyncio.run_coroutine_threadsafe(self._begin(), self._loop)
-        self._server = start.result(5)
+        self._server = start.result(LONG)
 
     async def _begin(self) -> asyncio.Server:
         return await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
@@ -691,9 +691,9 @@ class Http2Server:
         return f"https://localhost:{self._server.sockets[0].getsockname()[1]}"
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(LONG)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(LONG)
         self._loop.close()
 
     async def _end(self) -> None:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from chatclient.providers.http.shielded_stream import shielded_send, shielded_stream
+from tests.support.waiting import LONG
 
 REQUEST = httpx.Request("POST", "http://127.0.0.1")
 
@@ -125,7 +126,7 @@ async def test_timeouts_do_not_use_up_the_cancellation() -> None:
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, 1)
+        await asyncio.wait_for(task, LONG)
 
 
 async def test_cancelled_scope_ends_the_request() -> None:
@@ -136,7 +137,7 @@ async def test_cancelled_scope_ends_the_request() -> None:
         await asyncio.sleep(10)
         raise AssertionError
 
-    with anyio.fail_after(1), anyio.CancelScope() as scope:
+    with anyio.fail_after(LONG), anyio.CancelScope() as scope:
         scope.cancel()
         await shielded_send(send(), REQUEST)
 

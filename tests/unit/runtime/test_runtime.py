@@ -393,7 +393,7 @@ def test_interrupt_cancels_async_tools() -> None:
         timer.join()
         signal.signal(signal.SIGINT, before)
 
-    assert ended.wait(1)
+    assert ended.wait(LONG)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
