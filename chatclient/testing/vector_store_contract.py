@@ -18,11 +18,16 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from math import inf, nan
 from typing import Any, ClassVar
+from uuid import UUID
 
 import pytest
 
-from chatclient.errors import OverloadedError, UsageError, VectorStoreError, WrongTypeError
+from chatclient.errors import OverloadedError, UsageError, WrongTypeError
 from chatclient.retrieval.vector_store.filters import Filter, predicate
 from chatclient.retrieval.vector_store.store import Document, VectorStore
 from chatclient.testing.sample_documents import (
@@ -33,6 +38,12 @@ from chatclient.testing.sample_documents import (
     UNIFORM_ANIMALS,
     WordCounts,
 )
+
+
+class Color(Enum):
+    """A value of an application in metadata."""
+
+    RED = "red"
 
 
 def _ids(documents: Sequence[Document]) -> list[str]:
@@ -181,11 +192,61 @@ class VectorStoreContract:
             assert len(vector_store.similarity_search("cat", top_k=9)) == 4
 
     def test_unserialisable_metadata(self, vector_store: VectorStore) -> None:
-        """Metadata that the store cannot keep is refused, or is kept."""
-        odd = object()
-        with suppress(UsageError, VectorStoreError):
-            vector_store.add([Document("x", {"odd": odd}, "odd")])
-            assert vector_store.similarity_search("x")[0].metadata["odd"] is odd
+        """Metadata without a JSON form is refused, and nothing is stored."""
+        with pytest.raises(UsageError, match="'odd'"):
+            vector_store.add([Document("a", {}, "a"), Document("x", {"odd": object()}, "odd")])
+        assert vector_store.similarity_search("x") == []
+
+    def test_metadata_as_json(self, vector_store: VectorStore) -> None:
+        """All stores keep the same for values that JSON does not have."""
+        given = {
+            "enum": Color.RED,
+            "day": date(2026, 1, 2),
+            "time": datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
+            "price": Decimal("1.50"),
+            "key": UUID(int=1),
+            "bytes": b"ab",
+            "pair": ("a", "b"),
+            "set": {"a"},
+        }
+        vector_store.add([Document("x", given, "x")])
+
+        expected = {
+            "enum": "red",
+            "day": "2026-01-02",
+            "time": "2026-01-02T03:04:00Z",
+            "price": "1.50",
+            "key": "00000000-0000-0000-0000-000000000001",
+            "bytes": "ab",
+            "pair": ["a", "b"],
+            "set": ["a"],
+        }
+        [found] = vector_store.similarity_search("x")
+        assert found == Document("x", expected, "x")
+        assert type(found.metadata["enum"]) is str
+
+    def test_numbers_in_metadata(self, vector_store: VectorStore) -> None:
+        """Integers are exact and in their order; NaN and infinity are None."""
+        limit = 2**53
+        numbers = {f"n{more}": limit + more for more in range(3)}
+        vector_store.add(Document("x", {"n": n}, id) for id, n in numbers.items())
+
+        for where, expected in (
+            ({"n": limit + 1}, {"n1"}),
+            ({"n": {"in": [limit + 1, limit + 2]}}, {"n1", "n2"}),
+            ({"n": {"gt": limit}}, {"n1", "n2"}),
+            ({"n": {"lte": limit + 1}}, {"n0", "n1"}),
+        ):
+            found = vector_store.similarity_search("x", top_k=9, where=where)
+            assert {(each.id, each.metadata["n"]) for each in found} == {
+                (id, numbers[id]) for id in expected
+            }
+        if self.any_metadata:
+            odd = {"a": 2**70, "b": inf, "c": nan, "d": [inf]}
+            vector_store.add(Document("y", odd, "y"))
+            found = vector_store.similarity_search("y", top_k=1)
+            kept = {key: value for key, value in found[0].metadata.items() if value is not None}
+            assert kept == {"a": 2**70, "d": [None]}
 
     # --- vectors ----------------------------------------------------------------------------
 

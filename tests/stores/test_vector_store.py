@@ -220,12 +220,12 @@ def test_filter_cost_per_conversation() -> None:
     store = InMemoryVectorStore(BagOfWords())
     names = [f"c{number}" for number in range(200)]
     store.add(
-        Document("hi", {"conversation": Counted(name), "number": at}, f"{name} {at}")
+        Document("hi", {"conversation": name, "number": at}, f"{name} {at}")
         for name in names
         for at in range(5)
     )
     for name in (*names, *names):
-        where = {"number": {"lt": 2}, "conversation": name}
+        where = {"number": {"lt": 2}, "conversation": Counted(name)}
         found = store.similarity_search("hi", top_k=99, where=where)
         assert sorted(ids(found)) == [f"{name} 0", f"{name} 1"]
 

@@ -19,8 +19,7 @@ from chatclient.retrieval.ingestion.record import IndexEntry, IndexRecord
 from chatclient.retrieval.ingestion.splitter import DocumentSplitter
 from chatclient.retrieval.ingestion.update import IndexReport, IndexUpdate
 from chatclient.retrieval.query import Given
-from chatclient.retrieval.vector_store.store import Document, VectorStore
-from chatclient.retrieval.vector_store.stored_documents import metadata_json
+from chatclient.retrieval.vector_store.store import Document, VectorStore, metadata_json
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 

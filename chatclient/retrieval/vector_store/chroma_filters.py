@@ -125,7 +125,8 @@ def _forms(wanted: Any) -> list[Any]:
     if isinstance(wanted, float) and math.isinf(wanted):
         _refuse("an infinite number")
     if kind_of(wanted) == "number" and wanted == int(wanted):
-        return [int(wanted), float(wanted)]
+        forms = [int(wanted), float(wanted)]
+        return forms if forms[1] == forms[0] else forms[:1]
     return [wanted]
 
 

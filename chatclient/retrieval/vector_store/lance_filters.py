@@ -98,6 +98,8 @@ def _comparison(name: str, kind: str, column: str, wanted: Any) -> str:
         return f"coalesce({column} {SQL_ORDERINGS[name]} {lance_text(wanted)}, false)"
     if kind_of(wanted) == "number" and kind in ("integer", "number"):
         ordered = f"CAST({column} AS DOUBLE) {SQL_ORDERINGS[name]} {_double(wanted)}"
+        if kind == "integer" and isinstance(wanted, int):  # exact, also for large numbers
+            ordered = f"{column} {SQL_ORDERINGS[name]} {int(wanted)}"
         return f"coalesce({ordered}, false)"
     return "false"
 

@@ -19,8 +19,12 @@ from chatclient.retrieval.vector_store.filters import Filter
 from chatclient.retrieval.vector_store.lengths import length_of
 from chatclient.retrieval.vector_store.pg_filters import condition
 from chatclient.retrieval.vector_store.pg_schema import VECTOR, DocumentTable, distance
-from chatclient.retrieval.vector_store.store import Document, SimilaritySearch
-from chatclient.retrieval.vector_store.stored_documents import metadata_json, plain_json
+from chatclient.retrieval.vector_store.store import (
+    Document,
+    SimilaritySearch,
+    metadata_json,
+    plain_json,
+)
 
 _BATCH = 1_000  # documents in one statement
 _MAX_WORDS = 200_000  # characters of a text that are indexed; a tsvector has at most 1 MB

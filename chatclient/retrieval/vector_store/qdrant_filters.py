@@ -26,13 +26,14 @@ TOKENS = "tokens"
 """The key of the payload that needs an index."""
 
 _NUMBERS = "numbers"
+_FLOATS = 2**53  # with which Qdrant compares numbers: from here on, they leave out integers
 _MAX_TOKEN = 200  # characters
 _EVERYTHING = models.Filter()
 _NOTHING = models.HasIdCondition(has_id=[])
 
 
-class TextOrderError(Exception):
-    """The filter compares the order of texts, which Qdrant does not."""
+class NoRangeError(Exception):
+    """The filter compares the order of texts, or of integers that floats do not tell apart."""
 
 
 def filterable(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def condition(where: Filter | None) -> models.Condition:
 
     Raises:
         UsageError: *where* is not a filter.
-        TextOrderError: It compares the order of texts.
+        NoRangeError: Qdrant cannot compare the order.
     """
     return _all([_key(key, value) for key, value in (where or {}).items()])
 
@@ -140,10 +141,12 @@ def _has(name: str, key: str, values: Collection[Any] | None) -> models.Conditio
 def _ordered(name: str, key: str, wanted: Any) -> models.Condition:
     match kind_of(wanted):
         case "number":
+            if abs(wanted) >= _FLOATS and math.isfinite(wanted):
+                raise NoRangeError
             limits = dict.fromkeys(ORDERINGS) | {name: _limited(wanted)}
             field = f"{_NUMBERS}.{_field(key)}"
             return models.FieldCondition(key=field, range=models.Range(**limits))
         case "str":
-            raise TextOrderError
+            raise NoRangeError
         case _:
             return _NOTHING

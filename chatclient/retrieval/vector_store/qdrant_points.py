@@ -23,12 +23,16 @@ from chatclient.retrieval.vector_store.filters import Filter, predicate
 from chatclient.retrieval.vector_store.lengths import length_of, mismatch
 from chatclient.retrieval.vector_store.qdrant_filters import (
     TOKENS,
-    TextOrderError,
+    NoRangeError,
     condition,
     filterable,
 )
-from chatclient.retrieval.vector_store.store import Document, SimilaritySearch
-from chatclient.retrieval.vector_store.stored_documents import metadata_json, plain_json
+from chatclient.retrieval.vector_store.store import (
+    Document,
+    SimilaritySearch,
+    metadata_json,
+    plain_json,
+)
 from chatclient.runtime.fork_safety import ForkSafeLock
 
 T = TypeVar("T")
@@ -187,7 +191,7 @@ class QdrantPoints:
     def _condition(self, where: Filter | None) -> models.Condition:
         try:
             return condition(where)
-        except TextOrderError:
+        except NoRangeError:
             matches = predicate(where)
             ids = [id for id, metadata in self._all_metadata() if matches(metadata)]
             return models.HasIdCondition(has_id=ids)

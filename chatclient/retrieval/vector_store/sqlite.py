@@ -14,8 +14,12 @@ from chatclient.chat.embedding import EmbeddingModel, Vector
 from chatclient.retrieval.vector_store.arrays import GrowingRows, best, numpy, unit_rows
 from chatclient.retrieval.vector_store.filters import Filter, key_of
 from chatclient.retrieval.vector_store.sql_filters import sql
-from chatclient.retrieval.vector_store.store import Document, SimilaritySearch, VectorStore
-from chatclient.retrieval.vector_store.stored_documents import metadata_json
+from chatclient.retrieval.vector_store.store import (
+    Document,
+    SimilaritySearch,
+    VectorStore,
+    metadata_json,
+)
 from chatclient.runtime.fork_safety import (
     fork_barrier,
     keep,

@@ -1,5 +1,6 @@
 """`VectorStore`: the contract of a store that searches documents by similarity."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,6 +8,7 @@ from math import inf, isfinite
 from typing import Any, Self
 from uuid import uuid4
 
+from chatclient._internal import json
 from chatclient._internal.checks import check_number, check_type, names
 from chatclient._internal.closeable import Closeable
 from chatclient._internal.frozen import EMPTY, frozen
@@ -27,7 +29,10 @@ class Document:
 
     Attributes:
         text: The text, which is embedded.
-        metadata: Values for filters: texts, numbers, booleans, None, and lists of these.
+        metadata: Values for filters: texts, numbers, booleans, None, and lists of these. A store
+            keeps what JSON has for others: the value of an enum, the ISO 8601 text of a date or
+            time, the text of a `Decimal`, UUID and UTF-8 bytes, a list for a set or tuple, None for
+            NaN and infinity.
         id: The id; default: random. Adding a document with the same id replaces it.
         score: The similarity to the query, 1.0 for identical vectors; None outside of a search.
     """
@@ -54,6 +59,52 @@ register_stored_type(
     lambda it: {"text": it.text, "metadata": it.metadata, "id": it.id, "score": it.score},
     lambda data: Document(**data),
 )
+
+
+def metadata_json(document: Document) -> str:
+    """Return the metadata of *document* as JSON.
+
+    Raises:
+        UsageError: A value has no JSON form.
+    """
+    try:
+        return json.dumps(document.metadata).decode()
+    except TypeError as error:
+        msg = f"the metadata of document {document.id!r} cannot be encoded as JSON: {error}"
+        raise UsageError(msg) from error
+
+
+# NUL and lone surrogates are escaped in JSON. Exponents: databases may return integers for them.
+# Numbers of many digits: some databases return the nearest one that has 64 bits.
+_ALTERED = re.compile(r"\\u|\de\+|\d{16}")
+_ODD = re.compile("[\0\ud800-\udfff]")
+
+
+def plain_json(exact: str) -> tuple[Any, str | None]:
+    """Return metadata that any database stores, and its JSON if the former lacks something.
+
+    Filters cannot name NUL and lone surrogates, so that other characters may replace them for
+    comparisons. These are the nearest in the order of texts.
+
+    Args:
+        exact: The result of `metadata_json`.
+    """
+    metadata = json.loads(exact)
+    if not _ALTERED.search(exact):
+        return metadata, None
+    return _plain(metadata), exact
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case str():
+            return _ODD.sub(lambda found: "\1" if found[0] == "\0" else "\ue000", value)
+        case list():
+            return [_plain(item) for item in value]
+        case dict():
+            return {_plain(key): _plain(item) for key, item in value.items()}
+        case _:
+            return value
 
 
 def documents_among(sources: Iterable[object]) -> tuple[Document, ...]:
@@ -144,7 +195,7 @@ class VectorStore(Closeable, ABC):
         vectors: Iterable[Vector] | None = None,
     ) -> list[str]:
         """Store *documents*, and embed them unless *vectors* are given; see `add`."""
-        several = _several(documents)
+        several = [_with_plain_metadata(each) for each in _several(documents)]
         if vectors is None:
             unique = list({document.id: document for document in several}.values())
             found = await self.vectors_of([each.text for each in unique], runtime) if unique else []
@@ -196,8 +247,8 @@ class VectorStore(Closeable, ABC):
 
         Raises:
             WrongTypeError: One of them is not a `Document`, but a text for example.
-            UsageError: The vectors are not one list of finite numbers for each document, or have
-                another length than those in the store.
+            UsageError: Metadata has no JSON form, or the vectors are not one list of finite numbers
+                for each document, or have another length than those in the store.
             ProviderError: The embedding failed; nothing was stored.
         """
         return drive(self.put(documents, BLOCKING, vectors=vectors))
@@ -266,6 +317,17 @@ def _several(documents: object) -> list[Document]:
         check_type("a document", each, Document, "wrap a text: Document(text)")
         checked.append(each)
     return checked
+
+
+_PLAIN = frozenset({str, int, bool, type(None)})
+
+
+def _with_plain_metadata(document: Document) -> Document:
+    """Return *document* with the values that JSON has for those of its metadata."""
+    values = document.metadata.values()
+    if all(type(v) in _PLAIN or (type(v) is float and isfinite(v)) for v in values):
+        return document
+    return replace(document, metadata=json.loads(metadata_json(document)))
 
 
 def _checked(vectors: Iterable[Vector], count: int) -> list[Vector]:
