@@ -12,7 +12,7 @@ from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import NO_OPTIONS, ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse
-from chatclient.errors import ProviderError
+from chatclient.errors import ProviderError, UsageError
 from chatclient.providers.http.errors import error_from_data
 from chatclient.providers.langchain_messages import (
     PROVIDER,
@@ -112,7 +112,12 @@ class LangChainChatModel(ChatModel):
         messages = [each for message in prompt.messages for each in encode_message(message)]
         if not options.tool_callbacks or options.tool_choice == "none":
             return self._model, messages, settings
-        return self._model.bind_tools(**encode_tools(options)), messages, settings
+        try:
+            bound = self._model.bind_tools(**encode_tools(options))
+        except NotImplementedError as error:
+            msg = f"{type(self._model).__name__} takes no tools: it has no bind_tools()"
+            raise UsageError(msg) from error
+        return bound, messages, settings
 
     def _error_of(self, error: Exception) -> Exception:
         """Return *error* of an integration as an error of this library."""

@@ -13,9 +13,9 @@ from langchain_core.messages.content import (
     TextContentBlock,
     VideoContentBlock,
 )
-from langchain_core.tools import BaseTool, BaseToolkit, StructuredTool, ToolException
+from langchain_core.tools import BaseTool, BaseToolkit, ToolException
 from langchain_core.utils.function_calling import convert_to_openai_function
-from pydantic import AliasChoices, AliasPath, BaseModel, TypeAdapter, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, PrivateAttr, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from chatclient._internal.checks import check_type
@@ -231,38 +231,44 @@ def to_langchain(
         ToolDefinitionError: A source contains no tool, or a tool is invalid.
     """
     values = dict(tool_context or {})
-    return [_structured_tool(callback, values) for callback in tool_callbacks(*tools)]
+    return [_our_tool(callback, values) for callback in tool_callbacks(*tools)]
 
 
-def _structured_tool(callback: ToolCallback, values: Mapping[str, Any]) -> BaseTool:
+def _our_tool(callback: ToolCallback, values: Mapping[str, Any]) -> BaseTool:
     definition = callback.definition
+    made = _OurTool(
+        name=definition.name,
+        description=definition.description,
+        args_schema=dict(definition.input_schema),
+        return_direct=callback.metadata.return_direct is True,
+        response_format="content_and_artifact",
+        handle_tool_error=True,
+    )
+    made._callback, made._values = callback, values  # noqa: SLF001 - private fields of a model
+    return made
 
-    async def invoke(arguments: Mapping[str, Any], runtime: Runtime) -> tuple[Any, Any]:
-        context = ToolContext(values, runtime=runtime, tool_name=definition.name)
+
+class _OurTool(BaseTool):
+    """A tool of this library; unlike those of a `StructuredTool`, its parameters have any names."""
+
+    _callback: ToolCallback = PrivateAttr()
+    _values: Mapping[str, Any] = PrivateAttr()
+
+    def _run(self, /, **arguments: Any) -> tuple[Any, Any]:
+        return drive(self._invoke(arguments, BLOCKING))
+
+    async def _arun(self, /, **arguments: Any) -> tuple[Any, Any]:
+        return await self._invoke(arguments, ON_LOOP)
+
+    async def _invoke(self, arguments: Mapping[str, Any], runtime: Runtime) -> tuple[Any, Any]:
+        context = ToolContext(self._values, runtime=runtime, tool_name=self.name)
         try:
-            result = await callback.invoke(dumps_exact(arguments), context)
+            result = await self._callback.invoke(dumps_exact(arguments), context)
         except (ToolError, ToolExecutionError) as error:
             raise ToolException(str(error)) from error
         if result.is_error:
             raise ToolException(result.text)
         return _content(result), result.value
-
-    def run(**arguments: Any) -> tuple[Any, Any]:
-        return drive(invoke(arguments, BLOCKING))
-
-    async def arun(**arguments: Any) -> tuple[Any, Any]:
-        return await invoke(arguments, ON_LOOP)
-
-    return StructuredTool(
-        name=definition.name,
-        description=definition.description,
-        args_schema=dict(definition.input_schema),
-        func=run,
-        coroutine=arun,
-        return_direct=callback.metadata.return_direct is True,
-        response_format="content_and_artifact",
-        handle_tool_error=True,
-    )
 
 
 def _content(result: ToolResult) -> str | list[Any]:

@@ -18,7 +18,7 @@ from chatclient.chat.tool import ToolCallback, ToolContext, ToolMetadata, ToolRe
 from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.errors import ToolDefinitionError
 from chatclient.tools.execution.approval import is_approved
-from chatclient.tools.function.data_tool import ApprovableTool, NeedsApproval
+from chatclient.tools.function.data_tool import ApprovableTool, NeedsApproval, is_function
 from chatclient.tools.function.result import data_result
 
 
@@ -36,7 +36,7 @@ def tools_from_openai_agents(
     Args:
         *tools: The tools, made by `@function_tool` for example, and collections of them.
         context: The `context` of the run for the tools; or a function of the `ToolContext` that
-            returns it.
+            returns it. An object with `__call__` is no function.
         metadata: How the tools are run; default: as tools that write, with the time limit of each
             tool.
 
@@ -74,7 +74,7 @@ def _callback(tool: FunctionTool, values: Any, metadata: ToolMetadata | None) ->
 
 
 async def _run(tool: FunctionTool, values: Any, call: ToolCall, context: ToolContext) -> ToolResult:
-    given = await context.runtime.invoke(values, context) if callable(values) else values
+    given = await context.runtime.invoke(values, context) if is_function(values) else values
     theirs = TheirContext(
         context=given,
         usage=Usage(),
@@ -85,7 +85,8 @@ async def _run(tool: FunctionTool, values: Any, call: ToolCall, context: ToolCon
     needed: Any = tool.needs_approval
     if callable(needed):
         decide: Any = needed
-        needed = await decide(theirs, loads(call.arguments), context.tool_call_id)
+        arguments, id = loads(call.arguments), context.tool_call_id
+        needed = await context.runtime.invoke(decide, theirs, arguments, id)
     if needed and not is_approved(context):
         raise NeedsApproval
     return _result(await tool.on_invoke_tool(theirs, call.arguments))

@@ -7,6 +7,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 from pydantic_ai import (
     ApprovalRequired as TheirApprovalRequired,
+    CallDeferred,
     ModelRetry,
     RunContext,
     RunUsage,
@@ -23,7 +24,7 @@ from pydantic_ai.messages import (
     UploadedFile,
     VideoUrl,
 )
-from pydantic_ai.toolsets import FunctionToolset
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from chatclient.chat.content_blocks import media_of_file, media_of_url
 from chatclient.chat.messages import Media, ToolCall
@@ -31,7 +32,7 @@ from chatclient.chat.tool import ToolCallback, ToolContext, ToolMetadata, ToolRe
 from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.errors import ToolArgumentError, ToolDefinitionError, ToolError
 from chatclient.tools.execution.approval import is_approved
-from chatclient.tools.function.data_tool import ApprovableTool, NeedsApproval
+from chatclient.tools.function.data_tool import ApprovableTool, NeedsApproval, is_function
 from chatclient.tools.function.result import data_result
 
 PydanticAiTool = Tool[Any] | FunctionToolset[Any] | Callable[..., Any]
@@ -45,18 +46,20 @@ def tools_from_pydantic_ai(
     """Return function tools of pydantic-ai as tools of this library.
 
     A `ModelRetry` becomes a `ToolError`: the model is told, and may call again. A tool that
-    requires approval suspends the turn (see `client.resume`). The `RunContext` has the
-    dependencies, the call and the conversation id, but neither model nor messages.
+    requires approval, or defers a call, suspends the turn (see `client.resume`): the result of a
+    deferred call is given with `Decision.answered`. The `RunContext` has the dependencies, the call
+    and the conversation id, but neither model nor messages.
 
     Args:
         *tools: Functions, `Tool`s, `FunctionToolset`s, and collections of them.
-        deps: The dependencies; or a function of the `ToolContext` that returns them.
+        deps: The dependencies; or a function of the `ToolContext` that returns them. An object with
+            `__call__` is no function.
         metadata: How the tools are run; default: as tools that write, with the time limit of each
             tool, and one after another if it is sequential.
 
     Raises:
-        ToolDefinitionError: A tool is prepared for each request, or providers do not accept its
-            name.
+        ToolDefinitionError: A tool or toolset is prepared for each request, or providers do not
+            accept a name.
     """
     return [_callback(tool, deps, metadata) for tool in _flat(tools)]
 
@@ -67,6 +70,12 @@ def _flat(tools: Iterable[Any]) -> Iterable[Tool[Any]]:
             yield each
         elif isinstance(each, FunctionToolset):
             yield from each.tools.values()
+        elif isinstance(each, AbstractToolset):
+            msg = (
+                f"the tools of a {type(each).__name__} are known in a run of pydantic-ai only; give"
+                " the FunctionToolset in it, and change its tools with a ToolCallbackProvider"
+            )
+            raise ToolDefinitionError(msg)
         elif callable(each):
             yield Tool(each)
         else:
@@ -102,7 +111,7 @@ async def _run(tool: Tool[Any], deps: Any, call: ToolCall, context: ToolContext)
         raise ToolArgumentError(msg, tool_name=tool.name) from error
     except ModelRetry as error:
         raise ToolError(error.message) from error
-    except TheirApprovalRequired as error:
+    except (TheirApprovalRequired, CallDeferred) as error:
         raise NeedsApproval from error
 
 
@@ -110,7 +119,7 @@ async def _run_context(
     tool: Tool[Any], deps: Any, context: ToolContext, *, approved: bool
 ) -> RunContext[Any]:
     return RunContext(
-        deps=await context.runtime.invoke(deps, context) if callable(deps) else deps,
+        deps=await context.runtime.invoke(deps, context) if is_function(deps) else deps,
         model=cast("Any", None),
         usage=RunUsage(),
         tool_call_id=context.tool_call_id,

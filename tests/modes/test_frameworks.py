@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from pydantic_ai import (
     ApprovalRequired,
     BinaryContent,
+    CallDeferred,
     ImageUrl,
     ModelRetry,
     RunContext,
@@ -34,7 +35,12 @@ from pydantic_ai.toolsets import FunctionToolset
 from chatclient import Media, ToolContext
 from chatclient.errors import ToolDefinitionError, WrongTypeError
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolMetadata, tools_from_openai_agents, tools_from_pydantic_ai
+from chatclient.tools import (
+    Decision,
+    ToolMetadata,
+    tools_from_openai_agents,
+    tools_from_pydantic_ai,
+)
 from tests.modes.test_tool_calling import client_of, results
 from tests.support.ask import Ask
 
@@ -187,6 +193,55 @@ def test_approval_of_pydantic_ai(ask: Ask, kind: str) -> None:
     assert results(model.prompts[1]) == ["paid 5"]
 
 
+def test_deferred_call_of_pydantic_ai(ask: Ask) -> None:
+    """The turn waits for the result of a call that the tool defers."""
+
+    def build(commit: str) -> str:
+        raise CallDeferred
+
+    model = ScriptedModel(call("build", {"commit": "a1"}, id="c"), "It is built.")
+    client = client_of(model, *tools_from_pydantic_ai(build))
+    turn = ask(client.prompt("x")).answer.pending_turn()
+
+    assert ask(client.resume(turn, {"c": Decision.answered("built")})).text == "It is built."
+    assert results(model.prompts[1]) == ["built"]
+
+
+def test_toolsets_that_need_a_run() -> None:
+    """What pydantic-ai decides in each run is refused by name."""
+    with pytest.raises(ToolDefinitionError, match="PrefixedToolset are known in a run"):
+        tools_from_pydantic_ai(FunctionToolset([add]).prefixed("my"))  # type: ignore[arg-type]
+
+
+class Caller:
+    """Dependencies that can be called as well."""
+
+    def __call__(self, context: ToolContext) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("framework", ["pydantic-ai", "openai-agents"])
+def test_values_that_can_be_called(ask: Ask, framework: str) -> None:
+    """Only a function is called with the tool context."""
+    caller = Caller()
+
+    def look(ctx: RunContext[Any]) -> bool:
+        return ctx.deps is caller
+
+    async def theirs(ctx: RunContextWrapper[Any]) -> bool:
+        return ctx.context is caller
+
+    tools = (
+        tools_from_pydantic_ai(look, deps=caller)
+        if framework == "pydantic-ai"
+        else tools_from_openai_agents(function_tool(theirs, name_override="look"), context=caller)
+    )
+    model = ScriptedModel(call("look"), "done")
+    ask(client_of(model, *tools).prompt("x"))
+
+    assert results(model.prompts[1])[0].casefold() == "true"
+
+
 def test_metadata_of_pydantic_ai() -> None:
     """Time limit, strictness and order are those of the tool."""
     [tool] = tools_from_pydantic_ai(Tool(add, timeout=3, strict=True, sequential=True))
@@ -319,14 +374,19 @@ def test_results_of_openai_agents(ask: Ask, returned: Any, text: str, media: lis
     assert (execution.response.data, list(execution.response.media)) == (text, media)
 
 
-@pytest.mark.parametrize("needs", [True, "large"])
+@pytest.mark.parametrize("needs", [True, "large", "plain"])
 def test_approval_of_openai_agents(ask: Ask, needs: Any) -> None:
     """The turn waits, if the call needs it, and the approved call runs."""
 
     async def large(context: Any, arguments: dict[str, Any], call_id: str) -> bool:
         return bool(arguments["amount"] > 3)
 
-    @function_tool(needs_approval=needs if needs is True else large)
+    def plain(context: Any, arguments: dict[str, Any], call_id: str) -> bool:
+        return bool(arguments["amount"] > 3)
+
+    needed: Any = {"large": large, "plain": plain}.get(needs, needs)
+
+    @function_tool(needs_approval=needed)
     def pay(amount: int) -> str:
         """Pay."""
         return f"paid {amount}"

@@ -1,6 +1,7 @@
 """Tools and models of LangChain as ours, and our tools in LangChain, with the real packages."""
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
@@ -45,12 +46,15 @@ from chatclient.errors import (
     ToolDefinitionError,
     ToolError,
     UnsupportedOptionError,
+    UsageError,
     WrongTypeError,
 )
 from chatclient.providers import LangChainChatModel
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
+    DataToolCallback,
     FunctionToolCallback,
+    ToolDefinition,
     ToolMetadata,
     to_langchain,
     tool,
@@ -392,6 +396,22 @@ def test_our_tools_in_langchain(blocking: bool) -> None:
     assert list(schema["properties"]) == ["name"]
 
 
+@pytest.mark.parametrize("blocking", [True, False])
+def test_parameters_that_langchain_has_itself(blocking: bool) -> None:
+    """Parameters of our tools may have the names of LangChain's own arguments."""
+    names = ("config", "run_manager", "self", "callbacks", "args", "kwargs", "tool_input")
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+    taken = DataToolCallback(
+        ToolDefinition("take", "Take all.", schema), lambda call, context: call.arguments
+    )
+    [tool] = to_langchain(taken)
+    given: Any = {"type": "tool_call", "id": "1", "name": "take", "args": {n: n for n in names}}
+
+    message = tool.invoke(given) if blocking else asyncio.run(tool.ainvoke(given))
+
+    assert json.loads(message.content) == {name: name for name in names}
+
+
 def test_there_and_back(ask: Ask) -> None:
     """A tool of ours through LangChain is the same tool, with media and value."""
     [picture] = tools_from_langchain(*to_langchain(Desk().picture))
@@ -676,6 +696,16 @@ def test_cancelling_a_call_ends_the_model() -> None:
 
     asyncio.run(main())
     assert settled(lambda: ended == ["ended"])  # on its own loop
+
+
+def test_model_without_tools(ask: Ask) -> None:
+    """A model that has no method for tools is named."""
+    model = LangChainChatModel(FakeListChatModel(responses=["Hi."]))
+    client = ChatClient.create(model)
+
+    assert ask(client.prompt("x")).text == "Hi."
+    with pytest.raises(UsageError, match="FakeListChatModel takes no tools"):
+        ask(client.prompt("x").tools(Desk().picture))
 
 
 def test_what_is_no_model_is_refused() -> None:

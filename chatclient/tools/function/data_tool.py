@@ -1,6 +1,7 @@
 """Tools that are defined by data, such as definitions in a database or of another service."""
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -111,6 +112,11 @@ class ApprovableTool(DataToolCallback):
             return await super().invoke(arguments, context)
         except NeedsApproval as error:
             raise ApprovalRequired from error
+
+
+def is_function(value: object) -> bool:
+    """Return whether *value* is a function, and not an object that can be called as well."""
+    return inspect.isroutine(value) or isinstance(value, functools.partial)
 
 
 def _is_written(given: Mapping[str, Any], arguments: str) -> bool:
