@@ -26,6 +26,7 @@ from chatclient.runtime.runtime import ON_LOOP, Runtime
 
 # Measured on sections of documentation and descriptions of tools; the numbers matter little.
 _TEXT = Field(1.0, 0.6, 60.0)
+_FAINT = Field(0.1, 0.0, 1.0)
 _SATURATION = 1.2
 _REMEMBERED = 20_000  # words of queries whose terms are cached
 # Documents that are searched without leaving the event loop, which takes some ms.
@@ -188,9 +189,10 @@ def _compacted(parts: Iterable[_Part]) -> tuple[_Part, ...]:
 
 def _indexed(documents: Sequence[Document]) -> _Part:
     words = Words()  # words of documents are not needed after indexing
-    entries = (
-        IndexedDocument(term_impacts([(_TEXT, words.terms(document.text))], _SATURATION))
-        for document in documents
+    fields = (
+        [(_TEXT, words.terms(each.text)), (_FAINT, words.faint_terms(each.text))]
+        for each in documents
     )
+    entries = (IndexedDocument(term_impacts(several, _SATURATION)) for several in fields)
     numbers = {document.id: number for number, document in enumerate(documents)}
     return _Part(tuple(documents), numbers, InvertedIndex(entries))

@@ -41,7 +41,11 @@ CORRECTNESS_TEMPLATE = (
     "<question>{query}</question>\n<expected>{expected}</expected>\n<answer>{response}</answer>"
 )
 
-_YES_OR_NO = re.compile(r"[\W_]*(yes|no)\b[\W_]*", re.IGNORECASE)
+_YES_OR_NO = re.compile(
+    # Unless it is "yes and no".
+    r"[\W_]*(yes|no)\b(?!\W{0,3}(?:and|or|/|&)\W{0,3}(?!\1\b)(?:yes|no)\b\W*(?:[^\w\s]|$))[\W_]*",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)

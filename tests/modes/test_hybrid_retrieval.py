@@ -165,6 +165,29 @@ def test_keywords_find_documents(query: str, first: str) -> None:
     assert found(KeywordDocumentRetriever(ALL), query)[0] == first
 
 
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        *(("Hauptstrasse", "street"), ("HAUPTSTRASSE", "street"), ("Lodz", "city")),
+        *(("\u732b", "cat"), ("\u72d7", "dog"), ("\u6211", "dog")),
+        *(("to be or not to be", "hamlet"), ("who are the who?", "band")),
+    ],
+)
+def test_words_that_are_written_or_found_otherwise(query: str, expected: str) -> None:
+    """Letters without a plain form, single Chinese characters, and questions of stop words only."""
+    texts = {
+        "street": "Die Hauptstra\u00dfe ist gesperrt.",
+        "city": "The train to \u0141\u00f3d\u017a is late.",
+        "cat": "\u732b\u304c\u597d\u304d\u3067\u3059\u3002",
+        "dog": "\u6211\u559c\u6b22\u72d7\u3002",
+        "hamlet": "To be, or not to be, that is the question.",
+        "band": "The Who are a band.",
+    }
+    retriever = KeywordDocumentRetriever(Document(text, id=id) for id, text in texts.items())
+
+    assert found(retriever, query)[0] == expected
+
+
 def test_misspelt_words_are_corrected() -> None:
     """A query of which no word occurs is searched with corrected words."""
     assert found(KeywordDocumentRetriever(ALL), "parzel") == ["parcel"]

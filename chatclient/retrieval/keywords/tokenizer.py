@@ -30,7 +30,11 @@ _UNSPACED = re.compile(
     r"([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3"
     r"\uf900-\ufaff\U00020000-\U0003ffff]+)"
 )
+_HAN = re.compile(r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _ACCENTS = re.compile(r"[\u0300-\u036f]")
+# Letters that are no letter with an accent, and how they are written without them.
+_WRITTEN = str.maketrans({"ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE"})
+_WRITTEN |= str.maketrans("øØłŁđĐı", "oOlLdDi")
 # The end of a clause: punctuation, or a word that introduces another clause. A run of punctuation
 # is matched only from its beginning, or a long one would take quadratic time. For speed, all
 # alternatives begin with one set of characters, and both cases of a letter are written out.
@@ -114,6 +118,15 @@ class Words:
         """
         return list(chain.from_iterable(map(self._words.__getitem__, _words(text))))
 
+    def faint_terms(self, text: str) -> set[str]:
+        """Return the terms of *text* that only a query without others is about.
+
+        These are stop words and single Chinese or Japanese characters.
+        """
+        stop_words = STOP_WORDS.intersection(map(str.lower, set(_words(text))))
+        characters = () if text.isascii() else _HAN.findall(text)
+        return {*map(self._stems.__getitem__, stop_words), *characters}
+
     def identifier_terms(self, *names: str) -> list[str]:
         """Return the stems of the words of *names*; stop words only if there are no others."""
         return list(chain.from_iterable(map(self._identifiers.__getitem__, names)))
@@ -169,7 +182,8 @@ def _words(text: str) -> list[str]:
     """Return the words of *text* without accents; those of ASCII text may contain quotes."""
     if text.isascii():
         return text.encode().translate(_BETWEEN).decode().split()
-    plain = normalized("NFC", _ACCENTS.sub("", normalized("NFKD", text)))
+    plain = _ACCENTS.sub("", normalized("NFKD", text)).translate(_WRITTEN)
+    plain = normalized("NFC", plain)
     words: list[str] = []
     for index, piece in enumerate(_UNSPACED.split(plain)):
         words += _pairs(piece) if index % 2 else _WORD.findall(piece)

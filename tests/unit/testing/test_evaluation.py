@@ -50,6 +50,7 @@ def judge_prompt(model: ScriptedModel) -> str:
         (" Yes. The documents say so. ", True, "The documents say so."),
         ("**NO** - it opens at ten.", False, "it opens at ten."),
         ("no, nothing says so", False, "nothing says so"),
+        ("Yes, and no document denies it.", True, "and no document denies it."),
         ("<think>\nNo?\n</think>\n\nYes, it is.", True, "it is."),
     ],
 )
@@ -62,7 +63,13 @@ def test_verdict(judge: Judge, kind: type[Any], verdict: str, passed: bool, feed
 
 
 @pytest.mark.feature("advisors-relevancy-evaluator-fact-checking")
-@pytest.mark.parametrize("verdict", ["", "Nothing to say.", "Yesterday it did.", "Maybe yes"])
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        *("", "Nothing to say.", "Yesterday it did.", "Maybe yes", "Yes and no.", "no and yes"),
+        *("**Yes/No**: it depends.", "Yes or no? Hard to say."),
+    ],
+)
 def test_unclear_verdict(judge: Judge, verdict: str) -> None:
     """An unclear answer raises with its text."""
     with pytest.raises(
