@@ -15,7 +15,7 @@ from chatclient.chain.params import ANY
 from chatclient.chat.prompt import Prompt
 from chatclient.errors import UsageError
 from chatclient.memory.window import estimated_tokens
-from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.runtime.threads import ForkSafeLock
 
 RATE_LIMIT_ORDER = LOWEST_PRECEDENCE - 500
 """The default order of rate limits: next to the model, so that each of its calls counts."""

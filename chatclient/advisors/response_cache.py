@@ -33,8 +33,8 @@ from chatclient.chat.serialization import message_to_dict, response_from_dict, r
 from chatclient.chat.server_tool import ServerTool
 from chatclient.chat.stored_values import from_stored, to_stored
 from chatclient.chat.tool import FAILURE, STEP
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import ForkSafeLock
 
 CACHING_ORDER = LOWEST_PRECEDENCE - 600
 """The default order of response caches: next to the model, outside of rate limits."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from chatclient.advisors.usage_store import Counters
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import RateLimitExceededError
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import ForkSafeLock
 
 
 @dataclass(frozen=True, slots=True)

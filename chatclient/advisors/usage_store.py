@@ -12,8 +12,8 @@ from chatclient._internal.extras import needed_by
 from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import ChatClientRequest
 from chatclient.errors import UsageError, UsageStoreError
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import ForkSafeLock
 
 log = get_logger(__name__)
 

@@ -27,8 +27,7 @@ from chatclient.chat.turn import present_recorder
 from chatclient.errors import DeadlineExceededError, RequestTimeoutError, UsageError
 from chatclient.observability.decision_call import DecisionCall
 from chatclient.observability.observers import all_observers
-from chatclient.runtime.deadlines import deadline_error, is_expired
-from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.runtime import Runtime, deadline_error, is_expired
 
 
 async def ask_decision(

@@ -48,10 +48,9 @@ from chatclient.errors import (
 from chatclient.observability.decision_call import DecisionCall
 from chatclient.observability.observers import all_observers
 from chatclient.observability.operations import ANSWERING_MODEL, TIME_TO_FIRST_CHUNK, ModelCall
-from chatclient.runtime.context_vars import context_variable
-from chatclient.runtime.deadlines import deadline_error, is_expired
+from chatclient.runtime.blocking import context_variable
 from chatclient.runtime.observation import Step
-from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.runtime import Runtime, deadline_error, is_expired
 from chatclient.runtime.threads import Emitter
 
 log = get_logger(__name__)

@@ -24,8 +24,7 @@ from chatclient.chat.response import NO_USAGE, Usage
 from chatclient.chat.stored_values import register_stored_type
 from chatclient.errors import ContentFilterError, InvalidResponseError, UsageError, WrongTypeError
 from chatclient.runtime.blocking import drive
-from chatclient.runtime.deadlines import within_callers_deadline
-from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 
 T = TypeVar("T", YesNoAnswer, ChoiceAnswer, ScoreAnswer)
 

@@ -10,8 +10,7 @@ from chatclient._internal.closeable import Closeable
 from chatclient._internal.frozen import EMPTY, freeze_fields
 from chatclient.errors import InvalidResponseError, UsageError, WrongTypeError
 from chatclient.runtime.blocking import drive
-from chatclient.runtime.deadlines import within_callers_deadline
-from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 
 Vector = list[float]
 """The embedding of a text."""

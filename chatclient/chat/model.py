@@ -15,9 +15,8 @@ from chatclient.chat.prompt import Prompt, as_prompt, with_default_options
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import WrongTypeError
 from chatclient.runtime.blocking import drive
-from chatclient.runtime.deadlines import within_callers_deadline
 from chatclient.runtime.event_stream import AsyncEvents, drive_stream
-from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.runtime.threads import is_awaitable
 
 if TYPE_CHECKING:  # only loaded with batches and server tools

@@ -31,7 +31,7 @@ from chatclient.errors import (
     InvalidRequestError,
     UsageError,
 )
-from chatclient.runtime.context_vars import context_variable
+from chatclient.runtime.blocking import context_variable
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import Emitter
 

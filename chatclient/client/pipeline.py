@@ -57,8 +57,7 @@ from chatclient.observability.observers import all_observers
 from chatclient.observability.operations import EMPTY_PROMPT, ClientCall
 from chatclient.observability.trail import Trail
 from chatclient.runtime.cancellation import UndoLog
-from chatclient.runtime.deadlines import CallerDeadline, within_callers_deadline
-from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.runtime import CallerDeadline, Runtime, within_callers_deadline
 from chatclient.runtime.threads import is_of_library
 from chatclient.structured.output import StructuredOutput
 from chatclient.tools.handoff import handoff_before

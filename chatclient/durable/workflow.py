@@ -20,7 +20,7 @@ from chatclient.durable.queues import Pace
 from chatclient.durable.recording import Publisher, StepRecorder
 from chatclient.durable.tables import WORKFLOW, Tables
 from chatclient.errors import TurnCancelledError, TurnVersionError
-from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.runtime.threads import ForkSafeLock
 
 log = get_logger(__name__)
 

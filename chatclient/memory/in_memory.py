@@ -13,8 +13,8 @@ from chatclient.memory.repository import (
     ChatMemoryRepository,
     Conversation,
 )
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import ForkSafeLock
 
 
 class InMemoryChatMemoryRepository(ChatMemoryRepository):

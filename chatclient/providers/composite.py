@@ -24,9 +24,8 @@ from chatclient.errors import (
 from chatclient.observability.operations import note_answering_model
 from chatclient.observability.retries import Fallback
 from chatclient.providers.http.reader import read_until_content
-from chatclient.runtime.deadlines import is_expired
-from chatclient.runtime.fork_safety import ForkSafeLock
-from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.runtime import Runtime, is_expired
+from chatclient.runtime.threads import ForkSafeLock
 
 _WEAKEST_FIRST: tuple[OutputMode, ...] = ("instructions", "tool", "schema")
 

@@ -21,8 +21,8 @@ from chatclient.retrieval.query import Query
 from chatclient.retrieval.retrievers import filter_for
 from chatclient.retrieval.vector_store.filters import Filter, predicate
 from chatclient.retrieval.vector_store.store import DEFAULT_TOP_K, Document
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import ON_LOOP, Runtime
+from chatclient.runtime.threads import ForkSafeLock
 
 # Measured on sections of documentation and descriptions of tools; the numbers matter little.
 _TEXT = Field(1.0, 0.6, 60.0)

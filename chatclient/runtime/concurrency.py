@@ -17,9 +17,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import anyio
 import anyio.to_thread
 
-from chatclient.runtime.blocking import drive
+from chatclient.runtime.blocking import Interruption, drive, interruptible, waiting_for
 from chatclient.runtime.cancellation import consume_error, wait_all
-from chatclient.runtime.interruption import Interruption, interruptible, waiting_for
 from chatclient.runtime.threads import (
     INBOX,
     Emitter,

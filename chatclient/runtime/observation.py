@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.logging import get_logger
-from chatclient.runtime.context_vars import context_variable
+from chatclient.runtime.blocking import context_variable
 
 log = get_logger(__name__)
 

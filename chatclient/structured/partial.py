@@ -31,8 +31,8 @@ from chatclient._internal.json import exact_float
 from chatclient.chat.thinking_tags import answer_so_far
 from chatclient.structured.answer_cleaning import NOTHING
 from chatclient.structured.json_schema import AllOf
-from chatclient.tools.function.alias_paths import Path
-from chatclient.tools.function.exact_numbers import NumberRewriter
+from chatclient.tools.function.argument_repair import NumberRewriter
+from chatclient.tools.function.parameters import Path
 
 _BEGIN = re.compile(r"```[^\n`]*\n\s*|(?=[{\[])")
 # A number at the end may be incomplete.

@@ -23,12 +23,10 @@ from chatclient.structured.answer_cleaning import (
     json_within,
     without_fence,
 )
-from chatclient.tools.function.argument_repair import repair_value
-from chatclient.tools.function.argument_types import reason, typed_dict
-from chatclient.tools.function.binding import problems
-from chatclient.tools.function.exact_numbers import NumberRewriter, public_schema
+from chatclient.tools.function.argument_repair import NumberRewriter, public_schema, repair_value
 from chatclient.tools.function.parameters import PYDANTIC_ERRORS
-from chatclient.tools.function.schema_generator import schema_of
+from chatclient.tools.function.schema_generator import reason, schema_of, typed_dict
+from chatclient.tools.function.signature import problems
 
 if TYPE_CHECKING:
     # `type[T]` does not accept unions, literals and annotated types.

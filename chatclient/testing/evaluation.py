@@ -20,8 +20,7 @@ from chatclient.retrieval.model_step import DATA, TemplateCall
 from chatclient.retrieval.prompt import framed
 from chatclient.retrieval.vector_store.store import Document, documents_among
 from chatclient.runtime.blocking import drive
-from chatclient.runtime.deadlines import within_callers_deadline
-from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 
 _VERDICT = "Say yes or no first, and then in one sentence why."
 

@@ -1,14 +1,17 @@
 """`assert_stable_prefix`: a test that providers can cache the prompts of a conversation."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from chatclient.client.client import ChatClient
 from chatclient.observability.prefix import PrefixReport, compare_rounds, rounds_of
 from chatclient.runtime.observation import Step
 
+if TYPE_CHECKING:  # of a layer above
+    from chatclient.client.client import ChatClient
+
 
 def assert_stable_prefix(
-    client: ChatClient,
+    client: "ChatClient",
     conversation: Iterable[str],
     *,
     conversation_id: str = "stable-prefix",

@@ -14,8 +14,7 @@ from chatclient.retrieval.query import DocumentRetriever, Query, RetrievalError
 from chatclient.retrieval.steps import NOT_RETRIEVER_FAILURES, STEP, retrieve_all, run_step
 from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.blocking import drive
-from chatclient.runtime.deadlines import within_callers_deadline
-from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.testing.evaluation import EvaluationRequest, EvaluationResponse, Evaluator
 from chatclient.testing.retrieval_report import (
     RetrievalCase,

@@ -25,11 +25,15 @@ from chatclient.chat.tool import (
 )
 from chatclient.errors import ChatClientError, ToolDefinitionError
 from chatclient.runtime.threads import is_async
-from chatclient.tools.function.argument_types import reason
-from chatclient.tools.function.binding import ArgumentReader, object_in, own_schema, read_arguments
-from chatclient.tools.function.exact_numbers import public_schema
+from chatclient.tools.function.argument_repair import public_schema
 from chatclient.tools.function.parameters import PYDANTIC_ERRORS
-from chatclient.tools.function.schema_generator import schema_of
+from chatclient.tools.function.schema_generator import reason, schema_of
+from chatclient.tools.function.signature import (
+    ArgumentReader,
+    object_in,
+    own_schema,
+    read_arguments,
+)
 from chatclient.tools.providers import is_provider
 from chatclient.tools.sources import ToolSource, offered_by, resolve_sources, tool_callbacks
 

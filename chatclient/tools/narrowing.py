@@ -13,8 +13,7 @@ from chatclient.chat.tool import ToolCallback, ToolRequest
 from chatclient.chat.turn import present_turn
 from chatclient.errors import ProviderError, ToolDefinitionError
 from chatclient.runtime.blocking import drive
-from chatclient.runtime.deadlines import within_callers_deadline
-from chatclient.runtime.runtime import BLOCKING, Runtime
+from chatclient.runtime.runtime import BLOCKING, Runtime, within_callers_deadline
 from chatclient.tools.providers import Offers, offered_tools
 from chatclient.tools.search.tool_questions import TOOL_QUESTION, ToolQuestions
 from chatclient.tools.sources import ToolSource, resolve_sources

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from chatclient._internal.checks import check_method
 from chatclient.chat.tool import ToolCallback
-from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.runtime.threads import ForkSafeLock
 from chatclient.tools.duplicates import check_unique
 from chatclient.tools.execution.toolset import Answer, ToolCallbackResolver
 from chatclient.tools.sources import ToolSource, has_tools, tool_callbacks

@@ -20,9 +20,9 @@ from chatclient.chat.tool import (
 )
 from chatclient.errors import ToolError, UsageError
 from chatclient.tools.duplicates import without_duplicates
-from chatclient.tools.function.binding import own_schema, read_arguments
 from chatclient.tools.function.callback import FunctionToolCallback
 from chatclient.tools.function.parameters import ToolParam
+from chatclient.tools.function.signature import own_schema, read_arguments
 from chatclient.tools.sources import ToolSource, tool_callbacks
 
 ACTIVATE_SKILL = "activate_skill"

@@ -25,9 +25,9 @@ from chatclient.testing import ScriptedModel, call
 from chatclient.tools import FunctionToolCallback, augment, tool
 from chatclient.tools.execution.approval import _same
 from chatclient.tools.execution.idempotency import _canonical_json
-from chatclient.tools.function.binding import read_arguments
 from chatclient.tools.function.data_tool import DataToolCallback
 from chatclient.tools.function.schema import signature_of, signature_of_schema
+from chatclient.tools.function.signature import read_arguments
 from tests.support.ask import Ask
 
 LONG = "1234567890.123456789012"

@@ -15,7 +15,7 @@ from chatclient.chat.messages import UserMessage
 from chatclient.memory import ENDED_EARLY, MessageWindowChatMemory, conversation_problems
 from chatclient.observability.decision_call import DecisionCall
 from chatclient.observability.operations import ModelCall
-from chatclient.runtime import deadlines as callers
+from chatclient.runtime import runtime as callers
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
 from chatclient.testing import Answer, ScriptedModel, call

@@ -14,7 +14,7 @@ from chatclient.chat.server_tools import ToolSearch
 from chatclient.chat.tool import ToolCallback
 from chatclient.chat.turn import RefreshTools
 from chatclient.errors import DuplicateToolError
-from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.runtime.threads import ForkSafeLock
 from chatclient.tools.search.index import ToolReference
 
 FOUND_TOOLS = "found_tools"

@@ -15,8 +15,8 @@ from chatclient.memory.sessions.repository import (
     version_conflict,
 )
 from chatclient.memory.sessions.turns import archive_changes, older_events
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import ForkSafeLock
 
 _Numbered = tuple[int, SessionEvent]
 

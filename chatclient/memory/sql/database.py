@@ -28,7 +28,7 @@ from chatclient.memory.sql.errors import (
     store_error,
 )
 from chatclient.memory.sql.schema import Schema
-from chatclient.runtime.fork_safety import (
+from chatclient.runtime.threads import (
     fork_barrier,
     keep,
     register_after_fork,

@@ -13,7 +13,7 @@ from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
 from chatclient._internal.extras import needed_by
 from chatclient._internal.sqlite import BUSY_SECONDS, write_ahead
 from chatclient.errors import MissingExtraError, UsageError
-from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.runtime.threads import ForkSafeLock
 
 LOCK_SECONDS = 15
 """How many seconds a transaction waits for a lock."""

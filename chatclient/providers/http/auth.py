@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.logging import get_logger
 from chatclient.errors import UsageError, WrongTypeError
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import ForkSafeLock
 
 log = get_logger(__name__)
 

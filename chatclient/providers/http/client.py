@@ -50,9 +50,8 @@ from chatclient.providers.http.surrogates import SurrogateJoiner
 from chatclient.providers.http.transport_errors import TransportErrors, safe_cause
 from chatclient.providers.http.url import parse_base_url
 from chatclient.runtime.cancellation import running_loop
-from chatclient.runtime.deadlines import deadline_error, is_expired
 from chatclient.runtime.observation import wire_listener
-from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.runtime import Runtime, deadline_error, is_expired
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ import anyio.to_thread
 from chatclient._internal.extras import needed_by
 from chatclient.errors import MissingExtraError, UsageError
 from chatclient.runtime.cancellation import run_shielded, running_loop
-from chatclient.runtime.fork_safety import keep, register_after_fork
+from chatclient.runtime.threads import keep, register_after_fork
 
 
 @dataclass(frozen=True, slots=True)

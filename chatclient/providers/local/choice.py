@@ -17,8 +17,8 @@ from chatclient.providers.local.llama_server import LlamaMissingError, llama_ins
 from chatclient.providers.local.model import LocalChatModel
 from chatclient.providers.local.model_file import QWEN_CODER_1_5B, ModelFileUnavailableError
 from chatclient.providers.local.servers import find_server, llama_cpp_url, ollama_url
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import ForkSafeLock
 
 _VARIABLE = "CHATCLIENT_LOCAL_MODEL"
 _PORTABLE = HttpOptions.__annotations__.keys() | {"options"}  # other settings are of llama.cpp

@@ -18,8 +18,8 @@ from chatclient.chat.rerank import NO_RERANK_OPTIONS, RerankModel, RerankOptions
 from chatclient.errors import UsageError
 from chatclient.providers.local.hub import fetch_model_directory
 from chatclient.providers.local.model_file import ModelFile
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import ForkSafeLock
 
 _REQUIRED = ("tokenizer.json", "tokenizer_config.json")
 _OPTIONAL = ("config.json", "special_tokens_map.json")

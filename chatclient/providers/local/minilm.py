@@ -11,8 +11,8 @@ from chatclient._internal.extras import needed_by
 from chatclient.chat.embedding import EmbeddingModel, EmbeddingOptions, Vector
 from chatclient.providers.local.hub import fetch_model_file
 from chatclient.providers.local.model_file import MINILM_TOKENIZER, MINILM_WEIGHTS, ModelFile
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import ForkSafeLock
 
 _DIMENSIONS = 384
 _MAX_TOKENS = 256  # per text; the model was not trained on longer ones

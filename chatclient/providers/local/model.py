@@ -35,8 +35,8 @@ from chatclient.providers.local.model_file import QWEN_CODER_0_5B, QWEN_CODER_1_
 from chatclient.providers.openai.chat import OpenAIChatModel, OpenAIChatOptions
 from chatclient.providers.openai.dialect import Dialect
 from chatclient.providers.openai.efforts import local
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import ForkSafeLock
 
 # llama.cpp answers 500 if it cannot parse the arguments of an earlier call.
 _LLAMA = Dialect(

@@ -15,7 +15,7 @@ from chatclient.retrieval.ingestion.html import html_as_markdown
 from chatclient.retrieval.ingestion.limits import Extent, ReadLimits, TooLargeError
 from chatclient.retrieval.ingestion.slides import slides_as_markdown
 from chatclient.retrieval.ingestion.tables import csv_as_markdown, sheets_as_markdown
-from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.runtime.threads import ForkSafeLock
 
 CONVERTED = frozenset(("csv", "docx", "htm", "html", "ipynb", "pdf", "pptx", "xhtml", "xlsx"))
 """The formats that are converted."""

@@ -12,8 +12,8 @@ from chatclient._internal import json
 from chatclient._internal.sqlite import BUSY_SECONDS, write_ahead
 from chatclient.errors import ChatClientError
 from chatclient.memory.encoding import restored, storable
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import ForkSafeLock
 
 T = TypeVar("T")
 

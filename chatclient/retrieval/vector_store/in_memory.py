@@ -18,8 +18,8 @@ from chatclient.retrieval.vector_store.filters import (
     stored,
 )
 from chatclient.retrieval.vector_store.store import Document, SimilaritySearch, VectorStore
-from chatclient.runtime.fork_safety import ForkSafeLock, fork_barrier
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import ForkSafeLock, fork_barrier
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,8 +18,8 @@ from chatclient.retrieval.vector_store.langchain_stores import (
     delete,
 )
 from chatclient.retrieval.vector_store.store import Document, SimilaritySearch, VectorStore
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.threads import ForkSafeLock
 
 T = TypeVar("T")
 

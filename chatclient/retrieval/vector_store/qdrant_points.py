@@ -33,7 +33,7 @@ from chatclient.retrieval.vector_store.store import (
     metadata_json,
     plain_json,
 )
-from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.runtime.threads import ForkSafeLock
 
 T = TypeVar("T")
 

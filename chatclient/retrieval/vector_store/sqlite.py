@@ -20,7 +20,7 @@ from chatclient.retrieval.vector_store.store import (
     VectorStore,
     metadata_json,
 )
-from chatclient.runtime.fork_safety import (
+from chatclient.runtime.threads import (
     fork_barrier,
     keep,
     register_after_fork,

@@ -35,9 +35,8 @@ from chatclient.errors import (
     ToolUsageError,
 )
 from chatclient.observability.operations import WAITS, ToolRun
-from chatclient.runtime.deadlines import CallerDeadline
-from chatclient.runtime.interruption import check_interruption, is_interrupted
-from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.blocking import check_interruption, is_interrupted
+from chatclient.runtime.runtime import CallerDeadline, Runtime
 from chatclient.runtime.threads import is_awaitable
 from chatclient.tools.execution.approval import ToolApproval, check_confirmed, earlier_decision
 from chatclient.tools.execution.failure import (

@@ -28,16 +28,19 @@ from chatclient.chat.recorder import Recorder
 from chatclient.chat.tool import DONE, FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
 from chatclient.chat.tool_execution import ToolExecution, without_remark
 from chatclient.observability.operations import ToolUndo
-from chatclient.runtime.deadlines import CallerDeadline
-from chatclient.runtime.runtime import Runtime
+from chatclient.runtime.runtime import CallerDeadline, Runtime
 from chatclient.tools.execution.idempotency import IdempotencyKeys
 from chatclient.tools.execution.result import ToolExecutionResult
 from chatclient.tools.execution.steps import undo_step
 from chatclient.tools.execution.toolset import Toolset
 from chatclient.tools.function.argument_repair import repair_value
-from chatclient.tools.function.binding import object_in, own_schema
 from chatclient.tools.function.schema import signature_of
-from chatclient.tools.function.signature import compensation_name, wants_execution
+from chatclient.tools.function.signature import (
+    compensation_name,
+    object_in,
+    own_schema,
+    wants_execution,
+)
 
 log = get_logger(__name__)
 

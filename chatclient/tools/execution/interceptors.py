@@ -10,7 +10,7 @@ from chatclient.chat.pending_turn import ApprovalRequired
 from chatclient.chat.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.errors import ToolResultError, ToolUsageError
 from chatclient.runtime.threads import is_awaitable
-from chatclient.tools.function.binding import read_arguments
+from chatclient.tools.function.signature import read_arguments
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,8 @@ from chatclient._internal.json_schema import JsonSchema, complete_object_schema,
 from chatclient.chat.tool import ToolContext
 from chatclient.chat.tool_definition import check_tool_name, describe_name, sanitise_tool_name
 from chatclient.errors import ToolDefinitionError
-from chatclient.tools.function.argument_repair import repair_value
-from chatclient.tools.function.argument_types import (
-    arguments_of,
-    reason,
-    typed_dict,
-    validator_of,
-)
-from chatclient.tools.function.binding import MOST_LINES, ArgumentReader, Validate, unfit
+from chatclient.tools.function.argument_repair import public_schema, repair_value
 from chatclient.tools.function.docstring import parse_docstring
-from chatclient.tools.function.exact_numbers import public_schema
 from chatclient.tools.function.parameters import (
     MISSING,
     PYDANTIC_ERRORS,
@@ -38,12 +30,22 @@ from chatclient.tools.function.parameters import (
     returns_function,
     returns_nothing,
 )
-from chatclient.tools.function.schema_check import misfits
-from chatclient.tools.function.schema_generator import schema_of
+from chatclient.tools.function.schema_generator import (
+    arguments_of,
+    reason,
+    schema_of,
+    typed_dict,
+    validator_of,
+)
+from chatclient.tools.function.schema_parts import misfits
 from chatclient.tools.function.signature import (
+    MOST_LINES,
+    ArgumentReader,
     Injected,
     ToolSignature,
+    Validate,
     compensation_name,
+    unfit,
     wants_execution,
 )
 

@@ -1,23 +1,255 @@
-"""The signature of a tool's function: reads and validates arguments, and binds them to it."""
+"""The signature of a tool's function: reads, validates and binds what a model wrote."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from chatclient._internal.frozen import FrozenDict
-from chatclient.chat.tool import ToolContext
+from chatclient._internal.json import loads_exact
+from chatclient._internal.json_repair import repair_json, replace_surrogates
+from chatclient._internal.text import as_clause, error_text, shortened
+from chatclient.chat.tool import ToolCallback, ToolContext
 from chatclient.chat.tool_execution import ToolExecution
-from chatclient.errors import ToolDefinitionError, ToolUsageError
-from chatclient.tools.function.binding import ArgumentReader
+from chatclient.errors import (
+    ChatClientError,
+    ToolArgumentError,
+    ToolDefinitionError,
+    ToolUsageError,
+)
+from chatclient.tools.function.argument_repair import NumberRewriter, repair_value
 from chatclient.tools.function.parameters import (
     MISSING,
     PYDANTIC_ERRORS,
     Parameter,
     describe_callable,
 )
+
+Validate: TypeAlias = Callable[[str], dict[str, Any]]
+"""Makes arguments by name from JSON text, or raises pydantic's `ValidationError`."""
+
+MOST_LINES = 10
+_MOST_CHARACTERS = 80
+
+
+class ArgumentReader:
+    """Reads the arguments of one tool.
+
+    What is right is read at once by *validate*. Only what is not gets a second look: there, damage
+    is mended, and if something still does not fit, it is told in full.
+
+    Args:
+        tool_name: For messages.
+        validate: Reads arguments that need no mending.
+        schema: What the arguments are, with `$defs` at the root.
+        hidden: Parameters that the library fills in; a model that guesses one is not believed.
+        wrapped: The one property that holds the whole input, if the schema was wrapped around it;
+            the bare input is read as well.
+    """
+
+    __slots__ = ("_hidden", "_numbers", "_validate", "_wrapped", "schema", "tool_name")
+
+    def __init__(
+        self,
+        tool_name: str,
+        validate: Validate,
+        schema: Mapping[str, Any],
+        *,
+        hidden: Iterable[str] = (),
+        wrapped: str | None = None,
+    ) -> None:
+        self.tool_name = tool_name
+        self._validate = validate
+        self.schema = schema
+        self._numbers = NumberRewriter(schema)
+        self._hidden = frozenset(hidden)
+        self._wrapped = wrapped
+
+    def read(self, text: str) -> dict[str, Any]:
+        """Return the arguments by name; blank text is an empty object.
+
+        Raises:
+            ToolArgumentError: They do not fit; the error lists all problems.
+        """
+        try:
+            return self._validate(self._numbers.rewrite(text))
+        except ValidationError:
+            return self._read_again(text)
+        except Exception as error:
+            raise self._unchecked(error) from error
+
+    def _read_again(self, text: str) -> dict[str, Any]:
+        name, bare = self.tool_name, self._wrapped is not None
+        try:
+            given = repair_value(self._input(_value_in(text, name, bare=bare)), self.schema)
+            mended = json.dumps(given)
+        except RecursionError as error:
+            raise unfit(name, ["nested too deeply"]) from error
+        try:
+            return self._validate(mended)
+        except ValidationError as error:
+            known = self.schema.get("properties", {})
+            raise unfit(name, problems(error, given, known)) from error
+        except Exception as error:
+            raise self._unchecked(error) from error
+
+    def _unchecked(self, error: Exception) -> Exception:
+        """Return the error for arguments whose validator raised something else than it should.
+
+        The tool has not run, so this is no failure of the tool.
+        """
+        if isinstance(error, ChatClientError):
+            return error
+        detail = f"could not be checked: {type(error).__name__}: {error_text(error)}"
+        return unfit(self.tool_name, [detail])
+
+    def _input(self, value: Any) -> dict[str, Any]:
+        if self._wrapped is not None and not (isinstance(value, dict) and self._wrapped in value):
+            return {self._wrapped: value} if value != {} else {}
+        given = _as_object(value, self.tool_name)
+        return {key: item for key, item in given.items() if key not in self._hidden}
+
+
+def read_arguments(callback: ToolCallback, arguments: str) -> Mapping[str, Any]:
+    """Return the arguments of *callback* by name; plain JSON if it has no `read_arguments`.
+
+    Raises:
+        ToolArgumentError: The arguments do not fit.
+    """
+    read: Any = getattr(callback, "read_arguments", None)
+    if read is None:
+        schema = callback.definition.input_schema
+        given: Mapping[str, Any] = NumberRewriter(schema).convert(
+            object_in(arguments, callback.definition.name)
+        )
+        return given
+    values: Mapping[str, Any] = read(arguments)
+    return values
+
+
+def own_schema(callback: ToolCallback) -> Mapping[str, Any]:
+    """Return the schema of what *callback* takes, before it took the form that providers enforce.
+
+    That form has no defaults, and knows nothing that may be left out.
+    """
+    schema: Mapping[str, Any] = getattr(callback, "own_schema", callback.definition.input_schema)
+    return schema
+
+
+def object_in(arguments: str, tool_name: str) -> dict[str, Any]:
+    """Return the JSON object that a model wrote as the arguments of a tool; blank means `{}`.
+
+    Raises:
+        ToolArgumentError: There is none.
+    """
+    return _as_object(_value_in(arguments, tool_name), tool_name)
+
+
+def _value_in(text: str, tool_name: str, *, bare: bool = False) -> Any:
+    """Return the JSON that a model wrote, mended; *bare* if it may be a text and no object."""
+    text = replace_surrogates(text)
+    if not text.strip():
+        return {}
+    try:
+        value = loads_exact(text)
+    except ValueError as error:
+        mended = repair_json(text)
+        if mended is None:
+            details = [f"not valid JSON: {error}; got {shortened(text, _MOST_CHARACTERS)}"]
+            raise unfit(tool_name, details, malformed=True) from error
+        value = loads_exact(mended)
+    inner = repair_json(value) if isinstance(value, str) and not bare else None
+    return value if inner is None else loads_exact(inner)
+
+
+def _as_object(value: Any, tool_name: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise unfit(tool_name, [f"should be a JSON object; got {_shown(value)}"])
+    return value
+
+
+def unfit(tool_name: str, details: list[str], *, malformed: bool = False) -> ToolArgumentError:
+    """Return the error of arguments that do not fit, with what is wrong with them line by line."""
+    told = "".join(f"\n- {line}" for line in details)
+    msg = f"The arguments for {tool_name} do not fit:{told}"
+    return ToolArgumentError(msg, tool_name=tool_name, details=details, malformed=malformed)
+
+
+# --- what to tell the model -----------------------------------------------------------------
+
+_UNKNOWN = "unknown"
+_MISSING = "missing, but required"
+_SENTENCES = {
+    "missing": _MISSING,
+    "missing_argument": _MISSING,
+    "extra_forbidden": _UNKNOWN,
+    "unexpected_keyword_argument": _UNKNOWN,
+}
+
+
+def problems(
+    error: ValidationError, given: Any, known: Iterable[str], *, whole: str = "arguments"
+) -> list[str]:
+    """Return one line for each place where something is wrong.
+
+    Args:
+        error: The error of pydantic.
+        given: The arguments.
+        known: The names that the outermost object may have.
+        whole: The name of the outermost place.
+    """
+    said: dict[str, list[str]] = {}
+    shown: dict[str, str] = {}
+    for item in error.errors(include_url=False, include_context=False):
+        place = _place(item["loc"], given) or whole
+        sentence = _SENTENCES.get(item["type"])
+        if sentence is None:
+            sentence = _sentence(item["msg"])
+            shown.setdefault(place, f"; got {_shown(item['input'])}")
+        elif sentence == _UNKNOWN and len(item["loc"]) == 1:
+            sentence = f"{_UNKNOWN}; known are {', '.join(known) or 'none'}"
+        if sentence not in said.setdefault(place, []):
+            said[place].append(sentence)
+    lines = [
+        f"{place}: {', or '.join(sentences)}{shown.get(place, '')}"
+        for place, sentences in said.items()
+    ]
+    left = len(lines) - MOST_LINES
+    return lines if left <= 0 else [*lines[:MOST_LINES], f"and {left} more of the kind"]
+
+
+def _sentence(message: str) -> str:
+    return as_clause(message.removeprefix("Value error, ").removeprefix("Input "))
+
+
+def _place(location: Iterable[int | str], given: Any) -> str:
+    """Return a path such as `items[2].price`, without pydantic's names of union members."""
+    path = "".join(_steps(tuple(location), given))
+    return path.removeprefix(".")
+
+
+def _steps(location: tuple[int | str, ...], value: Any) -> Iterator[str]:
+    for depth, step in enumerate(location):
+        is_last = depth == len(location) - 1
+        match value:
+            case dict() if step in value or is_last:
+                value = value.get(step)
+                yield f".{step}"
+            case list() if isinstance(step, int) and step < len(value):
+                value = value[step]
+                yield f"[{step}]"
+            case list() if isinstance(step, int) and is_last:  # what a tuple lacks
+                yield f"[{step}]"
+
+
+def _shown(value: Any) -> str:
+    return shortened(json.dumps(value, ensure_ascii=False, default=repr), _MOST_CHARACTERS)
+
 
 T = TypeVar("T")
 

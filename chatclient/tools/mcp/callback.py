@@ -20,8 +20,8 @@ from chatclient.chat.tool import (
 from chatclient.chat.tool_definition import describe_name
 from chatclient.errors import McpServerError, ToolArgumentError, ToolDefinitionError
 from chatclient.runtime.runtime import Runtime
-from chatclient.tools.function.binding import unfit
 from chatclient.tools.function.schema import signature_of_schema
+from chatclient.tools.function.signature import unfit
 from chatclient.tools.mcp.accepted_tools import AcceptedTools
 from chatclient.tools.mcp.connection_pool import ConnectionPool
 from chatclient.tools.mcp.content import from_mcp_result

@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 
 from chatclient._internal.exceptions import WithoutLocals
 from chatclient.errors import UsageError
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.observation import detach_from_step
 from chatclient.runtime.runtime import Runtime
-from chatclient.runtime.threads import LoopThread
+from chatclient.runtime.threads import ForkSafeLock, LoopThread
 from chatclient.tools.mcp.connection import Connection
 from chatclient.tools.mcp.server import McpServer
 

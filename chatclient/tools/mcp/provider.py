@@ -13,8 +13,8 @@ from chatclient.chat.tool import RESERVED_TOOL_NAMES, ToolCallback, ToolRequest
 from chatclient.chat.tool_definition import sanitise_tool_name
 from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
 from chatclient.runtime.blocking import drive
-from chatclient.runtime.fork_safety import ForkSafeLock
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.runtime.threads import ForkSafeLock
 from chatclient.tools.mcp.accepted_tools import AcceptedTools
 from chatclient.tools.mcp.server import MAKE_ONE, McpServer, ToolContextToMeta
 

@@ -24,7 +24,7 @@ from pydantic_core import SchemaValidator, core_schema
 from referencing import Registry
 
 from chatclient._internal.json_schema import subschemas
-from chatclient.tools.function.binding import MOST_LINES
+from chatclient.tools.function.signature import MOST_LINES
 
 CHECK_SECONDS = 0.5
 """Seconds of CPU time for the check of one value, in a worker thread."""

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from chatclient._internal.checks import check_method, check_number, seconds
 from chatclient.errors import UsageError
-from chatclient.runtime.fork_safety import ForkSafeLock
+from chatclient.runtime.threads import ForkSafeLock
 
 
 class ToolIndexEvictionStrategy(Protocol):

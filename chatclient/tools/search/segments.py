@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
-from chatclient.runtime.fork_safety import ForkSafeLock, register_after_fork
+from chatclient.runtime.threads import ForkSafeLock, register_after_fork
 from chatclient.tools.search.index import ToolReference, ToolSearchRequest
 
 P = TypeVar("P")

@@ -27,8 +27,8 @@ from chatclient.memory import (
 )
 from chatclient.providers.local.model import LocalChatModel
 from chatclient.retrieval import Document, InMemoryVectorStore, SqliteVectorStore
-from chatclient.runtime import fork_safety as forks
-from chatclient.runtime.fork_safety import ForkBarrier, ForkSafeLock
+from chatclient.runtime import threads as forks
+from chatclient.runtime.threads import ForkBarrier, ForkSafeLock
 from chatclient.testing import ScriptedModel
 from chatclient.tools import KeywordToolIndex, ToolReference, ToolSearchRequest
 from tests.support.bag_of_words import BagOfWords
@@ -124,7 +124,7 @@ def test_child_does_not_wait_for_parent_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock held longer than a fork waits does not block the child."""
-    monkeypatch.setattr("chatclient.runtime.fork_safety._WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("chatclient.runtime.threads._WAIT_SECONDS", 0.01)
     stores = [InMemoryVectorStore(BagOfWords()), SqliteVectorStore(tmp_path / "s.db", BagOfWords())]
     conversations = InMemoryChatMemoryRepository()
     sessions = InMemorySessionRepository()

@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 from hypothesis import given, strategies as st
 
-from chatclient.tools.function.schema_check import misfits
+from chatclient.tools.function.schema_parts import misfits
 
 
 def obj(**properties: Any) -> dict[str, Any]:
