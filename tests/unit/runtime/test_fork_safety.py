@@ -188,7 +188,6 @@ def test_plain_locks_are_listed() -> None:
     }
 
     assert owners == {
-        "runtime/fork_safety.py",
         # These have an `after_fork`.
         "memory/sql/schema.py",
         "providers/http/connections.py",
@@ -198,7 +197,7 @@ def test_plain_locks_are_listed() -> None:
         # Used by a single request.
         "advisors/budget.py",
         "client/call_response.py",
-        "runtime/interruption.py",
+        "runtime/blocking.py",
         # Used by tests.
         "testing/replaying.py",
         # Compares the process id.
