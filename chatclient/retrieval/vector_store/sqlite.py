@@ -20,13 +20,13 @@ from chatclient.retrieval.vector_store.store import (
     VectorStore,
     metadata_json,
 )
+from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import (
     fork_barrier,
     keep,
     register_after_fork,
     register_before_fork,
 )
-from chatclient.runtime.runtime import Runtime
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS documents (
