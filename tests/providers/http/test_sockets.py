@@ -20,6 +20,7 @@ from chatclient.errors import InvalidResponseError
 from chatclient.providers.http.connections import Connections
 from chatclient.providers.http.shielded_stream import shielded_stream
 from chatclient.providers.openai.chat import OpenAIChatModel
+from tests.support.examples import some
 
 REQUESTS = 50
 MAX_IDLE = 8  # sockets of idle connections, of client and server
@@ -258,7 +259,7 @@ async def test_cancellation_at_any_step_leaks_no_connection(
     pytest.importorskip(library)
     monkeypatch.setenv("CHATCLIENT_HTTP", library)
     async with server() as url:
-        for steps in range(70):
+        for steps in some(range(70)):
             model = OpenAIChatModel("m", api_key="k", base_url=url, max_retries=0)
             await model._http._pools.on_loop()
             task = asyncio.ensure_future(use(model))
