@@ -68,7 +68,8 @@ def message_from_dict(data: Mapping[str, Any], *, trusted: bool = True) -> Messa
         data: The message.
         trusted: Whether to keep its metadata, parts of which have a meaning for the library and for
             providers, the data that providers get as they are, and its time of storing. Not for a
-            message that a browser sends, for example; check the role of such a message, too.
+            message that a browser sends, for example; check the role of such a message, too. Its
+            ids must be texts.
 
     Raises:
         UsageError: *data* is not a stored message; messages of Chat Completions have another form.
@@ -86,6 +87,9 @@ def _untrusted(data: Any) -> Any:
         return [_untrusted(item) for item in data if _type_of(item) != "provider"]
     if not isinstance(data, Mapping):
         return data
+    if not isinstance(id := data.get("id"), str | None):
+        msg = f"an id must be a text, not {id!r:.80}"
+        raise TypeError(msg)
     left_out = {"metadata", "stored_at"}
     if _type_of(data) == "reasoning":
         left_out.add("data")

@@ -27,6 +27,7 @@ from chatclient.errors import ToolDefinitionError, ToolExecutionError, UsageErro
 from chatclient.runtime.blocking import drive
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
+    McpLimits,
     McpProgress,
     McpServer,
     McpToolCallbackProvider,
@@ -256,6 +257,16 @@ def test_progress_is_streamed(ask: Ask, provider: McpToolCallbackProvider) -> No
         assert result.executions[0].response.data == "told"
     else:
         assert result.executions[0].response.data == "not asked to tell"
+
+
+def test_progress_is_limited() -> None:
+    """Further events are dropped, and the call goes on."""
+    with McpToolCallbackProvider(peer(limits=McpLimits(progress_events=1))) as provider:
+        result, _ = ask_with_tools(Ask("stream"), provider, call("progress"), "done")
+
+    seen = [event.event for event in result.events if isinstance(event, ToolProgress)]
+    assert seen == [McpProgress(1.0, 2.0)]
+    assert result.executions[0].response.data == "told"
 
 
 @pytest.mark.feature("mcp-tool-context-mcp-meta")

@@ -16,13 +16,15 @@ from tests.support.waiting import settled
 
 pytest.importorskip("mcp")
 
-from chatclient import ChatModel, ChatResponse, UserMessage
+from chatclient import ChatClient, ChatModel, ChatResponse, UserMessage
+from chatclient.advisors import Budget
+from chatclient.advisors.budget import SPENT
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.errors import OverloadedError
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import McpElicitation, McpServer, McpToolCallbackProvider
+from chatclient.tools import McpElicitation, McpLimits, McpServer, McpToolCallbackProvider
 
 INQUIRER = SUPPORT / "mcp_inquirer.py"
 FORM = {
@@ -223,6 +225,31 @@ def test_sampling_token_limit(wanted: int, granted: int) -> None:
     [first, _] = prompt.messages
     assert isinstance(first, UserMessage)
     assert first.media[0].data == b"hi"
+
+
+@pytest.mark.process("MCP server of the SDK with client features")
+def test_sampling_counts_in_the_budget(ask: Ask) -> None:
+    """What a server asks the model during a call is spent by the turn of the call."""
+    with McpToolCallbackProvider(inquirer(sampling=ScriptedModel("tea"))) as provider:
+        client = ChatClient.builder(ScriptedModel(call("say"), "done")).default_tools(provider)
+        request = client.default_advisors(Budget(total_tokens=1000)).build().prompt("x")
+        spent = ask(request).response.context[SPENT]
+
+    assert spent.calls == 3
+
+
+@pytest.mark.process("MCP server of the SDK with client features")
+def test_sampling_limit(ask: Ask) -> None:
+    """A server asks the model so often, and no more."""
+    model = ScriptedModel(lambda _: "tea")
+    server = inquirer(sampling=model, limits=McpLimits(samplings=2))
+    with McpToolCallbackProvider(server) as provider:
+        result, _ = ask_with_tools(ask, provider, [call("say", id=id) for id in "abc"], "done")
+
+    assert len(model.prompts) == 2
+    refused = [each.response.data for each in result.executions if each.response.is_error]
+    assert len(refused) == 1
+    assert "asked too often" in refused[0]
 
 
 @pytest.mark.process("MCP server of the SDK with client features")

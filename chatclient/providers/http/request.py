@@ -84,6 +84,7 @@ _HEADERS = {
 _IDEMPOTENCY = "idempotency-key"
 _NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _ERROR_BODY_SECONDS = 10.0
+_MOST_PATHS = 64
 
 
 class RequestBody(NamedTuple):
@@ -136,6 +137,8 @@ class RequestBuilder:
             raw = _encode_headers(
                 SecretHeaders({**host, **_HEADERS, **self._base_url.headers, **more})
             )
+            if len(self._cache) >= _MOST_PATHS:  # ids of batches and names of models are in paths
+                self._cache.clear()
             cached = self._cache[body.path] = _PathCache(library, more, url, raw)
         raw = [*cached.raw, (b"content-length", b"%d" % len(body.content))]
         if body.key is not None and _IDEMPOTENCY not in more:

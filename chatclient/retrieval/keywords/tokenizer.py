@@ -34,7 +34,7 @@ _HAN = re.compile(r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _ACCENTS = re.compile(r"[\u0300-\u036f]")
 # Letters that are no letter with an accent, and how they are written without them.
 _WRITTEN = str.maketrans({"ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE"})
-_WRITTEN |= str.maketrans("øØłŁđĐı", "oOlLdDi")
+_WRITTEN |= {ord(each): plain for each, plain in zip("øØłŁđĐı", "oOlLdDi", strict=True)}
 # The end of a clause: punctuation, or a word that introduces another clause. A run of punctuation
 # is matched only from its beginning, or a long one would take quadratic time. For speed, all
 # alternatives begin with one set of characters, and both cases of a letter are written out.

@@ -115,7 +115,13 @@ class McpToolCallback:
         meta = ToolContext(dict(self._meta(context) or {}) if self._meta is not None else {})
 
         async def call(runtime: Runtime) -> CallToolResult:
+            reported = 0
+
             async def report(progress: float, total: float | None, message: str | None) -> None:
+                nonlocal reported
+                reported += 1
+                if reported > self._server.limits.progress_events:
+                    return
                 event = McpProgress(progress, total, message)
                 await runtime.emit(ToolProgress(context.tool_call_id, context.tool_name, event))
 
@@ -129,7 +135,7 @@ class McpToolCallback:
                 )
 
             connection = self._pool.connections[self._server.name]
-            return await connection.request(exchange, repeatable=self.metadata.effect != "write")
+            return await connection.call(exchange, repeatable=self.metadata.effect != "write")
 
         try:
             result = await self._pool.run(context.runtime, call, self._timeout(context))

@@ -1,6 +1,8 @@
 """Requests that servers send to the client: elicitation, sampling and roots."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextvars import Context
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from chatclient.chat.prompt import Prompt
 from chatclient.errors import ToolError, UsageError
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.tools.mcp.content import read_content
+from chatclient.tools.mcp.limits import MessageCounter
 from chatclient.tools.mcp.schemas import CHECK_SECONDS, misfits, validator_of
 from chatclient.tools.mcp.server import ElicitationHandler, McpElicitation, McpServer
 
@@ -41,13 +44,19 @@ log = get_logger(__name__)
 _ENDS = {"stop": "endTurn", "length": "maxTokens"}
 
 
-def callbacks_of(server: McpServer) -> dict[str, Any]:
-    """Return the callbacks for the SDK's client, which rejects requests without a callback."""
+def callbacks_of(server: McpServer, calls: Sequence[Context]) -> dict[str, Any]:
+    """Return the callbacks for the SDK's client, which rejects requests without a callback.
+
+    Args:
+        server: The server.
+        calls: The contexts of the calls that run, the newest one last.
+    """
     callbacks: dict[str, Any] = {}
     if server.on_elicitation is not None:
         callbacks["elicitation_callback"] = partial(_elicit, server.on_elicitation, server.name)
     if server.sampling is not None:
-        callbacks["sampling_callback"] = partial(_sample, server.sampling, server.name)
+        counter = MessageCounter(server.limits.samplings)
+        callbacks["sampling_callback"] = partial(_sample, server.sampling, server, counter, calls)
     if server.roots:
         callbacks["list_roots_callback"] = partial(_list_roots, server.roots)
     return callbacks
@@ -114,18 +123,26 @@ def _check(values: dict[str, Any], schema: dict[str, Any]) -> None:
 
 async def _sample(
     model: ChatModel,
-    server: str,
+    server: McpServer,
+    counter: MessageCounter,
+    calls: Sequence[Context],
     _context: ClientRequestContext,
     params: CreateMessageRequestParams,
 ) -> CreateMessageResult | ErrorData:
+    counter.add()
+    if counter.excess:
+        log.warning("mcp sampling refused", server=server.name, limit=server.limits.samplings)
+        return ErrorData(code=INTERNAL_ERROR, message="the model was asked too often")
     try:
         prompt = _prompt_of(params)
     except ToolError as error:
         return ErrorData(code=INVALID_PARAMS, message=str(error))
+    # A server does not say for which call it asks. In the context of one, it counts in a budget.
+    context = calls[-1].copy() if calls else None
     try:
-        return await _sampled(model, prompt)
+        return await asyncio.create_task(_sampled(model, prompt), context=context)
     except Exception as error:  # noqa: BLE001 - the server must not see the error
-        log.warning("mcp sampling failed", server=server, error=described(error))
+        log.warning("mcp sampling failed", server=server.name, error=described(error))
         return ErrorData(code=INTERNAL_ERROR, message="the model could not be asked")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -40,6 +41,7 @@ class Connection:
         """The server's tools; after a change the old ones until they are listed again."""
         self._listed_at: float | None = None  # None if the tools may have changed since
         self._session: Session | None = None
+        self._calls: list[Context] = []  # those that run
         self._connect_lock = asyncio.Lock()
         self._list_lock = asyncio.Lock()
         self._failures = 0  # to connect
@@ -64,6 +66,15 @@ class Connection:
         return listed is not None and (
             most is None or time.monotonic() < listed + seconds("refresh_after", most)
         )
+
+    async def call(self, exchange: Exchange[T], *, repeatable: bool = False) -> T:
+        """Return the result of a call of a tool; see `request`."""
+        context = copy_context()
+        self._calls.append(context)
+        try:
+            return await self.request(exchange, repeatable=repeatable)
+        finally:
+            self._calls.remove(context)
 
     async def request(self, exchange: Exchange[T], *, repeatable: bool = False) -> T:
         """Return the result of *exchange* with the server.
@@ -224,7 +235,7 @@ class Connection:
         await self._disconnect()
         self.forget_listing()
         # Stored before it is open, because an abandoned session has to be closed as well.
-        session = self._session = Session(self.server, self.forget_listing)
+        session = self._session = Session(self.server, self.forget_listing, self._calls)
         try:
             await session.opened()
         except McpServerError as error:

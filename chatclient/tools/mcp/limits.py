@@ -32,6 +32,8 @@ class McpLimits:
             arrive; a larger one is an `McpServerError`.
         log_messages: Messages of the server's log per minute, and lines of its standard error;
             further ones are dropped.
+        samplings: Requests of the server to a lent model per minute; further ones are refused.
+        progress_events: Events of the progress of one call; further ones are dropped.
 
     Raises:
         UsageError: A limit is not a number greater than 0.
@@ -44,6 +46,8 @@ class McpLimits:
     result_size: int = 64 * 2**20
     message_size: int = 96 * 2**20
     log_messages: int = 600
+    samplings: int = 60
+    progress_events: int = 10_000
 
     def __post_init__(self) -> None:
         for each in fields(self):

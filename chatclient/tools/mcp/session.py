@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from typing import Any, Self
@@ -47,8 +47,11 @@ log = get_logger(__name__)
 class Session:
     """An open session, and the task that keeps it open."""
 
-    def __init__(self, server: McpServer, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, server: McpServer, changed: Callable[[], None], calls: Sequence[Context]
+    ) -> None:
         self._server = server
+        self._calls = calls
         self._changed = changed
         self._stop = asyncio.Event()
         self._error: BaseException | None = None
@@ -217,7 +220,7 @@ class Session:
             message_handler=self._on_message,
             logging_callback=self._on_log,
             log_level=self._server.log_level,
-            **callbacks_of(self._server),
+            **callbacks_of(self._server, self._calls),
         )
 
     async def _on_message(self, message: IncomingMessage) -> None:

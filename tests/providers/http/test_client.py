@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, __version__
+from chatclient import ChatClient, ChatOptions, Prompt, __version__
 from chatclient.chat.events import TextDelta
 from chatclient.errors import (
     AuthenticationError,
@@ -31,6 +31,7 @@ from chatclient.errors import (
     StreamInterruptedError,
     UsageError,
 )
+from chatclient.providers.gemini.model import GeminiChatModel
 from chatclient.providers.http.client import HttpClient
 from chatclient.providers.http.reader import EventReader
 from chatclient.providers.http.request import Timeouts, as_timeouts
@@ -616,6 +617,16 @@ def test_connections_are_reused_and_closed(chat_server: Start) -> None:
             client.prompt("Hi").call().content()
         assert server.open_connections == 1
     assert settled(lambda: server.open_connections == 0)
+
+
+def test_few_paths_are_remembered(chat_server: Start) -> None:
+    """What is cached for a path does not grow with the ids and names that are in paths."""
+    model = GeminiChatModel("m", api_key="k", base_url=chat_server("ok").url, max_retries=0)
+    with model:
+        for number in range(70):
+            with pytest.raises(ProviderError):
+                model.call(Prompt("Hi", ChatOptions(model=f"m{number}")))
+    assert len(model._http._requests._cache) < 65
 
 
 @pytest.mark.feature("answer-cancelling-subscription")

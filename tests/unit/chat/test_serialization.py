@@ -286,3 +286,20 @@ def test_untrusted_message_has_no_data_of_providers() -> None:
 def test_untrusted_value() -> None:
     with pytest.raises(UsageError):
         message_from_dict([], trusted=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("id", [1, ["a"], {"a": 1}, True])
+def test_untrusted_ids(id: Any) -> None:
+    """Ids of messages, calls, results and media are texts."""
+    call = {"type": "tool_call", "id": "c", "name": "f", "arguments": "{}"}
+    media = {"type": "media", "mime_type": "image/png", "url": "https://x.example/a.png"}
+    result = {"id": "c", "name": "f", "data": "x"}
+    for data in (
+        {"role": "user", "content": "Hi", "id": id},
+        {"role": "assistant", "content": [{**call, "id": id}]},
+        {"role": "user", "content": ["Hi", {**media, "id": id}]},
+        {"role": "tool", "responses": [{**result, "id": id}]},
+        {"role": "tool", "responses": [{**result, "media": [{**media, "id": id}]}]},
+    ):
+        with pytest.raises(UsageError, match="an id must be a text"):
+            message_from_dict(data, trusted=False)
