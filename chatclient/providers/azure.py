@@ -32,6 +32,9 @@ _DATED = re.compile(r"\d{4}-")
 # learn.microsoft.com/azure/developer/identity: the national clouds have services of their own.
 _CLOUD = re.compile(r"https?://[^/?#]+\.azure\.(us|cn)(?=[:/?#]|$)")
 
+# learn.microsoft.com/azure/ai-foundry: projects have a token of their own, resources have not.
+_FOUNDRY = re.compile(r"https?://[^/?#]+\.services\.ai\.azure\.com(?::\d+)?/api/projects/")
+
 
 def azure_model(
     model: str,
@@ -103,6 +106,8 @@ def _key(api_key: Key, credential: "TokenCredential | None", url: str) -> KeySou
         raise UsageError(msg)
     cloud = _CLOUD.match(url)
     scope = f"https://cognitiveservices.azure.{cloud[1] if cloud else 'com'}/.default"
+    if _FOUNDRY.match(url):
+        scope = "https://ai.azure.com/.default"
     return ExpiringCredentials(_fetching(credential, scope))
 
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 from chatclient._internal.checks import check_model_name
 from chatclient._internal.extras import needed_by
 from chatclient._internal.frozen import EMPTY
+from chatclient.chat.batch_api import SendItem
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
 from chatclient.providers.anthropic.encoding import ANTHROPIC
 from chatclient.providers.anthropic.model import AnthropicChatModel
+from chatclient.providers.anthropic.server_tools import VERTEX_TOOLS
 from chatclient.providers.gemini.model import GeminiChatModel
 from chatclient.providers.http.auth import TOKEN_SECONDS, ExpiringCredentials, SecretHeaders
 from chatclient.providers.http.redaction import token_service_error
@@ -45,6 +47,7 @@ class VertexAnthropicChatModel(AnthropicChatModel):
     """A Claude model on Vertex AI; see `vertex_model`."""
 
     _default_headers = EMPTY  # the version is in the body
+    _server_tools = VERTEX_TOOLS
     _key_header = ("authorization", "Bearer ")
 
     def __init__(
@@ -63,6 +66,9 @@ class VertexAnthropicChatModel(AnthropicChatModel):
     def provider(self) -> str:
         """The provider's name in spans and metrics."""
         return _PROVIDER
+
+    def batched(self, send: SendItem) -> None:
+        """Return None: batches of Vertex AI are in Cloud Storage or BigQuery."""
 
     def _path(self, options: ChatOptions, *, streaming: bool = False) -> str:
         method = "streamRawPredict" if streaming else "rawPredict"

@@ -122,22 +122,28 @@ class Credential:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "cloud"),
+    ("endpoint", "audience"),
     [
-        (None, "com"),
-        ("https://acme.openai.azure.us", "us"),
-        ("https://acme.openai.azure.cn/", "cn"),
-        ("https://acme.azure.us.example.org", "com"),
+        (None, "cognitiveservices.azure.com"),
+        ("https://acme.openai.azure.us", "cognitiveservices.azure.us"),
+        ("https://acme.openai.azure.cn/", "cognitiveservices.azure.cn"),
+        ("https://acme.azure.us.example.org", "cognitiveservices.azure.com"),
+        ("https://acme.services.ai.azure.com", "cognitiveservices.azure.com"),
+        ("https://acme.services.ai.azure.com/api/projects/mine", "ai.azure.com"),
+        (
+            "https://services.ai.azure.com.example.org/api/projects/mine",
+            "cognitiveservices.azure.com",
+        ),
     ],
 )
-def test_given_credential(azure: Azure, endpoint: str | None, cloud: str) -> None:
-    """A given credential is used in place of a key, with the scope of its cloud."""
+def test_given_credential(azure: Azure, endpoint: str | None, audience: str) -> None:
+    """A given credential is used in place of a key, with the scope of its cloud or project."""
     credential = Credential()
     with azure_model("my-gpt", endpoint=endpoint, credential=credential) as model:
         token = asyncio.run(_authorization(model))
 
     assert token == "Bearer token-1"
-    assert credential.scopes == [f"https://cognitiveservices.azure.{cloud}/.default"]
+    assert credential.scopes == [f"https://{audience}/.default"]
 
 
 async def _authorization(model: Any) -> str:

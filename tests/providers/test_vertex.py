@@ -17,9 +17,21 @@ from urllib.parse import parse_qs
 import pytest
 
 from chatclient import ChatClient
-from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
+from chatclient.errors import (
+    AuthenticationError,
+    ConnectionFailedError,
+    UnsupportedToolError,
+    UsageError,
+)
 from chatclient.providers import AnthropicChatOptions, chat_model, vertex_model
-from chatclient.tools import tool
+from chatclient.tools import (
+    CodeExecution,
+    FileSearch,
+    McpConnector,
+    WebFetch,
+    WebSearch,
+    tool,
+)
 from tests.support import messages_server
 from tests.support.ask import Ask
 from tests.support.loopback import LoopbackServer, as_json
@@ -249,6 +261,41 @@ def test_refused_token(ask: Ask, google: Start) -> None:
 
     assert "assertion" not in str(raised.value)
     assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("name", "tools"),
+    [
+        (GEMINI, [FileSearch("store"), McpConnector("m", "https://mcp.example")]),
+        (CLAUDE, [WebFetch(), CodeExecution(), McpConnector("m", "https://mcp.example")]),
+    ],
+)
+def test_tools_that_vertex_does_not_have(google: Start, name: str, tools: list[Any]) -> None:
+    """They are refused, or their fallbacks are offered."""
+    with vertex_model(name, base_url=google({}).url) as model:
+        client = ChatClient.create(model)
+        for each in tools:
+            with pytest.raises(UnsupportedToolError):
+                client.prompt("x").tools(each).call().content()
+
+
+def test_tools_of_vertex_beside_functions(google: Start) -> None:
+    """A field that only the Gemini API has is not sent."""
+    server = google(gemini_answer("Hello"))
+    with vertex_model("gemini-3-flash", base_url=server.url) as model:
+        ChatClient.create(model).prompt("x").tools(weather, WebSearch()).call().content()
+
+    [(_, _, body)] = server.requests
+    assert [*body["tools"][0], *body["tools"][1]] == ["functionDeclarations", "googleSearch"]
+    assert "includeServerSideToolInvocations" not in body.get("toolConfig", {})
+
+
+@pytest.mark.parametrize("name", [GEMINI, CLAUDE])
+def test_no_batches(google: Start, name: str) -> None:
+    """Vertex AI takes batches from its storage only."""
+    with vertex_model(name, base_url=google({}).url) as model:
+        with pytest.raises(UsageError, match="no batch API"):
+            ChatClient.create(model).batch(["x"], use_batch_api=True)
 
 
 def test_new_login(google: Start) -> None:

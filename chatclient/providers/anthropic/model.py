@@ -61,7 +61,7 @@ from chatclient.providers.wire.json_cache import EncodedOptions
 from chatclient.providers.wire.request_body import RequestHead
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import RenamedArguments
-from chatclient.providers.wire.server_tools import has_encoder, server_tools_in
+from chatclient.providers.wire.server_tools import ServerTools, has_encoder, server_tools_in
 from chatclient.runtime.runtime import Runtime
 
 _BASE_URL = "https://api.anthropic.com"
@@ -133,6 +133,7 @@ class AnthropicChatModel(HttpModel, ChatModel):
     """
 
     _default_headers: Headers = _HEADERS
+    _server_tools: ServerTools = SERVER_TOOLS
     _key_header = ("x-api-key", "")  # with the prefix of the key
 
     def __init__(
@@ -178,9 +179,9 @@ class AnthropicChatModel(HttpModel, ChatModel):
 
     def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
         """Return whether the API has *tool*."""
-        return has_encoder(tool, options, SERVER_TOOLS)
+        return has_encoder(tool, options, self._server_tools)
 
-    def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi]:
+    def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi] | None:
         """Return Anthropic's batch API, and a copy of this model whose requests go to *send*."""
         return batched_model(self, AnthropicBatchApi(self._http), send)
 
@@ -240,7 +241,7 @@ class AnthropicChatModel(HttpModel, ChatModel):
         return RequestHead(self._fields(options, streaming=streaming), options.extra)
 
     def _fields(self, options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
-        return encode_options(options, streaming=streaming)
+        return encode_options(options, streaming=streaming, server_tools=self._server_tools)
 
     def _dialect_for(self, options: ChatOptions) -> Dialect:
         # Gateways forward requests for Claude to Anthropic, which requires signed reasoning.

@@ -7,6 +7,7 @@ from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
 from chatclient._internal.json_schema import has_open_object, is_recursive
 from chatclient.chat.options import ChatOptions
+from chatclient.chat.server_tools import McpConnector
 from chatclient.chat.tool import ToolDefinition
 from chatclient.errors import UsageError
 from chatclient.providers.anthropic.encoding import PROVIDER
@@ -21,7 +22,7 @@ from chatclient.providers.wire.common_options import CommonOptions, field, lacki
 from chatclient.providers.wire.fields import option_fields
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
-from chatclient.providers.wire.server_tools import deferred_tools, with_server_tools
+from chatclient.providers.wire.server_tools import ServerTools, deferred_tools, with_server_tools
 
 # "JSON Schema limitations" in
 # https://platform.claude.com/docs/en/build-with-claude/structured-outputs
@@ -146,10 +147,19 @@ COMMON_OPTIONS = CommonOptions(
 """How the API takes the common options."""
 
 
-def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
-    """Return the fields of a request that its options determine."""
-    servers, deferred = mcp_servers(options), deferred_tools(options, SERVER_TOOLS)
-    options = with_server_tools(options, COMMON_OPTIONS.provider, SERVER_TOOLS)
+def encode_options(
+    options: ChatOptions, *, streaming: bool, server_tools: ServerTools = SERVER_TOOLS
+) -> dict[str, Any]:
+    """Return the fields of a request that its options determine.
+
+    Args:
+        options: The options.
+        streaming: Whether the answer is streamed.
+        server_tools: The encoders of the tools that the server has.
+    """
+    servers = mcp_servers(options) if McpConnector in server_tools else []
+    deferred = deferred_tools(options, server_tools)
+    options = with_server_tools(options, COMMON_OPTIONS.provider, server_tools)
     options = COMMON_OPTIONS.settle(options)
     body = {**option_fields(options, {"model": "model"}), **COMMON_OPTIONS.encode(options)}
     thinking = body.get("thinking") or thinking_in(options)

@@ -67,6 +67,10 @@ SERVER_TOOLS: ServerTools = {
 }
 """The encoder of each server tool that the API has."""
 
+# platform.claude.com/docs/en/build-with-claude/overview
+VERTEX_TOOLS: ServerTools = {kind: SERVER_TOOLS[kind] for kind in (WebSearch, ToolSearch)}
+"""The encoder of each server tool that Vertex AI has."""
+
 
 def mcp_servers(options: ChatOptions) -> list[Mapping[str, Any]]:
     """Return the MCP servers in *options* as the request's `mcp_servers`."""

@@ -23,7 +23,7 @@ from chatclient.providers.gemini.encoding import (
     dialect_of,
 )
 from chatclient.providers.gemini.options import encode_options
-from chatclient.providers.gemini.server_tools import SERVER_TOOLS
+from chatclient.providers.gemini.server_tools import SERVER_TOOLS, VERTEX_TOOLS
 from chatclient.providers.gemini.stream import StreamDecoder, StreamReader
 from chatclient.providers.http.auth import Headers, Key, key_source
 from chatclient.providers.http.client import HttpAnswer, HttpClient
@@ -45,6 +45,8 @@ _SCHEMA_WITH_TOOLS = re.compile(r"gemini-(?:[3-9]|\d\d)")
 
 BASE_URL = "https://generativelanguage.googleapis.com/v1beta"
 """URL of the Gemini API."""
+
+_PROJECTS = "/projects/"  # in the URLs of Vertex AI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -129,6 +131,8 @@ class GeminiChatModel(HttpModel, ChatModel):
     ) -> None:
         base_url = first_url(base_url, BASE_URL)
         self._options = model_options(GeminiChatOptions, model, options)
+        self._is_vertex = _PROJECTS in base_url
+        self._server_tools = VERTEX_TOOLS if self._is_vertex else SERVER_TOOLS
         self._http = connect(base_url, api_key, http)
         self._head_cache: EncodedOptions[RequestHead] = EncodedOptions()
         self._conversation = EncodedConversation()
@@ -147,10 +151,15 @@ class GeminiChatModel(HttpModel, ChatModel):
 
     def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
         """Return whether the API has *tool*."""
-        return has_encoder(tool, options, SERVER_TOOLS)
+        return has_encoder(tool, options, self._server_tools)
 
-    def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi]:
-        """Return Gemini's batch API, and a copy of this model whose requests go to *send*."""
+    def batched(self, send: SendItem) -> tuple[ChatModel, BatchApi] | None:
+        """Return Gemini's batch API, and a copy of this model whose requests go to *send*.
+
+        Vertex AI has none: its batches are in Cloud Storage or BigQuery.
+        """
+        if self._is_vertex:
+            return None
         return batched_model(self, GeminiBatchApi(self._http), send)
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
@@ -176,17 +185,16 @@ class GeminiChatModel(HttpModel, ChatModel):
         return self._renamed.received_stream(chunks, prompt.options)
 
     def _body(self, prompt: Prompt) -> bytes:
-        head = self._head_cache.get(prompt.options, _head)
+        head = self._head_cache.get(prompt.options, self._head)
         dialect = dialect_of(prompt.options.model or self.name)
         messages = with_user_message(self._renamed.sent(prompt.messages, prompt.options))
         self._conversation = sent = self._conversation.continued(messages, dialect)
         system = {"systemInstruction": b'{"parts":[%b]}' % sent.system} if sent.system else {}
         return head.body({**system, "contents": b"[%b]" % sent.contents})
 
-
-def _head(options: ChatOptions, **_: bool) -> RequestHead:
-    # Streaming is part of the path.
-    return RequestHead(encode_options(options), options.extra)
+    def _head(self, options: ChatOptions, **_: bool) -> RequestHead:
+        # Streaming is part of the path.
+        return RequestHead(encode_options(options, self._server_tools), options.extra)
 
 
 def _decode(answer: HttpAnswer) -> ChatResponse:
@@ -230,7 +238,7 @@ def path_of(model: str) -> str:
 def connect(base_url: str, api_key: Key, http: HttpOptions) -> HttpClient:
     """Return a client that sends a key, or on Vertex AI an access token."""
     settings, on_google = HttpSettings(**http), "googleapis.com" in base_url
-    if "/projects/" not in base_url:
+    if _PROJECTS not in base_url:
         required_by = "Gemini" if on_google else ""
         key = key_source(api_key, "GEMINI_API_KEY", "GOOGLE_API_KEY", required_by=required_by)
         return settings.connect(PROVIDER, base_url, key, key_header="x-goog-api-key", scheme="")

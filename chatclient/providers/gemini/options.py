@@ -20,7 +20,7 @@ from chatclient.providers.wire.common_options import (
 from chatclient.providers.wire.fields import option_fields
 from chatclient.providers.wire.sendable_schemas import GEMINI_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
-from chatclient.providers.wire.server_tools import with_server_tools
+from chatclient.providers.wire.server_tools import ServerTools, with_server_tools
 
 # ai.google.dev/gemini-api/docs/thinking: levels since Gemini 3, budgets with 2.5.
 _WITHOUT_THINKING = re.compile(r"gemini-(?:1|2\.0)")
@@ -122,11 +122,19 @@ _THINKING = {
 }
 
 
-def encode_options(options: ChatOptions) -> dict[str, Any]:
-    """Return the fields of a request that its options determine."""
+def encode_options(
+    options: ChatOptions, server_tools: ServerTools = SERVER_TOOLS
+) -> dict[str, Any]:
+    """Return the fields of a request that its options determine.
+
+    Args:
+        options: The options.
+        server_tools: The encoders of the tools that the server has.
+    """
     offered = options.tool_callbacks
-    options = with_server_tools(options, COMMON_OPTIONS.provider, SERVER_TOOLS)
-    has_both = options.tool_callbacks is not offered and bool(options.tool_callbacks)
+    options = with_server_tools(options, COMMON_OPTIONS.provider, server_tools)
+    has_both = server_tools is SERVER_TOOLS  # Vertex AI has no such field
+    has_both = has_both and options.tool_callbacks is not offered and bool(options.tool_callbacks)
     options = COMMON_OPTIONS.settle(options)
     body = COMMON_OPTIONS.encode(options)
     generation = body.pop("generationConfig", {}) | option_fields(options, _GENERATION)

@@ -65,3 +65,8 @@ SERVER_TOOLS: ServerTools = {
     McpConnector: _beside_functions(_mcp),
 }
 """The encoder of each server tool that the API has."""
+
+VERTEX_TOOLS: ServerTools = {
+    kind: SERVER_TOOLS[kind] for kind in (WebSearch, WebFetch, CodeExecution)
+}
+"""The encoder of each server tool that Vertex AI has."""
