@@ -293,9 +293,11 @@ def test_tools_of_vertex_beside_functions(google: Start) -> None:
 @pytest.mark.parametrize("name", [GEMINI, CLAUDE])
 def test_no_batches(google: Start, name: str) -> None:
     """Vertex AI takes batches from its storage only."""
-    with vertex_model(name, base_url=google({}).url) as model:
-        with pytest.raises(UsageError, match="no batch API"):
-            ChatClient.create(model).batch(["x"], use_batch_api=True)
+    with (
+        vertex_model(name, base_url=google({}).url) as model,
+        pytest.raises(UsageError, match="no batch API"),
+    ):
+        ChatClient.create(model).batch(["x"], use_batch_api=True)
 
 
 def test_new_login(google: Start) -> None:

@@ -220,7 +220,7 @@ class AnthropicChatModel(HttpModel, ChatModel):
         """Return the additional headers of a request."""
         betas = getattr(options, "betas", None) or ()
         named = (betas,) if isinstance(betas, str) else tuple(betas)
-        if server_tools_in(options, McpConnector):
+        if McpConnector in self._server_tools and server_tools_in(options, McpConnector):
             named = (*named, MCP_BETA)
         return {_BETA: ",".join((*self._betas, *named))} if named else EMPTY
 
