@@ -30,8 +30,9 @@ class BatchItem(NamedTuple):
 SendItem = Callable[[str, bytes, Mapping[str, str], Runtime], Awaitable[bytes]]
 """Answers a request with the JSON of its response. Takes path, JSON, headers and runtime."""
 
-BatchAnswers = Mapping[str, bytes | ChatClientError]
-"""By key, the JSON of the response of each request, or why there is none."""
+BatchAnswers = Mapping[str | int, bytes | ChatClientError]
+"""The JSON of the response of each request, or why there is none. By key, or by the position of the
+request in its batch, from 0, if the provider does not repeat keys."""
 
 
 class BatchApi(ABC):
@@ -39,9 +40,11 @@ class BatchApi(ABC):
 
     Attributes:
         max_requests: The maximum number of requests of one batch.
+        max_bytes: The maximum number of bytes of one batch.
     """
 
     max_requests: int = 10_000
+    max_bytes: int = 100_000_000
 
     @abstractmethod
     async def submit(self, items: Sequence[BatchItem], runtime: Runtime) -> str:

@@ -17,6 +17,7 @@ _log = get_logger(__name__)
 
 _LONGEST_WAIT = 60.0  # seconds between two polls
 _MOST_FAILURES = 10  # of polls in succession
+_MORE_BYTES = 300  # of a request in a batch, besides its body
 
 
 class BatchQueue:
@@ -40,6 +41,7 @@ class BatchQueue:
         self._poll_seconds = poll_seconds
         self._seen: Counter[str] = Counter()
         self._items: dict[str, list[BatchItem]] = {}
+        self._sizes: Counter[str] = Counter()  # of the items
         self._answers: dict[str, asyncio.Future[bytes]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,8 +96,12 @@ class BatchQueue:
         return self._answers[key]
 
     def _add(self, item: BatchItem) -> None:
+        size = len(item.body) + _MORE_BYTES
+        if self._sizes[item.path] + size > self.api.max_bytes:
+            self._submit_collected()
         items = self._items.setdefault(item.path, [])
         items.append(item)
+        self._sizes[item.path] += size
         if self._timer is not None:
             self._timer.cancel()
         if len(items) >= self.api.max_requests:
@@ -106,6 +112,7 @@ class BatchQueue:
 
     def _submit_collected(self) -> None:
         collected, self._items = self._items, {}
+        self._sizes.clear()
         for items in collected.values():
             keys = [item.key for item in items]
             self._start(keys, self._submit(items, keys))
@@ -136,10 +143,10 @@ class BatchQueue:
             if not error.retryable:
                 self._journal.end_batch(batch_id, {})
             raise
-        texts = {key: body.decode() for key, body in answers.items() if isinstance(body, bytes)}
+        found = {key: answers.get(key, answers.get(at)) for at, key in enumerate(keys)}
+        texts = {key: body.decode() for key, body in found.items() if isinstance(body, bytes)}
         self._journal.end_batch(batch_id, texts)
-        for key in keys:
-            answer = answers.get(key)
+        for key, answer in found.items():
             if isinstance(answer, bytes):
                 self._set(key, answer)
             else:

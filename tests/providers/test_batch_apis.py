@@ -185,6 +185,34 @@ def test_large_batches_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [len(items) for items in server.batches.values()] == [2, 1]
 
 
+@pytest.mark.parametrize("make", MODELS)
+def test_batches_of_many_bytes_are_split(
+    make: Callable[[str], ChatModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch fits the provider's limit, and a large request is a batch of its own."""
+    with server_for(make) as server, make(server.url) as model:
+        found = model.batched(None)  # type: ignore[arg-type]
+        assert found is not None
+        monkeypatch.setattr(type(found[1]), "max_bytes", 3_000)
+        texts = ["1" + " " * 900, "2" + " " * 900, "3" + " " * 4000, "4"]
+        results = list(ChatClient.create(model).batch(texts, **FAST))
+
+        assert [result.error for result in results] == [None] * 4
+        assert [len(items) for items in server.batches.values()] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("form", ["none", "file"])
+def test_other_answers_of_gemini(form: str) -> None:
+    """Answers may be in a file, and may have no metadata: then they are in order."""
+    with server_for(gemini) as server, gemini(server.url) as model:
+        server.form = form
+        client = ChatClient.create(model)
+        found = {each.key: each for each in client.batch(["1", "x", "3"], Number, **FAST)}
+
+    assert (found["0"].unwrap(), found["2"].unwrap()) == (Number(number=1), Number(number=3))
+    assert isinstance(found["1"].error, ProviderError)
+
+
 def test_answer_that_is_missing() -> None:
     with BatchServer(lambda body: (204, {})) as server, anthropic(server.url) as model:
         [result] = ChatClient.create(model).batch(["1"], **FAST)

@@ -20,6 +20,7 @@ class BatchServer:
         rejected: Whether the server rejects all batches when it processes them.
         polls_needed: At how many polls a batch has ended.
         unavailable: Whether polls are answered with an error.
+        form: How Gemini's answers are given: with `metadata`, without it, or in a `file`.
         betas: The header `anthropic-beta` of each POST request.
     """
 
@@ -30,6 +31,7 @@ class BatchServer:
         self.rejected = False
         self.polls_needed = 2
         self.unavailable = False
+        self.form = "metadata"
         self.betas: list[str | None] = []
         self._files: dict[str, bytes] = {}
         self._polls: dict[str, int] = {}
@@ -99,10 +101,17 @@ class BatchServer:
             return {"status": "completed", "output_file_id": f"out-{number}"}
         if path.startswith("/v1/messages"):
             return {"processing_status": "ended" if ended else "in_progress"}
+        return self._gemini_batch(path, batch, ended=ended)
+
+    def _gemini_batch(self, path: str, batch: str, *, ended: bool) -> Any:
         if self.rejected:
             return {"metadata": {"state": "BATCH_STATE_FAILED"}}
         if not ended:
             return {"metadata": {"state": "BATCH_STATE_RUNNING"}}
+        if ":download" in path:
+            return _lines([self._gemini_line(item) for item in self.batches[batch]])
+        if self.form == "file":
+            return {"done": True, "response": {"responsesFile": batch.replace("batches", "files")}}
         lines = [self._gemini_line(item) for item in self.batches[batch]]
         return {"done": True, "response": {"inlinedResponses": {"inlinedResponses": lines}}}
 
@@ -128,7 +137,9 @@ class BatchServer:
     def _gemini_line(self, item: dict[str, Any]) -> dict[str, Any]:
         status, body = self.answer(item["request"])
         result = {"response": body} if status == 200 else {"error": body["error"]}
-        return {"metadata": item["metadata"], **result}
+        if self.form == "file":
+            return {"key": item["metadata"]["key"], **result}
+        return {"metadata": item["metadata"], **result} if self.form == "metadata" else result
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self
@@ -163,7 +174,7 @@ class BatchServer:
 
 
 def _id_in(path: str) -> str:
-    number = path.replace("%2F", "/").rpartition("/")[2]
+    number = path.partition(":download")[0].replace("%2F", "/").rpartition("/")[2]
     return f"batches/{number}"
 
 

@@ -24,6 +24,7 @@ class AnthropicBatchApi(BatchApi):
     """
 
     max_requests = 100_000
+    max_bytes = 256_000_000
 
     def __init__(self, http: HttpClient) -> None:
         self._http = http

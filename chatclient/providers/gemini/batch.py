@@ -8,7 +8,7 @@ from chatclient.chat.batch_api import BatchAnswers, BatchApi, BatchItem
 from chatclient.errors import ProviderError
 from chatclient.providers.http.client import HttpAnswer, HttpClient
 from chatclient.providers.http.errors import error_from_data, parse_json
-from chatclient.providers.http.model import json_of
+from chatclient.providers.http.model import json_lines, json_of
 from chatclient.providers.http.url import path_step
 from chatclient.runtime.runtime import Runtime
 
@@ -23,7 +23,7 @@ class GeminiBatchApi(BatchApi):
         http: The HTTP client of the model.
     """
 
-    max_requests = 5_000  # the body may have 20 MB
+    max_bytes = 20_000_000
 
     def __init__(self, http: HttpClient) -> None:
         self._http = http
@@ -52,7 +52,10 @@ class GeminiBatchApi(BatchApi):
             return None
         response = batch.get("response") or {}
         lines = (response.get("inlinedResponses") or {}).get("inlinedResponses") or []
-        return {line["metadata"]["key"]: self._answer(line) for line in lines}
+        if file := response.get("responsesFile"):
+            path = f"{_path(file)}:download?alt=media"
+            lines = await self._http.get(runtime, path, json_lines(self._http))
+        return {_key(at, line): self._answer(line) for at, line in enumerate(lines)}
 
     async def cancel(self, batch_id: str, runtime: Runtime) -> None:
         """Cancel a batch."""
@@ -66,6 +69,11 @@ class GeminiBatchApi(BatchApi):
         if "response" in line:
             return dumps_exact(line["response"]).encode()
         return error_from_data(self._http.provider, 0, {"error": line.get("error")})
+
+
+def _key(position: int, line: Mapping[str, Any]) -> str | int:
+    key = line.get("key") or (line.get("metadata") or {}).get("key")
+    return position if key is None else str(key)
 
 
 def _path(batch_id: str) -> str:

@@ -24,6 +24,7 @@ class OpenAIBatchApi(BatchApi):
     """
 
     max_requests = 50_000
+    max_bytes = 200_000_000
 
     def __init__(self, http: HttpClient) -> None:
         self._http = http
@@ -55,7 +56,7 @@ class OpenAIBatchApi(BatchApi):
             raise _failure(self._http.provider, batch)
         if batch["status"] not in _ENDED:
             return None
-        answers: dict[str, bytes | ChatClientError] = {}
+        answers: dict[str | int, bytes | ChatClientError] = {}
         for field in ("output_file_id", "error_file_id"):
             if (file := batch.get(field)) is not None:
                 path = f"/files/{path_step(file)}/content"
