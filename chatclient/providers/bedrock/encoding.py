@@ -38,14 +38,18 @@ Block = Mapping[str, Any]
 
 def encode_blocks(message: Message, _dialect: Dialect = CONVERSE) -> list[Block]:
     """Return *message* as content blocks; there are none for blank text."""
-    blocks = _blocks(message)
-    return [*blocks, CACHE_POINT] if blocks and message.metadata.get("cache_control") else blocks
+    blocks, marker = _blocks(message), message.metadata.get("cache_control")
+    if not blocks or not marker:
+        return blocks
+    ttl = {"ttl": marker["ttl"]} if isinstance(marker, Mapping) and "ttl" in marker else {}
+    return [*blocks, {"cachePoint": {"type": "default", **ttl}}]
 
 
 def _blocks(message: Message) -> list[Block]:
     match message:
         case SystemMessage():
-            return _text(message.text)
+            guarded = message.metadata.get("guard_content")
+            return _guarded(message.text, guarded) if guarded else _text(message.text)
         case UserMessage():
             return [block for part in message.parts for block in _user_blocks(part)]
         case AssistantMessage():
@@ -59,6 +63,12 @@ def _blocks(message: Message) -> list[Block]:
 def _text(text: str) -> list[Block]:
     # The API rejects blank text, although its models may write it.
     return [{"text": text}] if text.strip() else []
+
+
+def _guarded(text: str, qualifiers: Any) -> list[Block]:
+    """Return system text that a guardrail checks, for example against its grounding."""
+    more = {} if qualifiers is True else {"qualifiers": qualifiers}
+    return [{"guardContent": {"text": {"text": text, **more}}}] if text.strip() else []
 
 
 def _user_blocks(part: str | Media | ProviderPart) -> list[Block]:

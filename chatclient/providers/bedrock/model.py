@@ -115,7 +115,7 @@ class BedrockChatModel(HttpModel, ChatModel):
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
-        path, body = self._path(prompt, "converse"), self._body(prompt)
+        path, body = self._path(prompt, "converse"), self._body(prompt, streaming=False)
         answer = await self._http.post(runtime, path, body, _decode)
         return self._renamed.received(answer, prompt.options)
 
@@ -123,7 +123,7 @@ class BedrockChatModel(HttpModel, ChatModel):
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Return the chunks of the model's response to *prompt*."""
-        path, body = self._path(prompt, "converse-stream"), self._body(prompt)
+        path, body = self._path(prompt, "converse-stream"), self._body(prompt, streaming=True)
         chunks = self._http.stream(runtime, path, body, _reader)
         return self._renamed.received_stream(chunks, prompt.options)
 
@@ -131,7 +131,7 @@ class BedrockChatModel(HttpModel, ChatModel):
         # Colons are not quoted, because aiohttp would send them unquoted, and not as signed.
         return f"/model/{path_step(prompt.options.model or self.name, safe=':')}/{operation}"
 
-    def _body(self, prompt: Prompt) -> bytes:
+    def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         messages = with_user_message(self._renamed.sent(prompt.messages, prompt.options))
         messages = with_unique_names(messages)
         if messages and isinstance(last := messages[-1], AssistantMessage):  # prefill
@@ -147,11 +147,11 @@ class BedrockChatModel(HttpModel, ChatModel):
             fields["system"] = b"[%b%b]" % (sent.system, point)
         if tools := encode_tools(prompt.options, prompt.messages):
             fields["toolConfig"] = dumps(tools)
-        return self._head_cache.get(prompt.options, _head).body(fields)
+        return self._head_cache.get(prompt.options, _head, streaming=streaming).body(fields)
 
 
-def _head(options: ChatOptions, **_: bool) -> RequestHead:
-    return RequestHead(encode_options(options), options.extra)
+def _head(options: ChatOptions, *, streaming: bool) -> RequestHead:
+    return RequestHead(encode_options(options, streaming=streaming), options.extra)
 
 
 def _decode(answer: HttpAnswer) -> ChatResponse:

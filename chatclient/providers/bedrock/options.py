@@ -10,16 +10,18 @@ from chatclient._internal.json import dumps
 from chatclient.chat.messages import AssistantMessage, Message
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
-from chatclient.providers.anthropic.reasoning import encode_reasoning
+from chatclient.providers.anthropic.reasoning import encode_reasoning, sampling
 from chatclient.providers.bedrock.encoding import CACHE_POINT
 from chatclient.providers.wire.common_options import (
     CommonOptions,
+    Encode,
     automatic,
+    encode_effort,
     field,
     is_off,
     lacking,
 )
-from chatclient.providers.wire.fields import valid_tool_name
+from chatclient.providers.wire.fields import other_fields, valid_tool_name
 from chatclient.providers.wire.request_body import merge_extra
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
@@ -46,6 +48,7 @@ class BedrockChatOptions(ChatOptions):
 
 
 _NOVA = re.compile(r"amazon\.nova")
+_EFFORTS = ("low", "medium", "high", "max")
 
 
 def is_claude(model: str) -> bool:
@@ -58,10 +61,23 @@ def forces_calls(model: str) -> bool:
     return is_claude(model) or _NOVA.search(model) is not None
 
 
+def _sampling(path: str, neutral: float | None = None) -> Encode:
+    """Return the encoder of a sampling option, which not every Claude takes."""
+    of_claude = sampling(path, neutral)
+
+    def encode(value: Any, options: ChatOptions) -> Mapping[str, Any] | str:
+        return of_claude(value, options) if is_claude(options.model or "") else {path: value}
+
+    return encode
+
+
+_top_k_of_claude = sampling("additionalModelRequestFields.top_k")
+
+
 def _top_k(value: int, options: ChatOptions) -> Mapping[str, Any] | str:
     model = options.model or ""
     if is_claude(model):
-        return {"additionalModelRequestFields.top_k": value}
+        return _top_k_of_claude(value, options)
     if _NOVA.search(model):
         return {"additionalModelRequestFields.inferenceConfig.topK": value}
     return "only Claude and Nova take it"
@@ -69,7 +85,7 @@ def _top_k(value: int, options: ChatOptions) -> Mapping[str, Any] | str:
 
 def _reasoning(value: str | int, options: ChatOptions) -> Mapping[str, Any] | str:
     if not is_claude(options.model or ""):
-        return EMPTY if is_off(value) else "the API has no common field for it"
+        return EMPTY if is_off(value) else encode_effort(value, "outputConfig.effort", _EFFORTS)
     fields = encode_reasoning(value, options)
     if isinstance(fields, str):
         return fields
@@ -85,8 +101,8 @@ def _parallel_tool_calls(allowed: bool, options: ChatOptions) -> Mapping[str, An
 COMMON_OPTIONS = CommonOptions(
     "Bedrock",
     {
-        "temperature": field("inferenceConfig.temperature"),
-        "top_p": field("inferenceConfig.topP"),
+        "temperature": _sampling("inferenceConfig.temperature", 1),
+        "top_p": _sampling("inferenceConfig.topP"),
         "top_k": _top_k,
         "max_tokens": field("inferenceConfig.maxTokens"),
         "stop": field("inferenceConfig.stopSequences"),
@@ -105,7 +121,7 @@ COMMON_OPTIONS = CommonOptions(
 """How the API takes the common options."""
 
 
-def encode_options(options: ChatOptions) -> dict[str, Any]:
+def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     """Return the fields of a request that its options alone determine."""
     options = COMMON_OPTIONS.settle(options)
     body = COMMON_OPTIONS.encode(options)
@@ -116,8 +132,8 @@ def encode_options(options: ChatOptions) -> dict[str, Any]:
         "additionalModelRequestFields": merge_extra(
             fields, getattr(options, "model_fields", None) or {}
         ),
-        "guardrailConfig": getattr(options, "guardrail", None),
-        "outputConfig": _output_config(options),
+        "guardrailConfig": _guardrail(options, streaming=streaming),
+        "outputConfig": {**body.get("outputConfig", {}), **_output_format(options)},
     }
     body.update({name: value for name, value in more.items() if value})
     return body
@@ -137,9 +153,15 @@ def thinking_in(options: ChatOptions) -> Mapping[str, Any]:
             return thinking
 
 
-def _output_config(options: ChatOptions) -> dict[str, Any] | None:
+def _guardrail(options: ChatOptions, *, streaming: bool) -> Mapping[str, Any]:
+    guardrail: Mapping[str, Any] = getattr(options, "guardrail", None) or EMPTY
+    # How the answer is checked while it arrives: the API refuses it for whole answers.
+    return guardrail if streaming else other_fields(guardrail, ("streamProcessingMode",))
+
+
+def _output_format(options: ChatOptions) -> dict[str, Any]:
     if options.output_schema is None:
-        return None
+        return {}
     schema = {"schema": dumps(options.output_schema).decode()}  # the API wants a text
     return {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": schema}}}
 

@@ -34,6 +34,7 @@ from chatclient.errors import (
     ProviderError,
     RateLimitedError,
     ResponseLimitError,
+    UnsupportedOptionError,
     UsageError,
 )
 from chatclient.providers import BedrockChatModel, BedrockChatOptions, ResponseLimits, chat_model
@@ -306,7 +307,6 @@ def test_options(converse: Start) -> None:
         max_tokens=9,
         stop="END",
         top_k=3,
-        thinking=2000,
         guardrail={"guardrailIdentifier": "g", "guardrailVersion": "1"},
         output_schema={"type": "object"},
         model_fields={"anthropic_beta": ["x"]},
@@ -317,7 +317,6 @@ def test_options(converse: Start) -> None:
         "messages": [{"role": "user", "content": [{"text": "Hi"}]}],
         "inferenceConfig": {"maxTokens": 9, "temperature": 0.5, "stopSequences": ["END"]},
         "additionalModelRequestFields": {
-            "thinking": {"type": "enabled", "budget_tokens": 2000},
             "top_k": 3,
             "anthropic_beta": ["x"],
         },
@@ -341,6 +340,74 @@ def test_top_k_and_thinking_by_model(converse: Start) -> None:
     fields = {"thinking": {"type": "adaptive"}, "inferenceConfig": {"topK": 3}}
     assert nova["additionalModelRequestFields"] == fields
     assert "additionalModelRequestFields" not in llama
+
+
+OPUS = "us.anthropic.claude-opus-4-7"
+GPT_OSS = "openai.gpt-oss-120b-1:0"
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "top_k"])
+def test_sampling_of_claude(converse: Start, name: str) -> None:
+    """Claude without sampling options, or while it thinks, is not sent any."""
+    server = converse(response("ok"))
+    plain = sent(server, model=GPT_OSS if name != "top_k" else NOVA, **{name: 1})
+
+    assert sent(server, model=CLAUDE, **{name: 2}) != sent(server, model=CLAUDE)
+    assert plain != sent(server, model=GPT_OSS)
+    thinking = {"thinking": {"type": "enabled", "budget_tokens": 2000}}
+    body = sent(server, thinking=2000, **{name: 2})
+    assert (body["additionalModelRequestFields"], body.get("inferenceConfig")) == (thinking, None)
+    newer = sent(server, model=OPUS)
+    assert sent(server, model=OPUS, **{name: 2}) == newer
+    with (
+        model_of(server, OPUS) as model,
+        pytest.raises(UnsupportedOptionError, match="no sampling options"),
+    ):
+        ChatClient.create(model).prompt("Hi").options(**{name: 2}).call().content()
+
+
+def test_reasoning_of_other_models(converse: Start) -> None:
+    """Models other than Claude take an effort, beside a schema."""
+    server = converse(response("ok"))
+    schema: Any = {"type": "object"}
+
+    assert sent(server, model=GPT_OSS, reasoning="minimal")["outputConfig"] == {"effort": "low"}
+    both = sent(server, model=NOVA, reasoning="high", output_schema=schema)["outputConfig"]
+    assert both["effort"] == "high"
+    assert both["textFormat"]["type"] == "json_schema"
+    assert "outputConfig" not in sent(server, model=NOVA, reasoning="none")
+
+
+def test_guardrail_of_streams(ask: Ask, converse: Start) -> None:
+    """How a guardrail checks a stream is sent for streams only."""
+    guardrail = {"guardrailIdentifier": "g", "guardrailVersion": "1"}
+    server = converse(response("ok"))
+    options = BedrockChatOptions(guardrail={**guardrail, "streamProcessingMode": "async"})
+    with model_of(server, options=options) as model:
+        ask(ChatClient.create(model).prompt("Hi"))
+
+    mode = {"streamProcessingMode": "async"} if ask.streaming else {}
+    assert server.requests[0]["guardrailConfig"] == {**guardrail, **mode}
+
+
+def test_marks_of_messages(converse: Start) -> None:
+    """A cache point may have a lifetime; system text may be checked by a guardrail."""
+    cached = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    body = sent(
+        converse(response("ok")),
+        SystemMessage("Rome is in Italy.", {"guard_content": ["grounding_source"], **cached}),
+        SystemMessage("Be brief.", {"guard_content": True}),
+        UserMessage("Hi", metadata=cached),
+    )
+
+    point = {"cachePoint": {"type": "default", "ttl": "1h"}}
+    source = {"text": "Rome is in Italy.", "qualifiers": ["grounding_source"]}
+    assert body["system"] == [
+        {"guardContent": {"text": source}},
+        point,
+        {"guardContent": {"text": {"text": "Be brief."}}},
+    ]
+    assert body["messages"][0]["content"] == [{"text": "Hi"}, point]
 
 
 POINT = {"cachePoint": {"type": "default"}}
