@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, get_args
 
 from chatclient._internal.annotations import declared_signature
+from chatclient._internal.roles import role_of
 from chatclient.errors import UsageError, WrongTypeError
 
 
@@ -25,7 +26,7 @@ def check_choice(
     choices = [choice for each in known for choice in get_args(each) or (each,)]
     # By identity, because 1 == True; strings by value.
     if not any(given is each or (given == each and isinstance(given, str)) for each in choices):
-        msg = f"{what} must be {_listed(choices)}, not {given!r}"
+        msg = f"{what} must be {_listed(choices)}, not {given!r}{_hints(given, None)}"
         raise error(msg)
 
 
@@ -88,14 +89,20 @@ def check_callable(
             not checked.
 
     Raises:
-        WrongTypeError: It is not callable, does not accept these arguments, or is a class.
+        WrongTypeError: It is not callable, does not accept these arguments, is called with other
+            ones in another role, or is a class.
     """
     if isinstance(given, type) or not callable(given):
         hint = _instance_hint(given) if isinstance(given, type) else hint
         raise _wrong_type(what, "a function or another callable object", given, hint)
-    if takes and (error := signature_error(given, len(takes))):
-        msg = f"{what} is called with ({', '.join(takes)}), which {given!r} does not take: {error}"
-        raise WrongTypeError(msg) from error
+    if not takes:
+        return
+    called, role = f"called with ({', '.join(takes)})", role_of(given)
+    if role is not None and role.takes != takes:
+        raise _wrong_type(what, called, given, hint)
+    if error := signature_error(given, len(takes)):
+        msg = f"{what} is {called}, which {given!r} does not take: {error}"
+        raise WrongTypeError(f"{msg}; {hint}" if hint else msg) from error
 
 
 def check_number(what: str, given: object, *, least: float = 0) -> None:
@@ -257,7 +264,14 @@ def wants_both(function: Callable[..., object]) -> bool:
 
 def _wrong_type(what: str, expected: str, given: object, hint: str | None) -> WrongTypeError:
     shown = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
-    return WrongTypeError(f"{what} must be {expected}, not {shown}{f'; {hint}' if hint else ''}")
+    return WrongTypeError(f"{what} must be {expected}, not {shown}{_hints(given, hint)}")
+
+
+def _hints(given: object, hint: str | None) -> str:
+    """Return where *given* belongs, if that is known, and *hint*, for the end of a message."""
+    role = role_of(given)
+    place = str(role) if role and role.place not in (hint or "") else None
+    return "".join(f"; {each}" for each in (place, hint) if each)
 
 
 def _instance_hint(kind: type) -> str:

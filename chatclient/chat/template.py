@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import check_callable, check_type
 from chatclient._internal.frozen import EMPTY, freeze_fields, merged
 from chatclient.chat.messages import SystemMessage, UserMessage
 from chatclient.errors import TemplateError
@@ -129,7 +129,8 @@ class PromptTemplate:
 
     Raises:
         TemplateError: The template is blank.
-        WrongTypeError: The template is not a text, or the values are not a mapping.
+        WrongTypeError: The template is not a text, the values are not a mapping, or the renderer is
+            not callable.
     """
 
     template: str
@@ -139,6 +140,7 @@ class PromptTemplate:
     def __post_init__(self) -> None:
         check_type("a template", self.template, str)
         check_type("the variables of a template", self.variables, Mapping)
+        check_callable("a template renderer", self.renderer, takes=("template", "values"))
         freeze_fields(self, "variables")
         if not self.template.strip():
             msg = "the template is blank"

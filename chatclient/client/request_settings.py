@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from chatclient._internal import checks
 from chatclient._internal.checks import check_type
 from chatclient._internal.frozen import EMPTY, merged
+from chatclient._internal.roles import ADVISOR, role_of
 from chatclient.chain.chain import Advisor, is_advisor, name_of, needs_conversation, order_of
 from chatclient.chat.messages import Media, Message, SystemMessage, UserMessage, flat_messages
 from chatclient.chat.options import NO_OPTIONS, ChatOptions
@@ -25,7 +26,6 @@ from chatclient.chat.template import (
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import NEW_TURN, TurnSettings
 from chatclient.errors import UsageError, WrongTypeError
-from chatclient.tools.execution.approval import ToolApproval
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
 
 if TYPE_CHECKING:  # only loaded with such a function
@@ -109,16 +109,9 @@ def check_text(given: object, *kinds: type) -> None:
         case Path():
             msg = f"a path is not a text: pass Path({str(given)!r}).read_text()"
         case _:
-            msg = f"{given!r} is not a text"
+            role = role_of(given)
+            msg = f"{given!r} is not a text{f'; {role}' if role else ''}"
     raise WrongTypeError(msg)
-
-
-# Hints for objects that configure tools, by type name.
-_NO_ADVISORS = {
-    "ToolCallingManager": "a client has it: builder.tool_calling_manager(manager)",
-    "ToolFailurePolicy": "the manager has it: ToolCallingManager(exception_processor=policy)",
-    "ToolLimits": "the manager has them: ToolCallingManager(limits=limits)",
-}
 
 
 def _check_advisor(given: Any) -> None:
@@ -127,20 +120,14 @@ def _check_advisor(given: Any) -> None:
     Raises:
         WrongTypeError: It is not; the message contains the fix.
     """
-    if isinstance(given, ToolApproval):  # also called with two arguments
-        hint = "it intercepts tool calls: ToolCallingManager(interceptors=[approval])"
-    elif is_advisor(given):
+    role = role_of(given)
+    if is_advisor(given) and (role is None or role.takes == ADVISOR):
         check_type(f"the order of advisor {name_of(given)!r}", order_of(given), (int, float))
         return
-    elif isinstance(given, type):
+    if isinstance(given, type):
         hint = f"make one: {given.__name__}(...)"
-    elif type(given).__name__.endswith("ChatMemory"):
-        hint = "put it into one: MessageChatMemoryAdvisor(memory)"
-    elif hasattr(given, "tool_callbacks"):
-        hint = "it provides tools: .default_tools(...), or .tools(...) of a request"
     else:
-        called = "those are called with (request, call_next)"
-        hint = _NO_ADVISORS.get(type(given).__name__, called)
+        hint = str(role or f"those are called with ({', '.join(ADVISOR)})")
     msg = f"{given!r} is not an advisor; {hint}"
     raise WrongTypeError(msg)
 

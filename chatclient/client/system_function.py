@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from chatclient._internal.checks import wants_argument
+from chatclient._internal.checks import check_callable, wants_argument
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.messages import Message, UserMessage, last_user_message
 from chatclient.chat.tool import CONVERSATION_ID
@@ -55,8 +55,15 @@ class SystemTextFunction:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "SystemTextFunction":
-        """Return the wrapper of *function*."""
-        return cls(function, wants_argument(function))
+        """Return the wrapper of *function*.
+
+        Raises:
+            WrongTypeError: It takes other arguments, or has another role.
+        """
+        wants_request = wants_argument(function)
+        what = "a function for the system text"
+        check_callable(what, function, takes=("system_request",) if wants_request else ())
+        return cls(function, wants_request)
 
     async def text_for(self, request: SystemRequest, runtime: Runtime) -> str:
         """Return the system text for *request*.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from chatclient._internal.checks import check_type
 from chatclient._internal.json import dumps, loads
 from chatclient._internal.redaction import redacted_text
 from chatclient.chain.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
@@ -166,9 +167,14 @@ class RecordingModel(ChatModel):
     Args:
         model: The real model.
         recording: The recording, to be saved after the requests.
+
+    Raises:
+        WrongTypeError: One of them is something else.
     """
 
     def __init__(self, model: ChatModel, recording: Recording) -> None:
+        check_type("the model", model, ChatModel)
+        check_type("the recording", recording, Recording, "make one: Recording()")
         self._model = model
         self.recording = recording
 

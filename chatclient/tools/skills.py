@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+from chatclient._internal.checks import check_type
 from chatclient._internal.extras import needed_by
 from chatclient._internal.frozen import EMPTY, freeze_fields
 from chatclient.chat.messages import ToolResponseMessage
@@ -112,7 +113,7 @@ class Skills:
         *skills: The skills.
 
     Raises:
-        UsageError: There is no skill, or two have the same name.
+        UsageError: There is no skill, one is something else, or two have the same name.
         ToolDefinitionError: A tool of a skill cannot be built.
         DuplicateToolError: Different tools of the skills have the same name.
     """
@@ -120,6 +121,8 @@ class Skills:
     dynamic = True
 
     def __init__(self, *skills: Skill) -> None:
+        for skill in skills:
+            check_type("a skill", skill, Skill, "pass several one by one")
         self.skills: Mapping[str, Skill] = {skill.name: skill for skill in skills}
         if not skills or len(self.skills) < len(skills):
             names = [skill.name for skill in skills]

@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from chatclient._internal.checks import signature_error
+from chatclient._internal.roles import role_of
 from chatclient.chat.tool import ToolCallback, ToolCallbackProvider, ToolDefinition, ToolMetadata
 from chatclient.chat.tool_definition import check_tool_name
 from chatclient.errors import ToolDefinitionError
@@ -26,8 +27,6 @@ Resolved = ToolCallback | ToolCallbackProvider | str
 
 # Hints for objects that are no sources, by type name, because not all types are imported here.
 _HINTS = {
-    "ChatClient": "; a client is a tool as client.as_tool(name, description)",
-    "McpServer": "; put it into McpToolCallbackProvider(...)",
     "ToolDefinition": (
         "; say what runs it: DataToolCallback(definition, executor), or that it is done elsewhere:"
         " ExternalTool(definition)"
@@ -100,7 +99,7 @@ def _resolve(source: Any) -> Sequence[Resolved]:
         return (_checked(_with_fallback(source)),)
     if isinstance(source, type):
         return _tools_of_attributes(source, _marked_attributes(source))
-    if isinstance(source, ToolCallbackProvider):
+    if isinstance(source, ToolCallbackProvider) and callable(source.tool_callbacks):
         return (source,)
     if inspect.isroutine(source):
         return (FunctionToolCallback(source),)
@@ -112,10 +111,11 @@ def _resolve(source: Any) -> Sequence[Resolved]:
         return (FunctionToolCallback(source),)
     if isinstance(source, Iterable) and not isinstance(source, Mapping):
         return resolve_sources(source)
-    kind = type(source).__name__
+    kind, role = type(source).__name__, role_of(source)
+    hint = _HINTS.get(kind) or (f"; {role}" if role else _missing_hint(source))
     msg = (
         f"{source!r} is not a source of tools: it is neither a function nor a ToolCallback, and "
-        f"{kind} has no method with @tool{_HINTS.get(kind) or _missing_hint(source)}"
+        f"{kind} has no method with @tool{hint}"
     )
     raise ToolDefinitionError(msg)
 

@@ -83,7 +83,7 @@ class InputGuardrailAdvisor:
     name = "InputGuardrailAdvisor"
 
     def __init__(self, *guardrails: InputGuardrail, order: int = INPUT_GUARDRAIL_ORDER) -> None:
-        _check_guardrails(guardrails)
+        _check_guardrails(guardrails, ("request",))
         self.guardrails = guardrails
         self.order = order
 
@@ -200,7 +200,7 @@ class OutputGuardrailAdvisor:
         max_retries: int = 2,
         order: int = OUTPUT_GUARDRAIL_ORDER,
     ) -> None:
-        _check_guardrails(guardrails)
+        _check_guardrails(guardrails, ("response", "request"))
         check_number("max_retries", max_retries)
         self.guardrails = guardrails
         self._want_request = tuple(map(wants_both, guardrails))
@@ -253,12 +253,14 @@ class OutputGuardrailAdvisor:
         return answer
 
 
-def _check_guardrails(guardrails: tuple[object, ...]) -> None:
+def _check_guardrails(guardrails: tuple[Any, ...], takes: tuple[str, ...]) -> None:
     if not guardrails:
         msg = "without guardrails everything would pass; give at least one"
         raise UsageError(msg)
     for guardrail in guardrails:
-        check_callable("a guardrail", guardrail, "give several one by one: Advisor(first, second)")
+        hint = "give several one by one: Advisor(first, second)"
+        both = len(takes) > 1 and callable(guardrail) and wants_both(guardrail)
+        check_callable("a guardrail", guardrail, hint, takes=takes if both else takes[:1])
 
 
 class _Failures:

@@ -97,14 +97,14 @@ class RetrievalAugmentationAdvisor:
         self._transformers = check_steps("query_transformers", query_transformers, STEP)
         self._expand = query_expander
         self._route = query_router
-        self._join = joiner or ConcatenationJoiner()
+        self._join = ConcatenationJoiner() if joiner is None else joiner
         self._post_processors = check_steps("post_processors", post_processors, _PROCESSOR)
         check_number("max_concurrency", max_concurrency, least=1)
         check_number("blocking_concurrency", blocking_concurrency, least=1)
         timeout = None if timeout is None else seconds("timeout", timeout)
         self._concurrency = {False: max_concurrency, True: blocking_concurrency}
         self._timeout = {False: timeout, True: None}
-        augmenter = augmenter or ContextualQueryAugmenter()
+        augmenter = ContextualQueryAugmenter() if augmenter is None else augmenter
         for retriever in retrievers:
             hint = "pass several one by one, and a store in a VectorStoreDocumentRetriever"
             check_callable("a retriever", retriever, hint, takes=STEP)

@@ -129,19 +129,23 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         if tool_index is not None:
             hint = "one of your own is a subclass with put, find and drop"
             check_type("a tool index", tool_index, ToolIndex, hint)
-        if eviction_strategy is not None:
-            check_method("an eviction strategy", eviction_strategy, "on_access")
+        eviction_strategy = (
+            LruEvictionStrategy() if eviction_strategy is None else eviction_strategy
+        )
+        check_method("an eviction strategy", eviction_strategy, "on_access")
         check_number("threshold", threshold)
         check_type("system_message_suffix", system_message_suffix, str, "an empty text is none")
         check_type("session_id_key_name", session_id_key_name, str)
         check_callable("describe", describe)
-        self.tool_index = tool_index or KeywordToolIndex()
+        self.tool_index = KeywordToolIndex() if tool_index is None else tool_index
         self.max_results = max_results
         self.system_message_suffix = system_message_suffix.strip()
         self.accumulates = reference_tool_name_accumulation
         self.session_id_key_name = session_id_key_name
         self.params = (TOOL_SEARCH_ROLES, session_id_key_name)
-        self.eviction_strategy = eviction_strategy or LruEvictionStrategy()
+        self.eviction_strategy = (
+            LruEvictionStrategy() if eviction_strategy is None else eviction_strategy
+        )
         self.threshold = threshold
         self.run_undiscovered = run_undiscovered
         self._model: ChatModel | None = None

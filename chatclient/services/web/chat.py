@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from chatclient._internal.checks import check_type
 from chatclient._internal.extras import needed_by
 from chatclient._internal.logging import get_logger
 from chatclient.client.client import ChatClient
@@ -209,7 +210,8 @@ class WebChat:
         queue: The queue in which turns of a durable client are started.
 
     Raises:
-        UsageError: *pending* is given with a durable client, or *queue* without one.
+        UsageError: *client* is no client, *pending* is given with a durable client, or *queue*
+            without one.
     """
 
     client: ChatClient | DurableClient
@@ -226,6 +228,7 @@ class WebChat:
     _turns: TurnRunner = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_type("client", self.client, (ChatClient, DurableClient))
         turns: TurnRunner
         if isinstance(self.client, DurableClient):
             if self.pending is not None:
@@ -236,7 +239,8 @@ class WebChat:
             if self.queue is not None:
                 msg = "only turns of a durable client are started in a queue"
                 raise UsageError(msg)
-            turns = ProcessRunner(self.client.prompt, self.pending or InMemoryPendingTurns())
+            pending = InMemoryPendingTurns() if self.pending is None else self.pending
+            turns = ProcessRunner(self.client.prompt, pending)
         object.__setattr__(self, "_turns", turns)
 
     async def ai_sdk(self, request: Request) -> Response:

@@ -92,8 +92,9 @@ class ToolCallingManager:
             check_type("limits", limits, ToolLimits)
         if resolver is not None:
             check_method("resolver", resolver, "resolve")
-        if exception_processor is not None:
-            check_callable("exception_processor", exception_processor, takes=("failure",))
+        if exception_processor is None:
+            exception_processor = ToolFailurePolicy()
+        check_callable("exception_processor", exception_processor, takes=("failure",))
         check_number("max_concurrency", max_concurrency, least=1)
         check_number("blocking_concurrency", blocking_concurrency, least=1)
         if wait_together and eager_reads:
@@ -107,7 +108,9 @@ class ToolCallingManager:
         self._interceptors = checked_interceptors(interceptors)
         self._chain = InterceptorChain(self._interceptors, invoke_tool)
         self._resumed_chain = InterceptorChain((*self._interceptors, apply_decision), invoke_tool)
-        self._exception_processor = exception_processor or ToolFailurePolicy()
+        self._exception_processor = (
+            ToolFailurePolicy() if exception_processor is None else exception_processor
+        )
         self._max_concurrency = max_concurrency
         self._blocking_concurrency = blocking_concurrency
         self._eager_reads = eager_reads
@@ -351,9 +354,7 @@ def check_manager(manager: object) -> None:
         WrongTypeError: It is no `ToolCallingManager`.
         UsageError: It overrides methods that no turn calls.
     """
-    around = callable(manager) and not isinstance(manager, type)
-    hint = "it stands around tool calls: ToolCallingManager(interceptors=[...])"
-    check_type("a tool calling manager", manager, ToolCallingManager, hint if around else None)
+    check_type("a tool calling manager", manager, ToolCallingManager)
     kind: type[Any] = type(manager)
     overridden = [
         name for name in _STANDALONE if getattr(kind, name) is not getattr(ToolCallingManager, name)

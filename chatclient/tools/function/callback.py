@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from chatclient._internal.frozen import EMPTY, deep_frozen
+from chatclient._internal.roles import role_of
 from chatclient.chat.pending_turn import ApprovalRequired, refuse_to_suspend
 from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.errors import ToolDefinitionError, ToolResultError
@@ -73,6 +74,8 @@ class FunctionToolCallback:
         strict: bool | None = None,
         provider_options: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
+        if role := role_of(function):
+            raise ToolDefinitionError(f"{function!r} is not a tool; {role}")
         mark = mark_of(function) or _NO_MARK
         self.name = name = name or mark.name or _own_name(function)
         check_tool_name(name)

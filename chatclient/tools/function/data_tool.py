@@ -5,13 +5,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chatclient._internal.checks import check_callable, check_type, signature_error
+from chatclient._internal.checks import check_callable, check_type
 from chatclient._internal.json import dumps_exact, loads
 from chatclient.chat.messages import ToolCall
 from chatclient.chat.pending_turn import ApprovalRequired
 from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult, tool_inside
 from chatclient.chat.tool_definition import check_tool_name
-from chatclient.errors import ToolDefinitionError
 from chatclient.tools.function.callback import call_function
 from chatclient.tools.function.result import to_tool_result
 from chatclient.tools.function.schema import check_compensation, signature_of_schema
@@ -27,13 +26,8 @@ def _check_definition(definition: ToolDefinition) -> None:
 
 
 def _check_executor(name: str, executor: Executor) -> None:
-    check_callable(f"the executor of tool {name!r}", executor)
-    if error := signature_error(executor, 2):
-        msg = (
-            f"the executor of tool {name!r} must take two arguments, the ToolCall (its arguments"
-            f" are JSON) and the ToolContext: {error}"
-        )
-        raise ToolDefinitionError(msg) from error
+    hint = "the arguments of the ToolCall are JSON"
+    check_callable(f"the executor of tool {name!r}", executor, hint, takes=("call", "context"))
 
 
 class DataToolCallback:

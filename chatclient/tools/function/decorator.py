@@ -117,7 +117,11 @@ def tool(
         # A static or class method carries the mark on the function inside.
         function = getattr(target, "__func__", target)
         _check(function, mark)
-        setattr(function, _MARK, mark)
+        try:
+            setattr(function, _MARK, mark)
+        except (AttributeError, TypeError) as error:
+            msg = f"@tool cannot mark {function!r}; make a tool of it: FunctionToolCallback(...)"
+            raise ToolDefinitionError(msg) from error
         return target
 
     return decorate if function is None else decorate(function)

@@ -36,7 +36,7 @@ class ProviderToolIndex(ToolIndex):
         if fallback is not None:
             check_type("the fallback of a tool index", fallback, ToolIndex)
         check_choice("variant", variant, "bm25", "regex", None)
-        self.fallback = fallback or KeywordToolIndex()
+        self.fallback = KeywordToolIndex() if fallback is None else fallback
         self.server_tool = ToolSearch(variant=variant)
 
     async def put(

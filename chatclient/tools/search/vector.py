@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from uuid import uuid4
 
+from chatclient._internal.checks import check_type
 from chatclient.retrieval.keywords.tokenizer import Words, tidied
 from chatclient.retrieval.vector_store.store import Document, SimilaritySearch, VectorStore
 from chatclient.runtime.blocking import drive
@@ -37,6 +38,9 @@ class VectorToolIndex(ToolIndex):
             has unique metadata `segment`.
         max_results: The number of results of a search without a limit.
         threshold: The minimum similarity of a result, between -1.0 and 1.0.
+
+    Raises:
+        WrongTypeError: *store* is not a `VectorStore`.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class VectorToolIndex(ToolIndex):
         max_results: int = DEFAULT_MAX_RESULTS,
         threshold: float | None = 0.1,
     ) -> None:
+        check_type("the store of an index", store, VectorStore)
         self._store = store
         self._max_results = max_results
         self._threshold = threshold

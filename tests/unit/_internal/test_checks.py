@@ -480,7 +480,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "what runs data and takes its arguments": (
         lambda: DataToolCallback(ToolDefinition("find"), lambda title: title),  # type: ignore[arg-type,misc]
-        "the executor of tool 'find' must take two arguments, the ToolCall (its arguments are",
+        "the executor of tool 'find' is called with (call, context), which",
     ),
     "one function as tool callbacks": (
         lambda: ChatOptions(tool_callbacks=found),  # type: ignore[arg-type]
@@ -628,7 +628,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an approval as a manager": (
         lambda: ToolCallingAdvisor(ToolApproval()),  # type: ignore[arg-type]
-        "it stands around tool calls: ToolCallingManager(interceptors=[...])",
+        "interceptor of tool calls, which goes into ToolCallingManager(interceptors=[...])",
     ),
     "limits as a manager": (
         lambda: ToolCallingAdvisor(ToolLimits()),  # type: ignore[arg-type]

@@ -6,26 +6,58 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatOptions,
+    ChatResponse,
+    Next,
+    PlaceholderRenderer,
+    PromptTemplate,
+    Runtime,
+    SystemRequest,
+)
+from chatclient.advisors import (
+    InputGuardrailAdvisor,
+    MessageChatMemoryAdvisor,
+    OutputGuardrailAdvisor,
+    RetrievalAugmentationAdvisor,
+)
 from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.providers.openai.chat import OpenAIChatModel
+from chatclient.retrieval import (
+    Document,
+    HybridDocumentRetriever,
+    InMemoryVectorStore,
+    Query,
+    VectorStoreDocumentRetriever,
+)
 from chatclient.structured import TypeOutputConverter
-from chatclient.testing import ScriptedModel
+from chatclient.testing import Recording, RecordingModel, ScriptedModel
 from chatclient.tools import (
+    DataToolCallback,
     DelegatingToolCallbackResolver,
+    FunctionToolCallback,
     McpToolCallbackProvider,
+    NextTool,
     ToolApproval,
     ToolCallback,
     ToolCallingManager,
     ToolContext,
+    ToolFailure,
     ToolFailurePolicy,
+    ToolInvocation,
     ToolLimits,
     ToolRegistry,
     ToolRequest,
+    ToolResult,
+    VectorToolIndex,
     tool,
     tool_callbacks,
 )
+from tests.support.bag_of_words import BagOfWords
 
 MODEL = ScriptedModel(lambda prompt: "Hello!")
 
@@ -107,12 +139,18 @@ def test_repr_of_a_response() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (MessageWindowChatMemory(), "put it into one: MessageChatMemoryAdvisor(memory)"),
-        (ToolApproval(), "ToolCallingManager(interceptors=[approval])"),
+        (
+            MessageWindowChatMemory(),
+            "it is a memory, which goes into MessageChatMemoryAdvisor(memory)",
+        ),
+        (
+            ToolApproval(),
+            "interceptor of tool calls, which goes into ToolCallingManager(interceptors=[...])",
+        ),
         (ToolLimits(), "ToolCallingManager(limits=limits)"),
         (ToolFailurePolicy(), "ToolCallingManager(exception_processor=policy)"),
-        (ToolCallingManager(), "builder.tool_calling_manager(manager)"),
-        (ToolRegistry(), "it provides tools: .default_tools(...)"),
+        (ToolCallingManager(), ".tool_calling_manager(manager) of a builder"),
+        (ToolRegistry(), ".tools(...) of a request, .default_tools(...)"),
     ],
 )
 def test_wrong_advisor(given: Any, message: str) -> None:
@@ -120,6 +158,112 @@ def test_wrong_advisor(given: Any, message: str) -> None:
     with pytest.raises(WrongTypeError) as caught:
         ChatClient.builder(MODEL).default_advisors(given)
     assert message in str(caught.value)
+
+
+async def advisor(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+    return await call_next(request)
+
+
+async def interceptor(invocation: "ToolInvocation", call_next: NextTool) -> ToolResult:
+    return await call_next(invocation)
+
+
+class Library:
+    def find(self, query: Query, runtime: Runtime) -> list[Document]:
+        return []
+
+
+def post_processor(query: Query, found: list[Document], runtime: Runtime) -> list[Document]:
+    return found
+
+
+def guardrail(request: ChatClientRequest) -> None: ...
+
+
+def answer_guardrail(response: ChatResponse, request: ChatClientRequest) -> None: ...
+
+
+def system_text(request: SystemRequest) -> str:
+    return ""
+
+
+def policy(failure: ToolFailure) -> str:
+    return ""
+
+
+STORE = InMemoryVectorStore(BagOfWords())
+RENDERER = PlaceholderRenderer()
+FUNCTION = FunctionToolCallback(lambda: "", name="f", description="Do it.")
+
+# What each of these goes into, as the error says.
+ROLES: dict[Any, str] = {
+    advisor: ".default_advisors(...)",
+    interceptor: "ToolCallingManager(interceptors=[...])",
+    Library().find: "RetrievalAugmentationAdvisor(retriever)",
+    post_processor: "RetrievalAugmentationAdvisor(retriever, post_processors=[...])",
+    guardrail: "InputGuardrailAdvisor(...)",
+    answer_guardrail: "OutputGuardrailAdvisor(...)",
+    system_text: ".system(function)",
+    policy: "ToolCallingManager(exception_processor=policy)",
+    RENDERER: ".template_renderer(...)",
+    STORE: "VectorStoreDocumentRetriever(store)",
+    FUNCTION: ".default_tools(...)",
+    ToolRegistry(): ".default_tools(...)",
+    MODEL: "ChatClient.create(model)",
+    ToolCallingManager(): ".tool_calling_manager(manager)",
+    MessageWindowChatMemory(): "MessageChatMemoryAdvisor(memory)",
+}
+
+# What takes one of these, and the places that may be right.
+PLACES: dict[str, tuple[Callable[[Any], object], str]] = {
+    "advisors of a client": (ChatClient.builder(MODEL).clone().default_advisors, "advisors"),
+    "advisors of a request": (ChatClient.create(MODEL).prompt("x").advisors, "advisors"),
+    "a system text": (ChatClient.create(MODEL).prompt("x").system, ".system("),
+    "a renderer": (ChatClient.create(MODEL).prompt("x").template_renderer, "renderer"),
+    "a template's renderer": (lambda it: PromptTemplate("x", renderer=it), "renderer"),
+    "tools": (ChatClient.create(MODEL).prompt("x").tools, "tools("),
+    "tools of options": (lambda it: ChatOptions(tool_callbacks=[it]), "tools("),
+    "a model": (ChatClient.create, "create("),
+    "a manager": (ChatClient.builder(MODEL).clone().tool_calling_manager, "tool_calling_manager("),
+    "a resolver": (lambda it: ToolCallingManager(resolver=it), "tools("),
+    "interceptors": (lambda it: ToolCallingManager(interceptors=[it]), "interceptors"),
+    "a failure policy": (lambda it: ToolCallingManager(exception_processor=it), "exception_proc"),
+    "a reaction": (lambda it: ToolFailurePolicy(tools={"f": it}), "exception_processor"),
+    "a condition": (lambda it: ToolApproval(needed=it), "none"),
+    "an executor": (lambda it: DataToolCallback(FUNCTION.definition, it), "none"),
+    "guardrails": (InputGuardrailAdvisor, "InputGuardrail"),
+    "guardrails of answers": (OutputGuardrailAdvisor, "OutputGuardrail"),
+    "retrievers": (RetrievalAugmentationAdvisor, "(retriever)"),
+    "several retrievers": (HybridDocumentRetriever, "(retriever)"),
+    "a joiner": (lambda it: RetrievalAugmentationAdvisor(Library().find, joiner=it), "none"),
+    "an augmenter": (lambda it: RetrievalAugmentationAdvisor(Library().find, augmenter=it), "none"),
+    "a vector store": (VectorStoreDocumentRetriever, "(store)"),
+    "an index of tools": (VectorToolIndex, "(store)"),
+    "a memory": (MessageChatMemoryAdvisor, "(memory)"),
+    "a recorded model": (lambda it: RecordingModel(it, Recording()), "create("),
+}
+
+
+@pytest.mark.parametrize(("place", "right"), PLACES.values(), ids=PLACES)
+def test_object_in_the_wrong_place(place: Callable[[Any], object], right: str) -> None:
+    """The error is raised where the object is given, and says where it belongs."""
+    for given, belongs in ROLES.items():
+        if right not in belongs:
+            with pytest.raises(UsageError) as caught:
+                place(given)
+            assert "which goes into " in str(caught.value)
+            assert belongs in str(caught.value)
+
+
+def test_functions_without_annotations_have_any_role() -> None:
+    """Where the types of arguments are unknown, their number decides."""
+
+    def plain(first, second):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+        return None
+
+    ToolCallingManager(interceptors=[plain])
+    RetrievalAugmentationAdvisor(plain)
+    ChatClient.builder(MODEL).default_advisors(plain).build()
 
 
 @pytest.mark.parametrize(
