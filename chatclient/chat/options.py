@@ -1,6 +1,6 @@
 """`ChatOptions`: the options of a request to a chat model."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import (
@@ -25,7 +25,7 @@ from chatclient._internal.checks import (
 )
 from chatclient._internal.frozen import EMPTY, FrozenTree, deep_frozen, frozen, merged
 from chatclient.chat.tool import ToolCallback, ToolDefinition
-from chatclient.errors import UsageError
+from chatclient.errors import UnsupportedOptionError, UsageError
 
 _NUMBERS = (
     *("temperature", "top_p", "top_k", "max_tokens"),
@@ -191,8 +191,11 @@ class ChatOptions:
     def merge(self, over: "ChatOptions | None") -> "ChatOptions":
         """Return these options, overridden by those set in *over*.
 
-        The result has the more specific of the two types. Options of another provider's type are
-        dropped.
+        The result has the more specific of the two types. If they are types of different providers,
+        it has the type of these options, without the *defaults* in *over* that it does not have.
+
+        Raises:
+            UnsupportedOptionError: It does not have an option in *over* that is no default.
         """
         if over is None or over is NO_OPTIONS:
             return self
@@ -200,6 +203,8 @@ class ChatOptions:
         kind = type(over) if isinstance(over, type(self)) else type(self)
         names = _names(kind)
         changes = {name: value for name, value in over.set_values().items() if name in names}
+        if not issubclass(kind, type(over)):
+            _check_foreign(self, over, names)
         dropped = {name for name in over.unset if name in names}
         if not changes and not dropped and kind is type(self):
             return self
@@ -216,6 +221,28 @@ class ChatOptions:
             for name in _names(type(self))
             if (value := getattr(self, name)) is not None and value is not EMPTY
         }
+
+
+def _check_foreign(options: ChatOptions, over: ChatOptions, names: AbstractSet[str]) -> None:
+    foreign = over.set_values().keys() - names - over.defaults
+    if foreign:
+        name, kind = min(foreign), type(options).__name__
+        msg = (
+            f"{type(over).__name__} sets the option {name!r}, which {kind}, the options of this"
+            " model, does not have: leave it out, or send a field of the provider with"
+            f" {kind}(extra={{...}})"
+        )
+        provider = kind.removesuffix("ChatOptions")
+        raise UnsupportedOptionError(msg, option=name, provider=provider, model=options.model or "")
+
+
+def options_for(kind: type[ChatOptions], options: ChatOptions) -> ChatOptions:
+    """Return *options* for a model with options of *kind*, without those of other providers."""
+    given = type(options)
+    if issubclass(kind, given) or issubclass(given, kind):
+        return options
+    own = _names(given) - _names(kind)
+    return replace(options, defaults=options.defaults | own)
 
 
 def _check_reasoning(value: object) -> None:
@@ -291,16 +318,16 @@ def _merged_values(below: dict[str, Any], above: dict[str, Any]) -> dict[str, An
     return values
 
 
-def _names(kind: type[ChatOptions]) -> Collection[str]:
+def _names(kind: type[ChatOptions]) -> AbstractSet[str]:
     """Return the names of the options of *kind*, in order."""
     key: Any = kind  # for mypy, which checks the hash of its instances
     return _cached_names(key)
 
 
 @cache
-def _cached_names(kind: type[ChatOptions]) -> Collection[str]:
+def _cached_names(kind: type[ChatOptions]) -> AbstractSet[str]:
     about = ("unset", "defaults")  # about other options
-    return dict.fromkeys(name for name in kind.__dataclass_fields__ if name not in about)
+    return dict.fromkeys(name for name in kind.__dataclass_fields__ if name not in about).keys()
 
 
 def model_options(kind: type[ChatOptions], model: str, options: ChatOptions | None) -> ChatOptions:

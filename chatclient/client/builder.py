@@ -84,8 +84,7 @@ class ChatClientBuilder:
 
         Those that a model does not take are dropped, with one line in the log.
         """
-        settings = with_options(self._shared, self._settings, options, values)
-        return self._with(settings.with_options_as_defaults())
+        return self._with(with_options(self._shared, self._settings, options, values))
 
     def default_deadline(self, seconds: float | timedelta) -> Self:
         """Limit the duration of each request; see `ChatClientRequestSpec.deadline`.
@@ -142,7 +141,7 @@ class ChatClientBuilder:
         """
         settings = self._settings
         shared = replace(self._shared, model=model_of(model))
-        return type(self)(shared, settings.without_model_name())
+        return type(self)(shared, settings.without_model_name().with_options_as_defaults())
 
     def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
         """Set whether requests run tools; if not, they return the tool calls.
@@ -207,10 +206,12 @@ class ChatClientBuilder:
         Raises:
             UsageError: Two advisors run the tool loop.
             DuplicateToolError: Two default tools have the same name.
+            UnsupportedOptionError: A default option is one of another provider's models.
         """
         from chatclient.client.client import ChatClient  # noqa: PLC0415 - it imports this module
 
-        return ChatClient(self._shared, self._settings)
+        self._shared.model.options.merge(self._settings.options)  # as defaults they are dropped
+        return ChatClient(self._shared, self._settings.with_options_as_defaults())
 
     def _with(self, settings: RequestSettings) -> Self:
         return type(self)(self._shared, settings)

@@ -10,8 +10,8 @@ from chatclient._internal.exceptions import single_error
 from chatclient._internal.frozen import merged
 from chatclient._internal.logging import described, get_logger
 from chatclient.chat.model import ChatModel, OutputMode
-from chatclient.chat.options import ChatOptions
-from chatclient.chat.prompt import Prompt, with_default_options
+from chatclient.chat.options import ChatOptions, options_for
+from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_METADATA, ChatResponse, ChatResponseMetadata
 from chatclient.chat.server_tool import ServerTool
 from chatclient.errors import (
@@ -59,18 +59,35 @@ class _CompositeModel(ChatModel):
 
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return the way to request a schema that all models support."""
-        modes = {model.output_mode(model.options.merge(options)) for model in self.models}
+        modes = {model.output_mode(_options_of(model, options)) for model in self.models}
         return next(mode for mode in _WEAKEST_FIRST if mode in modes)
 
     def offers_logprobs(self, options: ChatOptions) -> bool:
         """Return whether all models report log probabilities."""
-        return all(model.offers_logprobs(model.options.merge(options)) for model in self.models)
+        return all(model.offers_logprobs(_options_of(model, options)) for model in self.models)
 
     def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
         """Return whether the providers of all models run *tool*."""
         return all(
-            model.has_server_tool(tool, model.options.merge(options)) for model in self.models
+            model.has_server_tool(tool, _options_of(model, options)) for model in self.models
         )
+
+    def _check_options(self, prompt: Prompt) -> None:
+        """Check that each option that the request sets is one of a model.
+
+        Raises:
+            UnsupportedOptionError: No model has one of them.
+        """
+        if type(prompt.options) is ChatOptions:
+            return
+        for at, model in enumerate(self.models, 1):
+            try:
+                model.options.merge(prompt.options)
+            except UnsupportedOptionError:
+                if at == len(self.models):
+                    raise
+            else:
+                return
 
     def close(self) -> None:
         """Close all models."""
@@ -91,9 +108,14 @@ def _hint(model: object) -> str:
     return "pass models one by one; that of a client is at client.model"
 
 
+def _options_of(model: ChatModel, options: ChatOptions) -> ChatOptions:
+    """Return *options* with the defaults of *model*, without those of other providers' models."""
+    return model.options.merge(options_for(type(model.options), options))
+
+
 def prompt_for(model: ChatModel, prompt: Prompt) -> Prompt:
     """Return *prompt* with the default options of *model*, recorded as the answering model."""
-    complete = with_default_options(prompt, model.options)
+    complete = prompt.with_options(_options_of(model, prompt.options))
     note_answering_model(model, complete)
     return complete
 
@@ -109,9 +131,10 @@ Fails = type[Exception] | Collection[type[Exception]] | Callable[[Exception], bo
 class FallbackChatModel(_CompositeModel):
     """Tries several models in order until one answers.
 
-    The prompt's options are merged with each model's defaults, including its name. A model that has
-    failed is tried last for the rest of the turn. After the first content of a stream, errors are
-    raised, because content cannot be revoked. Chunks before the first content are held until then.
+    The prompt's options are merged with each model's defaults, including its name; a model gets
+    only those that its provider has. A model that has failed is tried last for the rest of the
+    turn. After the first content of a stream, errors are raised, because content cannot be revoked.
+    Chunks before the first content are held until then.
 
     Args:
         *models: The models, in the order in which they are tried.
@@ -129,6 +152,7 @@ class FallbackChatModel(_CompositeModel):
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the response of the first model that succeeds."""
+        self._check_options(prompt)
         *others, last = self._in_order(runtime)
         for model in others:
             try:
@@ -141,6 +165,7 @@ class FallbackChatModel(_CompositeModel):
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the response of the first model that sends content."""
+        self._check_options(prompt)
         *others, last = self._in_order(runtime)
         for model in (*others, last):
             started = False
@@ -247,6 +272,7 @@ class RoutingChatModel(_CompositeModel):
 
     async def _route(self, prompt: Prompt, runtime: Runtime) -> ChatModel:
         """Return the model for *prompt*, as chosen before if that choice is kept."""
+        self._check_options(prompt)
         state, conversation = runtime.state, runtime.conversation_id
         kept: ChatModel | None = None
         if self._keep != "call" and state is not None and self.name in state:

@@ -46,6 +46,7 @@ from chatclient.providers.wire.common_options import (
 
 PROVIDER = "langchain"
 
+_COMMON = ChatOptions.__dataclass_fields__
 _TAKEN = ("temperature", "top_p", "max_tokens", "stop", "seed")
 _BOUND = ("tool_choice", "parallel_tool_calls")
 _REASON = "LangChain has no common name for it: set it on the LangChain model"
@@ -77,11 +78,13 @@ def encode_options(options: ChatOptions, provider: str) -> dict[str, Any]:
     Raises:
         UnsupportedOptionError: LangChain has no common name for an option.
     """
+    hints = {name: f": {_REASON}" for name in options.set_values() if name not in _COMMON}
+    hints = {name: hint for name, hint in hints.items() if name not in options.defaults}
     if options.output_schema is not None:
-        msg = f"{provider}, used through LangChain, does not take output_schema; use native=False"
-        raise UnsupportedOptionError(
-            msg, option="output_schema", provider=provider, model=options.model or ""
-        )
+        hints["output_schema"] = "; use native=False"
+    for name, hint in hints.items():
+        msg = f"{provider}, used through LangChain, does not take {name}{hint}"
+        raise UnsupportedOptionError(msg, option=name, provider=provider, model=options.model or "")
     settings = CommonOptions(provider, _ENCODERS).encode(options)
     if "stop" in settings:
         settings["stop"] = list(settings["stop"])

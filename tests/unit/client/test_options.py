@@ -2,17 +2,20 @@
 
 import json
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from chatclient import ChatModel, Prompt
+from chatclient import ChatClient, ChatModel, Prompt
 from chatclient._internal.frozen import EMPTY, FrozenDict
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, check_options
-from chatclient.errors import UsageError
+from chatclient.errors import OverloadedError, UnsupportedOptionError, UsageError
 from chatclient.providers.anthropic.model import AnthropicChatModel, AnthropicChatOptions
+from chatclient.providers.composite import FallbackChatModel, RoutingChatModel
 from chatclient.providers.gemini.model import GeminiChatModel, GeminiChatOptions
 from chatclient.providers.ollama.model import OllamaChatModel, OllamaChatOptions
 from chatclient.providers.openai.chat import OpenAIChatModel, OpenAIChatOptions
@@ -20,7 +23,9 @@ from chatclient.providers.openai.responses import (
     OpenAIResponsesChatModel,
     OpenAIResponsesChatOptions,
 )
+from chatclient.testing import ScriptedModel
 from chatclient.tools import ToolRequest, tool_callbacks
+from tests.support.ask import Ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,12 +197,62 @@ def test_merged_type(below: ChatOptions, over: ChatOptions, merged: ChatOptions)
 
 
 @pytest.mark.feature("merge-options-another-provider")
-def test_foreign_options_are_dropped() -> None:
-    """Options unknown to the target type are dropped, common ones kept."""
-    options = AcmeOptions(effort="low", seed=1)
+def test_options_of_another_provider() -> None:
+    """Common options are kept; others raise, or are dropped if they are defaults."""
+    options, other = AcmeOptions(effort="low", seed=1), OtherOptions(tier="fast", seed=2)
+    with pytest.raises(UnsupportedOptionError, match=r"OtherOptions sets .* 'tier', which Acme"):
+        options.merge(other)
 
-    assert options.merge(OtherOptions(tier="fast", seed=2)) == AcmeOptions(effort="low", seed=2)
-    assert options.merge(OtherOptions(tier="fast")) is options
+    assert options.merge(OtherOptions(seed=2)) == AcmeOptions(effort="low", seed=2)
+    assert options.merge(other.as_defaults()) == AcmeOptions(effort="low", seed=2)
+    assert options.merge(OtherOptions(tier="fast").as_defaults()) is options
+
+
+@pytest.mark.feature("merge-options-another-provider")
+def test_options_of_another_provider_are_not_sent(ask: Ask) -> None:
+    """Those of a request and of a client raise before the model is called."""
+    model, other = ScriptedModel("Hi", options=AcmeOptions()), OtherOptions(tier="fast")
+    client = ChatClient.create(model)
+    for mistake in (
+        lambda: ask(client.prompt("Hi").options(other)),
+        lambda: model.call(Prompt("Hi", other)),
+        lambda: client.mutate().default_options(other).build(),
+        lambda: ask(client.prompt("Hi").model(OpenAIChatModel(api_key="k")).options(other)),
+        lambda: OpenAIChatModel(api_key="k", options=AnthropicChatOptions(thinking=4000)),
+    ):
+        with pytest.raises(UnsupportedOptionError):
+            mistake()
+
+    assert model.prompts == []
+
+
+def test_options_of_the_model_before(ask: Ask) -> None:
+    """Defaults of a client whose model is replaced are dropped if the other lacks them."""
+    acme = ScriptedModel("Hi", options=AcmeOptions())
+    other = ScriptedModel(lambda prompt: "Hi", options=OtherOptions())
+    client = ChatClient.builder(acme).default_options(effort="low", seed=1).build()  # type: ignore[call-arg]
+    ask(client.prompt("Hi").model(other).options(OtherOptions(tier="fast")))
+    ask(client.mutate().model(other).build().prompt("Hi"))
+
+    expected = [OtherOptions(tier="fast", seed=1), OtherOptions(seed=1)]
+    assert [prompt.options for prompt in other.prompts] == expected
+
+
+@pytest.mark.parametrize("kind", [FallbackChatModel, partial(RoutingChatModel, lambda _: None)])
+def test_options_of_one_of_several_models(ask: Ask, kind: Callable[..., ChatModel]) -> None:
+    """Options of one of the models are for that one; those of none raise."""
+    acme = ScriptedModel(lambda prompt: OverloadedError("busy"), options=AcmeOptions())
+    other = ScriptedModel("Hi", options=OtherOptions())
+    models = [acme, other] if kind is FallbackChatModel else [other, acme]
+    client = ChatClient.create(kind(*models))
+    with pytest.raises(UnsupportedOptionError, match="'thinking'"):
+        ask(client.prompt("Hi").options(AnthropicChatOptions(thinking=4000)))
+    assert (acme.prompts, other.prompts) == ([], [])
+
+    ask(client.prompt("Hi").options(AcmeOptions(effort="low", seed=1)))
+
+    assert [prompt.options for prompt in other.prompts] == [OtherOptions(seed=1)]
+    assert all(prompt.options == AcmeOptions(effort="low", seed=1) for prompt in acme.prompts)
 
 
 # --- changes --------------------------------------------------------------------------------
