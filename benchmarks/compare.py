@@ -2,7 +2,7 @@
 
     python benchmarks/compare.py [--only langchain] [--repeat 7]
 
-Each framework is installed, in its newest release, in an environment of its own (kept in
+Each framework is installed, in the release that pip chooses, in an environment of its own (kept in
 `~/.cache/chatclient-benchmarks`, or `$XDG_CACHE_HOME`). There the same jobs are done by a loop
 written by hand over httpx and by the framework, in turn, in one process on one event loop; what is
 printed is the ratio of CPU time. The server runs in a process of its own.

@@ -1,8 +1,10 @@
 """Code blocks of README and docs run, and the names in them exist."""
 
 import base64
+import builtins
 import json
 import re
+import typing
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from chatclient import Prompt, UserMessage, errors
+from chatclient._internal.exports import PUBLIC_PACKAGES, exports_of
 from chatclient.testing import Answer, ScriptedModel, call
 from docs import features
 from tests.support.environments import run_in_environment
@@ -207,6 +210,66 @@ def test_documented_errors() -> None:
     shown = re.findall(r"^(?:[│ ]*[├└]── )?(\w+Error)\b", tree, re.MULTILINE)
 
     assert sorted(shown) == sorted(name for name in vars(errors) if name.endswith("Error"))
+
+
+PUBLIC = {name for package in PUBLIC_PACKAGES for name in exports_of(package)}
+INSIDE = (
+    "architecture.md",
+    "features.md",
+    "reference/index.md",
+)  # have names that are not public, or of others
+# Classes of others that the pages name outside of their code.
+OTHERS = {
+    *("AbstractSessionRepositoryTests", "ApplicationError", "AsyncClient", "CancelledError"),
+    *("CompactionResult", "DefaultAzureCredential", "EventQuery", "EventSource", "EventType"),
+    *("FunctionToolset", "InjectedToolArg", "InvokeModel", "InvokeModelWithResponseStream"),
+    *("JdbcChatMemoryRepository", "NaN", "ParameterizedTypeReference", "QdrantClient"),
+    *("RecursiveSummarizationCompactionStrategy", "RetryInfo", "SessionAdvisors"),
+    *("SessionTurnAdvisor", "StaticPool", "StreamingResponse", "TaskGroup", "TextEmbedding"),
+    *("TokenCount", "TokenVerifier", "ToolException", "ToolOutputFileContent"),
+    *("ToolOutputImage", "ToolOutputText", "ToolReturn", "TravelTools", "TypeForm"),
+    *("ValidationError", "WindowCompactionStrategy"),
+}
+ANY_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+CLASS_NAME = re.compile(r"""(?<![\w"'/-])[A-Z][a-z0-9]+[A-Z]\w*""")
+
+
+TELEMETRY = "".join(
+    file.read_text(encoding="utf-8") for file in (ROOT / "chatclient/observability").glob("*.py")
+)
+
+
+def is_known(name: str, code: str) -> bool:
+    """Return whether a class is public, one of Python or of others, or in the *code* of a page."""
+    known = name in PUBLIC or name in OTHERS or name in code
+    return known or hasattr(builtins, name) or hasattr(typing, name)
+
+
+def is_public(name: str) -> bool:
+    """Return whether a dotted name is a public package, in one, or an attribute of telemetry."""
+    package, _, last = name.rpartition(".")
+    if name in PUBLIC_PACKAGES or (package in PUBLIC_PACKAGES and last in exports_of(package)):
+        return True
+    return f'"{name}"' in TELEMETRY or name in ("chatclient.toml", "chatclient.testing.plugin")
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if name_of(p) not in INSIDE], ids=name_of)
+def test_names_exist(page: Path) -> None:
+    """Names of the library, and classes in inline code, exist in public packages."""
+    text = text_of(page)
+    code, text = " ".join(ANY_BLOCK.findall(text)), ANY_BLOCK.sub("", text)
+    if page.name == "coming-from.md":  # its tables begin with names of other libraries
+        text = re.sub(r"^\| .*? \| ", "", text, flags=re.MULTILINE)
+    inline = re.findall(r"`([^`\n]+)`", text)
+    dotted = {name for each in inline for name in re.findall(r"\bchatclient(?:\.\w+)+", each)}
+    classes = {name for each in inline for name in CLASS_NAME.findall(each)}
+    modules = {
+        pair for each in inline for pair in re.findall(r"(?<![\w.])([a-z]\w*)\.([A-Z]\w+)", each)
+    }
+
+    assert [name for name in dotted if not is_public(name)] == []
+    assert [name for name in classes if not is_known(name, code)] == []
+    assert [pair for pair in modules if pair[1] in PUBLIC and pair[0] != "chatclient"] == []
 
 
 DOCUMENTS = ROOT.parent / "shared" / "spec" / "documents"

@@ -49,6 +49,7 @@ def sent(make: Any, callback: Any, url: str = "https://api.openai.com/v1") -> di
     return {"type": "", **found.get("function", found)}
 
 
+@pytest.mark.feature("provider-tool-metadata-keys-send")
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
