@@ -32,11 +32,12 @@ NATIVE_STRUCTURED_OUTPUT = "native_structured_output"
 _CLIENT = frozenset({CONVERSATION_ID, USER_ID, TURN_KEY, NATIVE_STRUCTURED_OUTPUT})
 
 _READERS: Mapping[str, str] = {
-    FILTER_EXPRESSION: "QuestionAnswerAdvisor and RetrievalAugmentationAdvisor",
-    EVENT_FILTER: "SessionMemoryAdvisor",
-    TOP_K: "VectorStoreChatMemoryAdvisor",
-    CACHE_RESPONSES: "ResponseCacheAdvisor",
-    TOOL_SEARCH_ROLES: "ToolSearchToolCallingAdvisor",
+    FILTER_EXPRESSION: "QuestionAnswerAdvisor and RetrievalAugmentationAdvisor would, the latter"
+    " if each of its retrievers does",
+    EVENT_FILTER: "SessionMemoryAdvisor would",
+    TOP_K: "VectorStoreChatMemoryAdvisor would",
+    CACHE_RESPONSES: "ResponseCacheAdvisor would",
+    TOOL_SEARCH_ROLES: "ToolSearchToolCallingAdvisor would",
 }
 
 
@@ -47,6 +48,15 @@ ANY = "*"
 def params_of(*readers: object) -> frozenset[str]:
     """Return the names in `params` of all *readers*; who has none may read `ANY`."""
     return frozenset(name for each in readers for name in getattr(each, "params", (ANY,)))
+
+
+def params_of_retrievers(*retrievers: object) -> frozenset[str]:
+    """Return the names in `params` of *retrievers*; `FILTER_EXPRESSION` only if all have it.
+
+    A retriever without the filter would find documents that the others leave out.
+    """
+    filtering = all(FILTER_EXPRESSION in params_of(each) for each in retrievers)
+    return params_of(*retrievers) - (frozenset() if filtering else {FILTER_EXPRESSION})
 
 
 def check_params(params: Mapping[str, Any], readable: frozenset[str]) -> None:
@@ -68,7 +78,7 @@ def check_params(params: Mapping[str, Any], readable: frozenset[str]) -> None:
         return
     name = min(unread)
     if name in _READERS:
-        hint = f"{_READERS[name]} would"
+        hint = _READERS[name]
     else:
         from difflib import get_close_matches  # noqa: PLC0415 - imported for a message only
 
@@ -76,6 +86,7 @@ def check_params(params: Mapping[str, Any], readable: frozenset[str]) -> None:
         hint = f"did you mean {near[0]!r}?" if near else "leave it out"
     msg = (
         f"no advisor of this request reads the advisor param {name!r}, so it would have no effect:"
-        f" {hint}; an advisor of your own says so with an attribute, params = {{{name!r}}}"
+        f" {hint}; an advisor or a retriever of your own says so with an attribute,"
+        f" params = {{{name!r}}}"
     )
     raise UsageError(msg)

@@ -313,6 +313,7 @@ def batch_of(
         if spec._pipeline is not pipeline:
             msg = f"the request {key!r} is one of another client, or has another model"
             raise UsageError(msg)
+        pipeline.check_params(spec.settings)
         specs[key] = spec
     return Batch(pipeline, specs, entity, settings)
 

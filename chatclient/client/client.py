@@ -166,8 +166,8 @@ class ChatClient(Closeable):
             **settings: How the batch runs; see `BatchSettings`.
 
         Raises:
-            UsageError: There is no request, one belongs to another client, a setting is invalid, or
-                the provider has no batch API.
+            UsageError: There is no request, one belongs to another client or has an advisor param
+                without a reader, a setting is invalid, or the provider has no batch API.
         """
         from chatclient.client.batch import batch_of  # noqa: PLC0415 - rarely needed
 

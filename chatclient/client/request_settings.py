@@ -126,8 +126,10 @@ def _check_advisor(given: Any) -> None:
         return
     if isinstance(given, type):
         hint = f"make one: {given.__name__}(...)"
+    elif role is None or callable(given):
+        hint = f"those are called with ({', '.join(ADVISOR)}){f'; {role}' if role else ''}"
     else:
-        hint = str(role or f"those are called with ({', '.join(ADVISOR)})")
+        hint = str(role)
     msg = f"{given!r} is not an advisor; {hint}"
     raise WrongTypeError(msg)
 

@@ -362,7 +362,6 @@ class DurableClient:
 
         engine = current_engine()
         engine.check_queue(how)
-        self._pipeline.check_params(request.settings)
         limit = request.settings.deadline
         id = turn_id(self.name, key)
         now = time.time()
@@ -470,17 +469,18 @@ class DurableClient:
         """Return the request that *prompt* is or stands for.
 
         Raises:
-            UsageError: It is a request of another client.
+            UsageError: It is a request of another client, or has an advisor param without a reader.
         """
-        if not isinstance(prompt, ChatClientRequestSpec):
-            return self.client.prompt(prompt)
-        if prompt.pipeline is not self._pipeline:
+        is_request = isinstance(prompt, ChatClientRequestSpec)
+        request = prompt if is_request else self.client.prompt(prompt)
+        if request.pipeline is not self._pipeline:
             msg = (
                 f"the request must be one of this client: durable_client.prompt(...), without a"
                 f" model of its own; {self.name!r} runs all of its turns with its own model"
             )
             raise UsageError(msg)
-        return prompt
+        self._pipeline.check_params(request.settings)
+        return request
 
     def _check_decisions(
         self, data: Mapping[str, Any], pending: PendingTurn, decisions: dict[str, Decision]

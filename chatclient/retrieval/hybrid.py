@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from chatclient._internal.checks import check_callable, check_number, seconds
-from chatclient.chain.params import params_of
+from chatclient.chain.params import params_of_retrievers
 from chatclient.errors import UsageError
 from chatclient.retrieval.documents import ReciprocalRankJoiner
 from chatclient.retrieval.query import DocumentJoiner, DocumentRetriever, Query
@@ -50,7 +50,7 @@ class HybridDocumentRetriever:
         check_callable("a joiner", joiner, takes=("results",))
         check_number("max_concurrency", max_concurrency, least=1)
         self._retrievers = retrievers
-        self.params = params_of(*retrievers)
+        self.params = params_of_retrievers(*retrievers)
         self._top_k = top_k
         self._join = joiner
         self._limit = max_concurrency

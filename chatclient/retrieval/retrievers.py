@@ -6,7 +6,7 @@ from html import escape
 from typing import Literal
 
 from chatclient._internal.checks import check_callable, check_choice, check_type
-from chatclient.chain.params import ANY, FILTER_EXPRESSION, params_of
+from chatclient.chain.params import ANY, FILTER_EXPRESSION, params_of_retrievers
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.errors import UsageError
@@ -145,7 +145,7 @@ class LanguageModelQueryRouter:
             raise UsageError(msg)
         check_choice("fallback", fallback, RoutingFallback)
         self._retrievers = tuple(retrievers.values())
-        self.params = params_of(*self._retrievers)
+        self.params = params_of_retrievers(*self._retrievers)
         self._fallback = fallback
         sources = "\n".join(
             f'<source number="{number}">{escape(description, quote=False)}</source>'

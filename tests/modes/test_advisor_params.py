@@ -16,11 +16,13 @@ from chatclient.errors import UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.retrieval import (
     Document,
+    DocumentRetriever,
     HybridDocumentRetriever,
     InMemoryVectorStore,
     KeywordDocumentRetriever,
     LanguageModelQueryRouter,
     Query,
+    ReciprocalRankJoiner,
     VectorStoreDocumentRetriever,
     equal_to,
 )
@@ -50,9 +52,22 @@ def keywords(**how: Any) -> KeywordDocumentRetriever:
     return KeywordDocumentRetriever(DOCUMENTS, **how)
 
 
-async def own(query: Query, runtime: Runtime) -> list[Document]:
-    wanted = query.context[FILTER_EXPRESSION]["tenant"]["eq"]
-    return [each for each in DOCUMENTS if each.metadata["tenant"] == wanted]
+class Own:
+    """A retriever of an application that says what it reads."""
+
+    params = (FILTER_EXPRESSION,)
+
+    async def __call__(self, query: Query, runtime: Runtime) -> list[Document]:
+        wanted = query.context[FILTER_EXPRESSION]["tenant"]["eq"]
+        return [each for each in DOCUMENTS if each.metadata["tenant"] == wanted]
+
+
+async def everything(query: Query, runtime: Runtime) -> list[Document]:
+    return DOCUMENTS
+
+
+async def chooses(query: Query, runtime: Runtime) -> list[DocumentRetriever]:
+    return [everything]
 
 
 READERS = {
@@ -64,7 +79,10 @@ READERS = {
     "filter function": lambda: RetrievalAugmentationAdvisor(
         keywords(where=lambda query: {"tenant": "other"})
     ),
-    "function": lambda: RetrievalAugmentationAdvisor(own),
+    "retriever of one's own": lambda: RetrievalAugmentationAdvisor(Own()),
+    "beside another": lambda: RetrievalAugmentationAdvisor(
+        HybridDocumentRetriever(vectors(), Own()), joiner=ReciprocalRankJoiner()
+    ),
     "router": lambda: RetrievalAugmentationAdvisor(
         query_router=LanguageModelQueryRouter(ScriptedModel("1"), {"prices": vectors()})
     ),
@@ -83,6 +101,39 @@ def test_every_retrieval_reads_the_filter(ask: Ask, reader: Any) -> None:
 
     documents = answer.response.chat_response.metadata.values
     assert [each.id for value in documents.values() for each in value] == ["acme"]
+
+
+UNFILTERED = {
+    "function": lambda: RetrievalAugmentationAdvisor(everything),
+    "beside others": lambda: RetrievalAugmentationAdvisor(vectors(), everything),
+    "hybrid": lambda: RetrievalAugmentationAdvisor(HybridDocumentRetriever(Own(), everything)),
+    "choice of a model": lambda: RetrievalAugmentationAdvisor(
+        query_router=LanguageModelQueryRouter(
+            ScriptedModel("1"), {"prices": vectors(), "all": everything}
+        )
+    ),
+    "router": lambda: RetrievalAugmentationAdvisor(query_router=chooses),
+}
+
+
+@pytest.mark.parametrize("advisor", UNFILTERED.values(), ids=UNFILTERED)
+def test_retrievers_that_do_not_read_the_filter(ask: Ask, advisor: Any) -> None:
+    """One that does not say that it reads the filter might find documents of all tenants."""
+    request = client_of(advisor()).prompt("What is the price?")
+
+    with pytest.raises(UsageError, match="if each of its retrievers does; an advisor or a retriev"):
+        ask(request.advisor_params({FILTER_EXPRESSION: equal_to(tenant="acme")}))
+
+
+def test_a_param_of_one_request_of_a_batch() -> None:
+    """It is an error before the first request is sent."""
+    model = ScriptedModel(lambda prompt: "Ten.")
+    client = ChatClient.create(model)
+    wrong = client.prompt("Hi").advisor_params({FILTER_EXPRESSION: equal_to(tenant="acme")})
+
+    with pytest.raises(UsageError, match="no advisor of this request reads"):
+        client.batch([client.prompt("Hi"), wrong])
+    assert model.prompts == []
 
 
 @pytest.mark.parametrize("where", [None, {}, {"tenant": {}}, {"$or": [{}]}, {"tenant": {"ne": {}}}])

@@ -11,7 +11,7 @@ from chatclient.chain.chain import (
     ChatClientResponse,
     Next,
 )
-from chatclient.chain.params import ANY, FILTER_EXPRESSION, params_of
+from chatclient.chain.params import FILTER_EXPRESSION, params_of, params_of_retrievers
 from chatclient.errors import UsageError
 from chatclient.retrieval.documents import ConcatenationJoiner
 from chatclient.retrieval.prompt import ContextualQueryAugmenter
@@ -113,16 +113,11 @@ class RetrievalAugmentationAdvisor:
                 check_callable("a step of retrieval", step, takes=STEP)
         check_callable("a joiner", self._join, takes=("results",))
         check_callable("an augmenter", augmenter, takes=("query", "documents"))
-        steps = [
-            *self._transformers,
-            query_expander,
-            query_router,
-            *self._post_processors,
-            augmenter,
-        ]
-        self.params = params_of(*retrievers, *(step for step in steps if step is not None))
-        if ANY in self.params:  # a retriever or router of the application
-            self.params |= {FILTER_EXPRESSION}
+        finders = retrievers if query_router is None else (query_router,)
+        others = [*self._transformers, *self._post_processors, augmenter]
+        if query_expander is not None:
+            others.append(query_expander)
+        self.params = params_of_retrievers(*finders) | params_of(*others) - {FILTER_EXPRESSION}
         self._augmentation = Augmentation(self.find, augmenter, DOCUMENT_CONTEXT)
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
