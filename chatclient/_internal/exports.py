@@ -21,6 +21,7 @@ from types import CodeType
 from typing import Any
 
 from chatclient._internal.extras import needed_by
+from chatclient._internal.parameters import explain_parameters
 from chatclient.errors import MissingExtraError
 
 PUBLIC_PACKAGES = (
@@ -102,7 +103,9 @@ def _load(package: str, name: str) -> Any:
         msg = f"module {package!r} has no attribute {name!r}"
         raise AttributeError(msg if hint is None else f"{msg}; {hint}")
     with needed_by(name):
-        return getattr(import_module(place), name)
+        value = getattr(import_module(place), name)
+    explain_parameters(value)
+    return value
 
 
 class _MissingNames:

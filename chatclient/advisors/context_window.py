@@ -7,7 +7,6 @@ from typing import Literal
 
 from chatclient._internal.checks import check_callable, check_choice, check_number
 from chatclient._internal.json import dumps
-from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.chain.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.message_merging import current_turn_start
 from chatclient.chat.messages import Message, ToolResponseMessage, system_messages
@@ -33,7 +32,6 @@ _BYTES_PER_TOKEN = 4
 _KEPT_RESULTS = 3  # newest messages with tool results that are never cleared
 
 
-@hints_parameter_names
 class ContextWindowAdvisor:
     """Shortens a prompt that is too long, or raises before it is sent.
 

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Literal
 
 from chatclient._internal.checks import check_choice, check_number, seconds
-from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.sliding_window import RateLimits, SharedWindow, SlidingWindow
 from chatclient.advisors.usage_store import Counters, UsageKey, UsageStore, checked_key, key_of
 from chatclient.chain.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
@@ -23,7 +22,6 @@ RATE_LIMIT_ORDER = LOWEST_PRECEDENCE - 500
 _MAX_KEYS = 10_000
 
 
-@hints_parameter_names
 class RateLimitAdvisor:
     """Limits the number of model calls and tokens in a sliding *period* of seconds.
 

@@ -13,7 +13,6 @@ from chatclient._internal.checks import check_method, check_number, check_type, 
 from chatclient._internal.frozen import EMPTY, merged
 from chatclient._internal.json import dumps, has_json_form
 from chatclient._internal.logging import get_logger
-from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.chain.chain import (
     LOWEST_PRECEDENCE,
     Advisor,
@@ -119,7 +118,6 @@ class InMemoryResponseStore:
         return len(self._entries)
 
 
-@hints_parameter_names
 class ResponseCacheAdvisor:
     """Returns the cached response if an identical prompt was sent before.
 

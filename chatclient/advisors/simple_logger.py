@@ -5,7 +5,6 @@ from typing import Literal
 
 from chatclient._internal.checks import check_choice
 from chatclient._internal.logging import get_logger
-from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.chain.params import ANY
 from chatclient.chat.response import ChatResponse
@@ -21,7 +20,6 @@ def _response_text(response: ChatResponse) -> str:
     return repr(response.output)
 
 
-@hints_parameter_names
 class SimpleLoggerAdvisor:
     """Logs each request and response, through structlog and standard logging.
 

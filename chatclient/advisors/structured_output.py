@@ -6,7 +6,6 @@ from typing import Any
 
 from chatclient._internal.checks import check_type
 from chatclient.advisors.guardrails.held_stream import HeldStream
-from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.chain.chain import (
     HIGHEST_PRECEDENCE,
     LOWEST_PRECEDENCE,
@@ -38,7 +37,6 @@ _TOOL = "final_answer"
 _DESCRIPTION = "Give the final answer. Call this once you know it, in place of answering in words."
 
 
-@hints_parameter_names
 class StructuredOutputValidationAdvisor:
     """Validates answers, and retries with the invalid answer and its errors in the prompt.
 

@@ -19,7 +19,6 @@ from chatclient.advisors.guardrails.result import (
     Outcome,
     OutputGuardrail,
 )
-from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.response_cache import REFRESH
 from chatclient.chain.chain import (
     MEMORY_ORDER,
@@ -65,7 +64,6 @@ outside of the tool loop, so that they check final answers and not each round.""
 _SUCCESS = GuardrailResult("success")
 
 
-@hints_parameter_names
 class InputGuardrailAdvisor:
     """Accepts a request only if all guardrails accept it; they may rewrite the user's text.
 
@@ -171,7 +169,6 @@ def _judged_message(recorded: Sequence[Message], sent: Sequence[Message]) -> Mes
     return last_user_message([message for message in recorded if id(message) not in present])
 
 
-@hints_parameter_names
 class OutputGuardrailAdvisor:
     """Accepts an answer only if all guardrails accept it; they may rewrite it, or request another.
 

@@ -12,7 +12,6 @@ from chatclient.advisors.guardrails.word_matcher import (
     StreamFilter,
     text_and_reasoning,
 )
-from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.chain.chain import (
     MEMORY_ORDER,
     Advisor,
@@ -37,7 +36,6 @@ FAILURE_RESPONSE = (
 )
 
 
-@hints_parameter_names
 class SafeGuardAdvisor:
     """Replaces the response if the user's message or the answer contains forbidden text.
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from chatclient._internal.checks import check_type
 from chatclient.advisors.memory.turns import TurnMemoryAdvisor
-from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.chain.chain import MEMORY_ORDER, ChatClientRequest
 from chatclient.chain.params import EVENT_FILTER
 from chatclient.chat.tool import USER_ID
@@ -18,7 +17,6 @@ from chatclient.memory.sessions.service import SessionService
 __all__ = ["EVENT_FILTER", "USER_ID", "SessionMemoryAdvisor"]
 
 
-@hints_parameter_names
 class SessionMemoryAdvisor(TurnMemoryAdvisor):
     """Sends the messages of a session's log before the request's own messages.
 

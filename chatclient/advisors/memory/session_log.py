@@ -6,7 +6,6 @@ from uuid import uuid4
 
 from chatclient.advisors.memory.session import check_session_memory, memory_for
 from chatclient.advisors.memory.turns import conversation_id_of
-from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.chain.chain import (
     TOOL_CALLING_ORDER,
     ChatClientRequest,
@@ -79,7 +78,6 @@ class _Progress:
         return new
 
 
-@hints_parameter_names
 class SessionLogAdvisor:
     """Writes each message of a turn to its session when it occurs: what went wrong can be seen.
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 
 from chatclient._internal.checks import check_callable, check_number, check_type, seconds
-from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.retrieval.augmentation import Augmentation
 from chatclient.chain.chain import (
     MEMORY_ORDER,
@@ -39,7 +38,6 @@ DOCUMENT_CONTEXT = "rag_document_context"
 and in the values of the response's metadata."""
 
 
-@hints_parameter_names
 class RetrievalAugmentationAdvisor:
     """Retrieves documents for the user's question, and adds them to it.
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.retrieval.advisor import RETRIEVAL_ORDER
 from chatclient.advisors.retrieval.augmentation import Augmentation
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
@@ -32,7 +31,6 @@ the answer is not in there, say that you cannot answer."""
 """The default template."""
 
 
-@hints_parameter_names
 class QuestionAnswerAdvisor:
     """Adds the documents of a vector store that are similar to the user's question to it.
 

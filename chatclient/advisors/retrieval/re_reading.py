@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 
-from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.retrieval.question import question_in
 from chatclient.chain.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.template import PromptTemplate, require_placeholders
@@ -15,7 +14,6 @@ RE_READING_TEMPLATE = "{question}\n\nRead the question again: {question}"
 """The default template."""
 
 
-@hints_parameter_names
 class ReReadingAdvisor:
     """Repeats the question, which improves the reasoning of models (RE2, arXiv 2309.06275).
 

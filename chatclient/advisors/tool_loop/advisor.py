@@ -6,7 +6,6 @@ from typing import Self, cast
 
 from chatclient._internal.checks import check_callable, check_type, wants_both
 from chatclient._internal.frozen import EMPTY
-from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.tool_loop.loop import Eligible, ToolLoop
 from chatclient.advisors.tool_loop.resumed_round import ResumedRound
 from chatclient.chain.chain import (
@@ -56,7 +55,6 @@ def _by_options_and_response(
     return lambda _, response: by_response(response)
 
 
-@hints_parameter_names
 class ToolCallingAdvisor:
     """Calls the model, runs the tools it calls, and calls it again until it answers.
 

@@ -18,7 +18,6 @@ from chatclient._internal.checks import (
 from chatclient._internal.frozen import EMPTY, merged
 from chatclient._internal.logging import get_logger
 from chatclient.advisors.memory.turns import LoadedMemory
-from chatclient.advisors.parameter_names import hints_parameter_names
 from chatclient.advisors.tool_loop.advisor import (
     EligibilityChecker,
     ToolCallingAdvisor,
@@ -71,7 +70,6 @@ class ToolLoopOptions(TypedDict, total=False):
     stream_tool_call_responses: bool
 
 
-@hints_parameter_names
 class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
     """A tool loop in which the model searches for tools.
 

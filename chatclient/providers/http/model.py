@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from chatclient._internal.closeable import Closeable
 from chatclient._internal.frozen import EMPTY, FrozenDict
+from chatclient._internal.parameters import explain_parameters
 from chatclient.chat.batch_api import PROCESSING, BatchApi, SendItem
 from chatclient.chat.response import ChatResponse
 from chatclient.providers.http.auth import Headers
@@ -27,6 +28,10 @@ class HttpModel(Closeable):
     """Base class of models that send requests with `_http`, which `close` and `aclose` close."""
 
     _http: HttpClient
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        explain_parameters(cls)  # models are also made by name, without the public packages
 
     def __repr__(self: _Named) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self.address!r})"

@@ -1,0 +1,184 @@
+"""Errors of constructors that are given an unknown keyword argument: what to write instead.
+
+`lazy_exports` applies `explain_parameters` to the classes of the public packages. Values that the
+library itself makes for each message or event are left as they are, so that they cost no more.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from types import FunctionType
+from typing import Any, get_args
+
+from chatclient._internal.annotations import annotated_names, declared_signature
+from chatclient.errors import WrongTypeError
+
+_UNKNOWN = re.compile(r"got an unexpected keyword argument '(\w+)'")
+_VALUES = (  # modules of values that each request, round or event has
+    *("chatclient.chain.chain", "chatclient.chat.events", "chatclient.chat.messages"),
+    *("chatclient.chat.parts", "chatclient.chat.prompt", "chatclient.chat.response"),
+    *("chatclient.chat.tool", "chatclient.chat.tool_execution", "chatclient.chat.turn"),
+)
+
+# Names of other libraries, and those of this one for the same; `*` stands for positional arguments.
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "advisor_order": ("order",),
+    "api_base": ("base_url",),
+    "chat_memory": ("memory",),
+    "chat_memory_repository": ("memory", "repository"),
+    "chat_memory_retrieve_size": ("top_k",),
+    "chunk_overlap": ("overlap",),
+    "chunk_size": ("size",),
+    "compaction_strategy": ("memory",),
+    "compaction_trigger": ("memory",),
+    "conversation_history_enabled": ("conversation_history",),
+    "content": ("text",),
+    "default_top_k": ("top_k",),
+    "default_user_id": ("memory",),
+    "disable_internal_conversation_history": ("conversation_history",),
+    "document_joiner": ("joiner",),
+    "document_post_processors": ("post_processors",),
+    "document_retriever": ("*retrievers",),
+    "endpoint": ("base_url",),
+    "event_filter": ("memory",),
+    "filter_expression": ("where",),
+    "func": ("function",),
+    "host": ("base_url",),
+    "k": ("top_k",),
+    "key": ("api_key",),
+    "max_iterations": ("max_rounds",),
+    "max_repeat_attempts": ("max_attempts",),
+    "max_steps": ("max_rounds",),
+    "max_turns": ("max_rounds",),
+    "model_id": ("model",),
+    "model_name": ("model",),
+    "num_retries": ("max_retries",),
+    "output_json_schema": ("kind",),
+    "output_type": ("kind",),
+    "parameters": ("input_schema",),
+    "prompt_template": ("template",),
+    "query_augmenter": ("augmenter",),
+    "re2_advise_template": ("template",),
+    "request_timeout": ("timeout",),
+    "request_to_string": ("request_to_text",),
+    "response_to_string": ("response_to_text",),
+    "retries": ("max_retries",),
+    "search_request": ("top_k",),
+    "sensitive_words": ("*forbidden",),
+    "session_service": ("memory",),
+    "similarity_threshold": ("threshold",),
+    "similarity_threshold_all": ("threshold",),
+    "system_prompt_template": ("template",),
+    "system_text_advise": ("template",),
+    "token": ("api_key",),
+    "tool_calling_manager": ("manager",),
+    "tool_execution_eligibility_checker": ("eligibility",),
+    "tool_execution_eligibility_predicate": ("eligibility",),
+    "tool_searcher": ("tool_index",),
+    "url": ("base_url",),
+    "user_text_advise": ("template",),
+}
+
+# What belongs to a client, under the names of this and other libraries.
+_OF_A_CLIENT: Mapping[str, str] = {
+    "advisors": "default_advisors(...)",
+    "instructions": "default_system(text)",
+    "memory": "default_advisors(MessageChatMemoryAdvisor(memory))",
+    "middleware": "default_advisors(...)",
+    "system": "default_system(text)",
+    "system_prompt": "default_system(text)",
+    "tools": "default_tools(...)",
+}
+
+
+def explain_parameters(kind: Any) -> None:
+    """Let the constructor of the class *kind* say which parameter was meant, or where it belongs.
+
+    Other objects, and classes whose constructors are not of this library, are left unchanged.
+    """
+    construct = kind.__init__ if isinstance(kind, type) else None
+    module = getattr(construct, "__module__", "")
+    if not isinstance(construct, FunctionType) or not module.startswith("chatclient."):
+        return
+    if (
+        module in _VALUES
+        or hasattr(construct, "__wrapped__")
+        or getattr(kind, "_is_protocol", False)
+    ):
+        return
+
+    @wraps(construct)
+    def explaining(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            construct(self, *args, **kwargs)
+        except TypeError as error:
+            # Also the error of a class that is given what this one passes on.
+            found = _UNKNOWN.search(str(error))
+            if found is None or found[1] not in kwargs:
+                raise
+            raise WrongTypeError(_message(_own_kind(type(self), kind), found[1])) from error
+
+    kind.__init__ = explaining
+
+
+def _own_kind(actual: type[Any], kind: type[Any]) -> type[Any]:
+    """Return the class that is made, unless it is one of an application."""
+    return actual if actual.__module__.startswith("chatclient.") else kind
+
+
+def _message(kind: type[Any], name: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - imported for a message only
+
+    from chatclient._internal.exports import (  # noqa: PLC0415 - it imports this module
+        PUBLIC_PACKAGES,
+        exports_of,
+    )
+
+    if kind.__name__ == "ChatClient":
+        return f"{kind.__name__}() is not called: write ChatClient.create(model) or .builder(model)"
+    public = {each for package in PUBLIC_PACKAGES for each in exports_of(package)}
+    known = dict(_parameters(kind.__init__))
+    meant = [each for each in _NAMES.get(name, ()) if each in known]
+    if not meant:
+        meant = get_close_matches(name, known, n=1, cutoff=0.7)
+    owners = [
+        f"{parameter}={owner.__name__}({name}=...)"
+        for parameter, annotation in known.items()
+        for owner in (*_classes_in(annotation), *_own_options(kind, parameter))
+        if owner.__name__ in public and name in dict(_parameters(owner.__init__))
+    ]
+    if owners:
+        hint = f"write {owners[0]}"
+    elif meant:
+        hint = f"it is {meant[0]!r}"
+    elif name in _OF_A_CLIENT and (kind.__name__.endswith("ChatModel") or "client" in known):
+        hint = f"a client has it: ChatClient.builder(model).{_OF_A_CLIENT[name]}"
+    else:
+        hint = f"its parameters are {', '.join(known)}" if known else "it has none"
+    return f"{kind.__name__}() has no parameter {name!r}; {hint}"
+
+
+def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and annotations of the parameters; those of `Unpack[...]` one by one."""
+    for each in [*declared_signature(function).parameters.values()][1:]:
+        if each.kind is each.VAR_KEYWORD:
+            for unpacked in get_args(each.annotation):
+                yield from dict.fromkeys(annotated_names(unpacked)).items()
+        elif not each.name.startswith("_"):
+            name = f"*{each.name}" if each.kind is each.VAR_POSITIONAL else each.name
+            yield name, each.annotation
+
+
+def _own_options(kind: type[Any], parameter: str) -> Iterator[type[Any]]:
+    """Yield the class of the provider's own options if *parameter* takes the options of a model."""
+    name = kind.__name__.replace("Model", "Options")
+    if parameter == "options" and name in vars(sys.modules[kind.__module__]):
+        yield vars(sys.modules[kind.__module__])[name]
+
+
+def _classes_in(annotation: Any) -> Iterator[type[Any]]:
+    """Yield the classes of this library in a union such as `ToolLimits | None`."""
+    for each in (annotation, *get_args(annotation)):
+        if isinstance(each, type) and each.__module__.startswith("chatclient."):
+            yield each
