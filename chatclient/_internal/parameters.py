@@ -6,7 +6,7 @@ library itself makes for each message or event are left as they are, so that the
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import wraps
 from types import FunctionType
 from typing import Any, get_args
@@ -138,7 +138,7 @@ def _message(kind: type[Any], name: str) -> str:
     if kind.__name__ == "ChatClient":
         return f"{kind.__name__}() is not called: write ChatClient.create(model) or .builder(model)"
     public = {each for package in PUBLIC_PACKAGES for each in exports_of(package)}
-    known = dict(_parameters(kind.__init__))
+    known = dict(_parameters(kind))
     meant = [each for each in _NAMES.get(name, ()) if each in known]
     if not meant:
         meant = get_close_matches(name, known, n=1, cutoff=0.7)
@@ -146,7 +146,7 @@ def _message(kind: type[Any], name: str) -> str:
         f"{parameter}={owner.__name__}({name}=...)"
         for parameter, annotation in known.items()
         for owner in (*_classes_in(annotation), *_own_options(kind, parameter))
-        if owner.__name__ in public and name in dict(_parameters(owner.__init__))
+        if owner.__name__ in public and name in dict(_parameters(owner))
     ]
     if owners:
         hint = f"write {owners[0]}"
@@ -159,9 +159,9 @@ def _message(kind: type[Any], name: str) -> str:
     return f"{kind.__name__}() has no parameter {name!r}; {hint}"
 
 
-def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+def _parameters(kind: Any) -> Iterator[tuple[str, Any]]:
     """Yield the names and annotations of the parameters; those of `Unpack[...]` one by one."""
-    for each in [*declared_signature(function).parameters.values()][1:]:
+    for each in [*declared_signature(kind.__init__).parameters.values()][1:]:
         if each.kind is each.VAR_KEYWORD:
             for unpacked in get_args(each.annotation):
                 yield from dict.fromkeys(annotated_names(unpacked)).items()

@@ -471,8 +471,9 @@ class DurableClient:
         Raises:
             UsageError: It is a request of another client, or has an advisor param without a reader.
         """
-        is_request = isinstance(prompt, ChatClientRequestSpec)
-        request = prompt if is_request else self.client.prompt(prompt)
+        request = (
+            prompt if isinstance(prompt, ChatClientRequestSpec) else self.client.prompt(prompt)
+        )
         if request.pipeline is not self._pipeline:
             msg = (
                 f"the request must be one of this client: durable_client.prompt(...), without a"

@@ -368,7 +368,8 @@ class HttpClient:
             encoded = self._bodies.check_encoding(response, request)
             content = await self._bodies.read(response, encoded, runtime, "error_bytes")
         headers = received_headers(response.headers)
-        failure = error_from_body(self.provider, response.status_code, headers, content)
+        url = str(request.url.copy_with(username=None, password=None, query=None))
+        failure = error_from_body(self.provider, response.status_code, headers, content, url)
         redact_from(failure, request)
         return failure
 

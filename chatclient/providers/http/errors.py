@@ -35,18 +35,25 @@ from chatclient.providers.wire.fields import MALFORMED, text_field
 
 
 def error_from_body(
-    provider: str, status: int, headers: Mapping[str, str], body: bytes
+    provider: str, status: int, headers: Mapping[str, str], body: bytes, url: str = ""
 ) -> ProviderError:
-    """Return the error that a response describes; *status* is 0 for one with a success status."""
+    """Return the error that a response describes; *status* is 0 for one with a success status.
+
+    If the status is 404, the error names *url*, which has no secrets, and what is unusual about it.
+    """
     try:
         data = loads(body)
     except ValueError:
         data = body.decode(errors="replace")[:2000]
-    return error_from_data(provider, status, data, headers)
+    return error_from_data(provider, status, data, headers, url)
 
 
 def error_from_data(
-    provider: str, status: int, data: Any, headers: Mapping[str, str] | None = None
+    provider: str,
+    status: int,
+    data: Any,
+    headers: Mapping[str, str] | None = None,
+    url: str = "",
 ) -> ProviderError:
     """Return the error that decoded *data* describes; see `error_from_body`."""
     headers = headers or {}
@@ -63,7 +70,7 @@ def error_from_data(
         error_type = _error_type(cause or number, code, reason)
     extra: dict[str, Any] = {} if call is None else {"tool_call": call}
     error = error_type(
-        _message(provider, status, reason or code, error_type),
+        _message(provider, status, reason or code, error_type, url),
         provider=provider,
         status=number or None,
         request_id=request_id(headers, data),
@@ -154,13 +161,36 @@ _KEY = re.compile(
 _MAX_SHOWN = 500  # characters of the message
 
 
-def _message(provider: str, status: int, reason: str, error_type: type[ProviderError]) -> str:
+def _message(
+    provider: str, status: int, reason: str, error_type: type[ProviderError], url: str
+) -> str:
     what = f"{provider} answered {status}" if status else f"{provider} reported an error"
+    if status == 404 and url:  # noqa: PLR2004
+        what += f" at {url}{_what_is_unusual(url)}"
     reason = printable(shortened(_KEY.sub("***", reason.strip()), _MAX_SHOWN))
     hint = "; check the API key" if error_type is AuthenticationError else ""
     if _ANOTHER_API.search(reason):
         hint = "; OpenAIResponsesChatModel speaks that API: name the model openai-responses:..."
     return f"{what}: {reason or 'no reason given'}{hint}"
+
+
+_ENDPOINT = r"/(?:chat/completions|completions|responses|embeddings|messages)"
+_UNUSUAL = (
+    (rf"({_ENDPOINT}).*\1$", "\\1 is there twice: leave it out of the base URL"),
+    (r"(/v\d\w*)\1(?=/)", "\\1 is there twice: leave it out of the base URL"),
+    (r"(?<!:)(//)", "there are two slashes: the base URL ends without one"),
+    (
+        rf"^(?!.*/(?:v\d|openai/)).*({_ENDPOINT})$",
+        "it has no version: most servers have a base URL that ends with /v1",
+    ),
+)
+
+
+def _what_is_unusual(url: str) -> str:
+    for pattern, hint in _UNUSUAL:
+        if found := re.search(pattern, url):
+            return f" ({found.expand(hint)})"
+    return ""
 
 
 def _any_of(*patterns: str) -> re.Pattern[str]:

@@ -24,6 +24,7 @@ from chatclient.errors import (
     ConnectionFailedError,
     DeadlineExceededError,
     InvalidResponseError,
+    NotFoundError,
     OverloadedError,
     ProviderError,
     RateLimitedError,
@@ -276,6 +277,17 @@ def test_permanent_failure_is_not_retried(chat_server: Start, status: int) -> No
         client.prompt("Hi").call().content()
 
     assert len(server.requests) == 1
+
+
+def test_not_found_without_secrets(ask: Ask, chat_server: Start) -> None:
+    """The error names the URL that was asked, without credentials and query."""
+    server = chat_server(error_reply(404))
+    url = server.url.replace("://", "://ada:hunter2@") + "?token=hunter3"
+    with client_of(url) as client, pytest.raises(NotFoundError) as caught:
+        ask(client.prompt("Hi"))
+
+    assert f"answered 404 at {server.url}/chat/completions" in str(caught.value)
+    assert "hunter" not in str(caught.value)
 
 
 @pytest.mark.feature("model-retry-passing-failures")

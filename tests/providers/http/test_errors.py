@@ -421,6 +421,26 @@ def test_hint_at_another_api_names_the_class(status: int, message: str) -> None:
     assert str(failure(status, error_body(message))).endswith("name the model openai-responses:...")
 
 
+@pytest.mark.parametrize(
+    ("url", "unusual"),
+    [
+        ("http://h/chat/completions", " (it has no version: most servers have a base URL that"),
+        ("http://h/v1/chat/completions/chat/completions", " (/chat/completions is there twice"),
+        ("http://h/v1/v1/messages", " (/v1 is there twice: leave it out of the base URL)"),
+        ("http://h//v1/chat/completions", " (there are two slashes"),
+        ("http://h/v1/chat/completions", ":"),
+        ("https://h/openai/deployments/a/chat/completions", ":"),
+        ("http://h/api/chat", ":"),
+    ],
+)
+def test_url_that_is_not_found(url: str, unusual: str) -> None:
+    """The error names the URL and what is unusual about it."""
+    text = str(error_from_body("acme", 404, {}, b"404 page not found", url))
+
+    assert text.startswith(f"acme answered 404 at {url}{unusual}")
+    assert text.endswith(": 404 page not found")
+
+
 def test_echoed_request_is_not_a_reason() -> None:
     """Text of the request that a validator echoes does not affect the error class."""
     quoted = json.dumps([{"role": "user", "content": "What is a content policy? " * 200}])
