@@ -26,6 +26,7 @@ from chatclient.chat.turn import Outcome
 from chatclient.client.accessors import outcome_of, require_answer, waiting_error
 from chatclient.client.batch_journal import BatchJournal
 from chatclient.client.batch_queue import BatchQueue
+from chatclient.client.dropped import warn_if_dropped
 from chatclient.client.pipeline import Pipeline
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import EntityError, UsageError, WrongTypeError
@@ -154,10 +155,14 @@ class Batch(Generic[T]):
         check_number("poll_seconds", self._poll_seconds)
         self._use_batch_api = use_batch_api = settings.get("use_batch_api", False)
         self._journal = BatchJournal(settings.get("journal"))
-        self._cancelled = False
+        self._cancelled = self._used = False
         self.progress = BatchProgress(len(requests))
         if use_batch_api:
             self._batched_pipeline(self._new_queue())  # raises if there is no batch API
+
+    def __del__(self) -> None:
+        if not getattr(self, "_used", True):
+            warn_if_dropped("a batch was made and never iterated over: nothing was sent")
 
     def cancel(self) -> None:
         """End the iteration, and cancel the batches that the provider works on."""
@@ -196,6 +201,7 @@ class Batch(Generic[T]):
         results.put(None)
 
     async def _results(self) -> AsyncGenerator[BatchResult[T], None]:
+        self._used = True
         self.progress = BatchProgress(len(self._requests))
         waiting = iter(self._requests.items())
         batches = self._new_queue() if self._use_batch_api else None

@@ -117,7 +117,8 @@ class LazyResponse:
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         if not getattr(self, "_used", True):
             name = type(self).__name__
-            warn(f"{name} was never asked for its content: nothing was sent", RuntimeWarning, 2)
+            what = "iterated over" if "_consumed" in vars(self) else "asked for its content"
+            warn(f"{name} was never {what}: nothing was sent", RuntimeWarning, 2)
 
 
 class CallResponse(LazyResponse):

@@ -1,5 +1,6 @@
 """`ChatClientRequestSpec`: collects the settings of a request, then calls or streams."""
 
+import warnings
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -85,8 +86,8 @@ class ChatClientRequestSpec:
         """Set the user text and media, which are sent last.
 
         Args:
-            text: Replaces an earlier text. A template if *params* is given, otherwise sent
-                unchanged.
+            text: Replaces the default text, and an earlier one with a `RuntimeWarning`. A template
+                if *params* is given, otherwise sent unchanged.
             params: Values for the placeholders of the template, added to earlier ones.
             media: Images and other content, added to earlier ones.
             metadata: Metadata of the message for the application; not sent.
@@ -94,7 +95,14 @@ class ChatClientRequestSpec:
         Raises:
             UsageError: The text is blank, or not a string.
         """
-        return self.with_settings(self._use().with_user(text, params, media, metadata))
+        settings = self._use()
+        before = settings.user.text
+        if text is not None and before and before != self._pipeline.defaults.user.text:
+            msg = (
+                "an earlier user text is replaced and not sent: give one, in prompt() or in user()"
+            )
+            warnings.warn(msg, RuntimeWarning, stacklevel=2)
+        return self.with_settings(settings.with_user(text, params, media, metadata))
 
     def messages(self, *messages: Message | Iterable[Message]) -> Self:
         """Add messages between the system text and the user text."""

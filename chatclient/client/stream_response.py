@@ -128,7 +128,7 @@ class _Stream(LazyResponse):
         if self._consumed:
             msg = "a stream is consumed once; call stream() again to ask the model again"
             raise UsageError(msg)
-        self._used = self._consumed = True
+        self._used, self._consumed = False, True
         return ItemConverter(
             convert,
             self._closing_events,
@@ -297,6 +297,7 @@ class StreamResponse(_Stream):
     def _iterate(
         self, convert: ItemConverter[T], output: StructuredOutput[Any] | None
     ) -> Generator[T, None, None]:
+        self._used = True  # not before: an iterator that is dropped, or printed, sends nothing
         events = drive_stream(functools.partial(self._run, output=output), self._runtime)
         try:
             with self._storing_error():
@@ -385,5 +386,6 @@ class AsyncStreamResponse(_Stream):
     async def _run_storing_error(
         self, runtime: Runtime, output: StructuredOutput[Any] | None
     ) -> ChatClientResponse:
+        self._used = True
         with self._storing_error():
             return await self._run(runtime, output)

@@ -25,7 +25,7 @@ def drop_prompt() -> None:
 
 def drop_changed_request() -> None:
     request = client.prompt("x")
-    request.user("y")
+    request.system("y")
 
 
 def drop_returned() -> None:
@@ -79,7 +79,7 @@ class Holder:
 
     def ask(self) -> "Holder":
         """Use the request."""
-        self.request.user("y").call().content()
+        self.request.system("y").call().content()
         return self
 
 
@@ -151,3 +151,36 @@ def test_a_dropped_response_warns_once() -> None:
 
     [warning] = caught
     assert "CallResponse was never asked" in str(warning.message)
+
+
+UNSENT: dict[str, Callable[[], object]] = {
+    "events": lambda: str(client.prompt("x").stream().events()),
+    "text": lambda: client.prompt("x").stream().content(),
+    "values": lambda: client.prompt("x").stream().entity(int),
+    "async events": lambda: str(client.prompt("x").astream().events()),
+    "async text": lambda: client.prompt("x").astream().content(),
+}
+
+
+@pytest.mark.parametrize("forget", UNSENT.values(), ids=UNSENT)
+def test_iterators_that_are_not_iterated_over(forget: Callable[[], object]) -> None:
+    """One that is dropped or printed sends nothing, which a warning says."""
+    with pytest.warns(RuntimeWarning, match=r"Stream.* was never iterated over: nothing was sent"):
+        forget()  # CPython frees it at once
+
+
+def test_a_dropped_batch_warns() -> None:
+    """A batch sends its requests when it is iterated over."""
+    with pytest.warns(RuntimeWarning, match="a batch was made and never iterated over"):
+        client.batch(["x"])
+
+    assert [each.value for each in client.batch(["x"])] == ["fine"]
+
+
+def test_a_second_user_text_warns() -> None:
+    """The first one is not sent; one that replaces the client's default is no mistake."""
+    default = client.mutate().default_user("Hi").build()
+    assert default.prompt().user("Ho").call().content() == "fine"
+
+    with pytest.warns(RuntimeWarning, match="an earlier user text is replaced"):
+        client.prompt("a").user("b").call().content()
