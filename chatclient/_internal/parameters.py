@@ -97,7 +97,7 @@ def explain_parameters(kind: Any) -> None:
 
     Other objects, and classes whose constructors are not of this library, are left unchanged.
     """
-    construct = kind.__init__ if isinstance(kind, type) else None
+    construct = getattr(kind, "__init__", None) if isinstance(kind, type) else None
     module = getattr(construct, "__module__", "")
     if not isinstance(construct, FunctionType) or not module.startswith("chatclient."):
         return

@@ -132,7 +132,7 @@ def role_of(given: object) -> Role | None:
         return None
     if callable(getattr(given, "tool_callbacks", None)):
         return _PROVIDER
-    if callable(getattr(given, "invoke", None)) and hasattr(given, "definition"):
+    if all(hasattr(given, name) for name in ("definition", "metadata", "invoke")):
         return _TOOL
     if not callable(given):
         return None

@@ -117,7 +117,7 @@ class LazyResponse:
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         if not getattr(self, "_used", True):
             name = type(self).__name__
-            what = "iterated over" if "_consumed" in vars(self) else "asked for its content"
+            what = "iterated over" if getattr(self, "_consumed", False) else "asked for its content"
             warn(f"{name} was never {what}: nothing was sent", RuntimeWarning, 2)
 
 

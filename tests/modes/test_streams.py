@@ -169,7 +169,8 @@ def test_a_stream_that_is_being_consumed_is_not_entered() -> None:
 
     async def main() -> None:
         stream = ChatClient.create(ScriptedModel("Hello")).prompt("Hi").astream()
-        async with stream.content():
+        async with stream.content() as pieces:
+            assert await anext(pieces) == "Hell"
             with pytest.raises(UsageError, match="`with` comes before"):
                 await stream.__aenter__()
 
