@@ -15,11 +15,17 @@ from chatclient._internal.annotations import annotated_names, declared_signature
 from chatclient.errors import WrongTypeError
 
 _UNKNOWN = re.compile(r"got an unexpected keyword argument '(\w+)'")
-_VALUES = (  # modules of values that each request, round or event has
+_VALUES = {  # modules of objects that the library makes for each request, round or event
     *("chatclient.chain.chain", "chatclient.chat.events", "chatclient.chat.messages"),
     *("chatclient.chat.parts", "chatclient.chat.prompt", "chatclient.chat.response"),
     *("chatclient.chat.tool", "chatclient.chat.tool_execution", "chatclient.chat.turn"),
-)
+    *("chatclient.client.call_response", "chatclient.client.request"),
+    *("chatclient.client.stream_items", "chatclient.client.stream_response"),
+    *("chatclient.memory.sessions.event", "chatclient.observability.operations"),
+    *("chatclient.observability.trail", "chatclient.runtime.runtime"),
+    *("chatclient.runtime.observation", "chatclient.tools.execution.interceptors"),
+    "chatclient.tools.execution.result",
+}
 
 # Names of other libraries, and those of this one for the same; `*` stands for positional arguments.
 _NAMES: Mapping[str, tuple[str, ...]] = {

@@ -15,6 +15,7 @@ from chatclient import (
     Prompt,
     Runtime,
 )
+from chatclient.advisors import FILTER_EXPRESSION
 from chatclient.durable import TurnQueue, TurnRetries
 from chatclient.errors import (
     AuthenticationError,
@@ -210,6 +211,9 @@ def test_map_that_cannot_start(make: Make) -> None:
         client.map("hello", key="m")
     with pytest.raises(UsageError, match="blank"):
         client.map(["a", " "], key="m")
+    unread = client.prompt("b").advisor_params({FILTER_EXPRESSION: {"tenant": "acme"}})
+    with pytest.raises(UsageError, match="no advisor of this request reads"):
+        client.map(["a", unread], key="m")
     for key in "01":
         with pytest.raises(UsageError, match="no durable turn"):
             client.turn(key=f"m/{key}").status()
