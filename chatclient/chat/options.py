@@ -36,8 +36,8 @@ _TOOL_CHOICES = ("auto", "none", "required")
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "max"]
 """How much a model reasons; `minimal` and `max` are the least and the most that it can."""
 
-CachedUpTo = Literal["tools", "system", "conversation"]
-"""The cached prefix of a prompt."""
+CachedUpTo = Literal["auto", "tools", "system", "conversation"]
+"""The cached prefix of a prompt; `auto` is what another request will probably begin with."""
 
 
 class OptionValues(TypedDict, total=False):
@@ -97,7 +97,8 @@ class ChatOptions:
             of one provider for the same, such as `reasoning_effort` or `thinking`, take precedence
             unless they are defaults and this option is not.
         cache: The prefix of the prompt to cache, where the provider does not cache by itself: the
-            tools, also the system text, or also the conversation.
+            tools, also the system text, or also the conversation. With `auto`, the conversation
+            only if another request will probably continue it.
         service_tier: The service tier of the request, such as `default`, `flex` or `priority`.
         user_id: The end user, for the provider's abuse detection; not a name or an address.
         output_schema: A JSON Schema that the answer must satisfy.

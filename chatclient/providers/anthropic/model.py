@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 
 from chatclient._internal.checks import check_number
 from chatclient._internal.frozen import EMPTY
+from chatclient._internal.json import dumps
 from chatclient.chat.batch_api import BatchApi, SendItem
 from chatclient.chat.message_merging import with_user_message
 from chatclient.chat.messages import AssistantMessage, Message
@@ -29,6 +30,7 @@ from chatclient.providers.anthropic.encoding import (
     without_trailing_space,
 )
 from chatclient.providers.anthropic.options import (
+    cache_control,
     check_enforceable,
     encode_options,
     is_enforceable,
@@ -56,7 +58,11 @@ from chatclient.providers.http.model import HttpModel, batched_model
 from chatclient.providers.http.reader import EventReader, decode_body
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
 from chatclient.providers.http.url import first_url
-from chatclient.providers.wire.cache_control import limit_breakpoints
+from chatclient.providers.wire.cache_control import (
+    count_breakpoints,
+    ends_conversation,
+    limit_breakpoints,
+)
 from chatclient.providers.wire.json_cache import EncodedOptions
 from chatclient.providers.wire.request_body import RequestHead
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
@@ -231,8 +237,12 @@ class AnthropicChatModel(HttpModel, ChatModel):
         messages = with_user_message(messages)
         conversation = self._conversation(messages, self._dialect_for(prompt.options))
         system = with_cache_control(conversation.system, prompt.options)
-        turns = limit_breakpoints(conversation.messages(), head.wire + system)
         fields = {"system": b"[%b]" % system} if system else {}
+        rest, turns = head.wire + system, conversation.messages()
+        if ends_conversation(prompt, count_breakpoints(rest + turns)):
+            fields["cache_control"] = mark = dumps(cache_control(prompt.options))
+            rest += b'"cache_control":' + mark
+        turns = limit_breakpoints(turns, rest)
         return head.body({**fields, "messages": b"[%b]" % turns})
 
     def _head(self, options: ChatOptions, *, streaming: bool) -> RequestHead:

@@ -18,7 +18,7 @@ from chatclient.providers.anthropic.reasoning import (
     thinking_in,
 )
 from chatclient.providers.anthropic.server_tools import SERVER_TOOLS, mcp_servers
-from chatclient.providers.wire.common_options import CommonOptions, field, lacking
+from chatclient.providers.wire.common_options import CommonOptions, automatic, field, lacking
 from chatclient.providers.wire.fields import option_fields
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.sendable_tools import sendable_definitions
@@ -117,13 +117,6 @@ def _service_tier(tier: str, _options: ChatOptions) -> Mapping[str, Any] | str:
     return {"service_tier": "standard_only" if tier == "default" else tier}
 
 
-def _cached(_up_to: str, options: ChatOptions) -> Mapping[str, Any]:
-    """Encode the part of the option `cache` that is a field of the request."""
-    # Tools and system text have their breakpoints in them.
-    is_all = options.cache == "conversation"
-    return {"cache_control": _cache_control(options)} if is_all else EMPTY
-
-
 COMMON_OPTIONS = CommonOptions(
     "Anthropic",
     {
@@ -138,7 +131,7 @@ COMMON_OPTIONS = CommonOptions(
         "tool_choice": _tool_choice,
         "parallel_tool_calls": _parallel_tool_calls,
         "reasoning": encode_reasoning,
-        "cache": _cached,
+        "cache": automatic,  # encoded as breakpoints, which depend on the prompt
         "service_tier": _service_tier,
         "user_id": field("metadata.user_id"),
     },
@@ -191,7 +184,7 @@ def _tools(options: ChatOptions, deferred: frozenset[str]) -> list[dict[str, Any
             tool["defer_loading"] = True
     tools += [dict(tool) for tool in _server_tools(options)]
     if tools and options.cache is not None:
-        tools[-1]["cache_control"] = _cache_control(options)
+        tools[-1]["cache_control"] = cache_control(options)
     return tools
 
 
@@ -209,7 +202,8 @@ def _tool(definition: ToolDefinition) -> dict[str, Any]:
     return tool if strict is None else {**tool, "strict": strict}
 
 
-def _cache_control(options: ChatOptions) -> dict[str, Any]:
+def cache_control(options: ChatOptions) -> dict[str, Any]:
+    """Return the breakpoint that *options* request."""
     return {"type": "ephemeral", **option_fields(options, {"cache_ttl": "ttl"})}
 
 
@@ -219,7 +213,7 @@ def with_cache_control(system: bytes, options: ChatOptions) -> bytes:
     has_breakpoint = b'"cache_control":' in system[system.rfind(b'{"type":"text"') :]
     if not system or options.cache in (None, "tools") or has_breakpoint:
         return system
-    return b'%b,"cache_control":%b}' % (system[:-1], dumps(_cache_control(options)))
+    return b'%b,"cache_control":%b}' % (system[:-1], dumps(cache_control(options)))
 
 
 def check_enforceable(schema: Mapping[str, Any] | None) -> None:

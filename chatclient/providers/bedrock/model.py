@@ -43,6 +43,7 @@ from chatclient.providers.http.model import HttpModel
 from chatclient.providers.http.reader import EventReader, join_stream
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
 from chatclient.providers.http.url import first_url, path_step
+from chatclient.providers.wire.cache_control import ends_conversation
 from chatclient.providers.wire.json_cache import EncodedOptions
 from chatclient.providers.wire.request_body import RequestHead
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
@@ -137,13 +138,12 @@ class BedrockChatModel(HttpModel, ChatModel):
         if messages and isinstance(last := messages[-1], AssistantMessage):  # prefill
             messages = (*messages[:-1], without_trailing_space(last))
         sent = EncodedConversation().plus(messages, CONVERSE, encode_blocks)
-        cached = prompt.options.cache
         turns = sent.messages()
-        if cached == "conversation" and sent.role == "user":
+        if sent.role == "user" and ends_conversation(prompt, turns.count(_CACHE_POINT) + 2):
             turns = b"%b,%b]}" % (turns.removesuffix(b"]}"), _CACHE_POINT)
         fields = {"messages": b"[%b]" % turns}
         if sent.system:
-            point = b"," + _CACHE_POINT if cached in ("system", "conversation") else b""
+            point = b"," + _CACHE_POINT if prompt.options.cache not in (None, "tools") else b""
             fields["system"] = b"[%b%b]" % (sent.system, point)
         if tools := encode_tools(prompt.options, prompt.messages):
             fields["toolConfig"] = dumps(tools)

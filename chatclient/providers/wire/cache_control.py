@@ -5,12 +5,37 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from chatclient._internal.json import dumps, loads
-from chatclient.chat.messages import Message
+from chatclient.chat.messages import AssistantMessage, Message
+from chatclient.chat.prompt import Prompt
 
 _MAX_BREAKPOINTS = 4  # Anthropic rejects requests with more
 # Includes the type, so that a tool's parameter with this name does not match.
 _BREAKPOINT = re.compile(rb'"cache_control":\{[^{}]*"type":"ephemeral"')
 _FIELD = "cache_control"
+
+
+def ends_conversation(prompt: Prompt, breakpoints: int) -> bool:
+    """Return whether the end of a conversation is to be cached.
+
+    With the option `auto`, that is if another request will probably begin with all of *prompt*: it
+    offers tools, so there may be another round, or it has an answer, so there may be another turn.
+
+    Args:
+        prompt: The request.
+        breakpoints: The number of breakpoints that it has.
+    """
+    options = prompt.options
+    if options.cache != "auto":
+        return options.cache == "conversation"
+    if breakpoints >= _MAX_BREAKPOINTS:
+        return False
+    offers_tools = bool(options.tool_callbacks) and options.tool_choice != "none"
+    return offers_tools or any(isinstance(each, AssistantMessage) for each in prompt.messages)
+
+
+def count_breakpoints(wire: bytes) -> int:
+    """Return the number of breakpoints in the JSON of a request."""
+    return len(_BREAKPOINT.findall(wire))
 
 
 def may_exceed_limit(messages: Iterable[Message]) -> bool:
@@ -24,8 +49,8 @@ def limit_breakpoints(messages: bytes, rest: bytes = b"") -> bytes:
 
     The newest are kept, because the next request continues this conversation.
     """
-    allowed = max(_MAX_BREAKPOINTS - len(_BREAKPOINT.findall(rest)), 0)
-    if len(_BREAKPOINT.findall(messages)) <= allowed:
+    allowed = max(_MAX_BREAKPOINTS - count_breakpoints(rest), 0)
+    if count_breakpoints(messages) <= allowed:
         return messages
     elements = loads(b"[%b]" % messages)
     # System messages come last here: all requests start with them, so their breakpoints are kept.

@@ -1183,6 +1183,7 @@ def test_marks_of_options_take_precedence() -> None:
         ("tools", ["tools"]),
         ("system", ["tools", "system"]),
         ("conversation", ["tools", "system", "conversation"]),
+        ("auto", ["tools", "system", "conversation"]),
     ],
 )
 def test_prompt_caching_option(cache: Any, marked: list[str]) -> None:
@@ -1197,6 +1198,23 @@ def test_prompt_caching_option(cache: Any, marked: list[str]) -> None:
 
     assert [place for place, mark in marks.items() if mark] == marked
     assert all(mark in (None, {"type": "ephemeral", "ttl": "1h"}) for mark in marks.values())
+
+
+@pytest.mark.feature("provider-cache-tools")
+def test_automatic_prompt_caching() -> None:
+    """The end of the conversation is marked if another request will probably continue it."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    question, answer = UserMessage("a"), AssistantMessage("b")
+    tools = tool_callbacks(add)
+    marked = [UserMessage("a", metadata=mark), AssistantMessage("b", metadata=mark), question]
+
+    assert "cache_control" not in body_of(question, cache="auto")
+    assert "cache_control" in body_of(question, answer, question, cache="auto")
+    assert "cache_control" in body_of(question, cache="auto", tool_callbacks=tools)
+    for cache, kept in [("auto", True), ("conversation", False)]:
+        body = body_of(SystemMessage("s"), *marked, cache=cache, tool_callbacks=tools)
+        assert ("cache_control" in body) is not kept
+        assert ("cache_control" in body["messages"][0]["content"][0]) is kept
 
 
 def test_beta_header(ask: Ask, serve: Serve) -> None:

@@ -414,7 +414,13 @@ POINT = {"cachePoint": {"type": "default"}}
 
 
 @pytest.mark.parametrize(
-    ("cache", "points"), [("tools", (1, 0, 0)), ("system", (1, 1, 0)), ("conversation", (1, 1, 1))]
+    ("cache", "points"),
+    [
+        ("tools", (1, 0, 0)),
+        ("system", (1, 1, 0)),
+        ("conversation", (1, 1, 1)),
+        ("auto", (1, 1, 1)),
+    ],
 )
 def test_cache(converse: Start, cache: Any, points: tuple[int, ...]) -> None:
     """Cache points end the tools, the system text and the conversation."""
@@ -424,6 +430,8 @@ def test_cache(converse: Start, cache: Any, points: tuple[int, ...]) -> None:
 
     places = (body["toolConfig"]["tools"], body["system"], body["messages"][-1]["content"])
     assert tuple(place.count(POINT) for place in places) == points
+    body = sent(converse(response("ok")), *messages, cache=cache)
+    assert (POINT in body["messages"][-1]["content"]) is (cache == "conversation")
 
 
 @pytest.mark.parametrize(
