@@ -15,7 +15,7 @@ from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
 from chatclient.providers.anthropic.encoding import ANTHROPIC
-from chatclient.providers.anthropic.model import AnthropicChatModel
+from chatclient.providers.anthropic.model import AnthropicChatModel, AnthropicChatOptions
 from chatclient.providers.anthropic.server_tools import VERTEX_TOOLS
 from chatclient.providers.gemini.model import GeminiChatModel
 from chatclient.providers.http.auth import TOKEN_SECONDS, ExpiringCredentials, SecretHeaders
@@ -59,6 +59,7 @@ class VertexAnthropicChatModel(AnthropicChatModel):
         options: ChatOptions | None = None,
         **http: Unpack[HttpOptions],
     ) -> None:
+        options = AnthropicChatOptions(cache="auto").merge(options)
         super().__init__(model, api_key=api_key, base_url=base_url, options=options, **http)
         self._dialect = ANTHROPIC
 

@@ -27,7 +27,9 @@ LOCAL = "http://127.0.0.1:1/v1"
 MODELS: Mapping[str, ChatModel] = {
     "Chat Completions": OpenAIChatModel("gpt-5.4", api_key="k"),
     "Responses": OpenAIResponsesChatModel("gpt-5.4", api_key="k"),
-    "Anthropic": AnthropicChatModel("claude-sonnet-4-6", api_key="k"),
+    "Anthropic": AnthropicChatModel(
+        "claude-sonnet-4-6", api_key="k", options=ChatOptions(unset="cache")
+    ),
     "Gemini": GeminiChatModel("gemini-3-flash", api_key="k"),
     "Ollama": OllamaChatModel("qwen3"),
     "local": OpenAIChatModel("qwen3.gguf", api_key="k", base_url=LOCAL, dialect=_LLAMA),

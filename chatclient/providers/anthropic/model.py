@@ -62,6 +62,7 @@ from chatclient.providers.wire.cache_control import (
     count_breakpoints,
     ends_conversation,
     limit_breakpoints,
+    with_last_block_marked,
 )
 from chatclient.providers.wire.json_cache import EncodedOptions
 from chatclient.providers.wire.request_body import RequestHead
@@ -154,6 +155,8 @@ class AnthropicChatModel(HttpModel, ChatModel):
         base_url = first_url(base_url, os.environ.get("ANTHROPIC_BASE_URL"), _BASE_URL)
         base_url = base_url.rstrip("/").removesuffix("/v1")
         self._dialect = ANTHROPIC if base_url == _BASE_URL else COMPATIBLE
+        if self._dialect is ANTHROPIC:
+            options = AnthropicChatOptions(cache="auto").merge(options)
         self._options = model_options(AnthropicChatOptions, model, options)
         required_by = "Anthropic" if self._dialect is ANTHROPIC else ""
         key = key_source(api_key, "ANTHROPIC_API_KEY", required_by=required_by)
@@ -239,9 +242,9 @@ class AnthropicChatModel(HttpModel, ChatModel):
         system = with_cache_control(conversation.system, prompt.options)
         fields = {"system": b"[%b]" % system} if system else {}
         rest, turns = head.wire + system, conversation.messages()
-        if ends_conversation(prompt, count_breakpoints(rest + turns)):
-            fields["cache_control"] = mark = dumps(cache_control(prompt.options))
-            rest += b'"cache_control":' + mark
+        is_to_be_continued = conversation.role == "user"  # not a prefilled answer
+        if is_to_be_continued and ends_conversation(prompt, count_breakpoints(rest + turns)):
+            turns = with_last_block_marked(turns, dumps(cache_control(prompt.options)))
         turns = limit_breakpoints(turns, rest)
         return head.body({**fields, "messages": b"[%b]" % turns})
 

@@ -11,6 +11,7 @@ from chatclient.chat.prompt import Prompt
 _MAX_BREAKPOINTS = 4  # Anthropic rejects requests with more
 # Includes the type, so that a tool's parameter with this name does not match.
 _BREAKPOINT = re.compile(rb'"cache_control":\{[^{}]*"type":"ephemeral"')
+_MARKED_END = re.compile(rb'"cache_control":\{[^{}]*\}\}\]\}$')
 _FIELD = "cache_control"
 
 
@@ -31,6 +32,17 @@ def ends_conversation(prompt: Prompt, breakpoints: int) -> bool:
         return False
     offers_tools = bool(options.tool_callbacks) and options.tool_choice != "none"
     return offers_tools or any(isinstance(each, AssistantMessage) for each in prompt.messages)
+
+
+def with_last_block_marked(turns: bytes, breakpoint_: bytes) -> bytes:
+    """Return *turns* with a breakpoint at their end, unless there is one.
+
+    The API can also find the end by itself, if the request has the breakpoint; Vertex AI and
+    compatible servers refuse that.
+    """
+    if not turns.endswith(b"}]}") or _MARKED_END.search(turns, max(len(turns) - 200, 0)):
+        return turns
+    return b'%b,"cache_control":%b}]}' % (turns[:-3], breakpoint_)
 
 
 def count_breakpoints(wire: bytes) -> int:

@@ -82,8 +82,9 @@ def now() -> str:
 
 
 def body_of(*messages: Message, **options: Any) -> Json:
-    """Return the request body for *messages*."""
-    model = AnthropicChatModel(api_key="key", options=AnthropicChatOptions(**options))
+    """Return the request body for *messages*; without `cache`, nothing is cached."""
+    unset = () if options.get("cache") else ("cache",)
+    model = AnthropicChatModel(api_key="key", options=AnthropicChatOptions(**options, unset=unset))
     body: Json = json.loads(model._body(Prompt(messages, model.options), streaming=False))
     return body
 
@@ -1106,7 +1107,7 @@ def test_provider_tools() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cache", "kept"), [(None, 3), ("tools", 2), ("system", 2), ("conversation", 1)]
+    ("cache", "kept"), [(None, 3), ("tools", 2), ("system", 2), ("conversation", 2)]
 )
 def test_cache_marks_are_limited_to_four(cache: Any, kept: int) -> None:
     """The last four marks are kept, including those of options and system text."""
@@ -1169,10 +1170,12 @@ def test_marks_of_options_take_precedence() -> None:
     search = {"type": "web_search_20250305", "name": "web_search", **mark}
     fetch = {"type": "web_fetch_20250910", "name": "web_fetch", **mark}
     messages = [SystemMessage("s", mark), UserMessage("a", metadata=mark)]
+    messages += [AssistantMessage("b"), UserMessage("c")]
     body = body_of(*messages, cache="conversation", server_tools=[search, fetch])
 
     assert json.dumps(body).count('"cache_control"') == 4
-    assert "cache_control" not in body["messages"][0]["content"][0]
+    marked = ["cache_control" in turn["content"][0] for turn in body["messages"]]
+    assert marked == [False, False, True]
 
 
 @pytest.mark.feature("provider-cache-tools")
@@ -1193,7 +1196,7 @@ def test_prompt_caching_option(cache: Any, marked: list[str]) -> None:
     marks = {
         "tools": body["tools"][-1].get("cache_control"),
         "system": body["system"][-1].get("cache_control"),
-        "conversation": body.get("cache_control"),
+        "conversation": body["messages"][-1]["content"][-1].get("cache_control"),
     }
 
     assert [place for place, mark in marks.items() if mark] == marked
@@ -1208,13 +1211,30 @@ def test_automatic_prompt_caching() -> None:
     tools = tool_callbacks(add)
     marked = [UserMessage("a", metadata=mark), AssistantMessage("b", metadata=mark), question]
 
-    assert "cache_control" not in body_of(question, cache="auto")
-    assert "cache_control" in body_of(question, answer, question, cache="auto")
-    assert "cache_control" in body_of(question, cache="auto", tool_callbacks=tools)
-    for cache, kept in [("auto", True), ("conversation", False)]:
-        body = body_of(SystemMessage("s"), *marked, cache=cache, tool_callbacks=tools)
-        assert ("cache_control" in body) is not kept
-        assert ("cache_control" in body["messages"][0]["content"][0]) is kept
+    def marks(*messages: Message, **options: Any) -> list[bool]:
+        turns = body_of(*messages, **options)["messages"]
+        return ["cache_control" in turn["content"][-1] for turn in turns]
+
+    assert marks(question, cache="auto") == [False]
+    assert marks(question, answer, question, cache="auto") == [False, False, True]
+    assert marks(question, answer, cache="auto") == [False, False]
+    assert marks(question, cache="auto", tool_callbacks=tools) == [True]
+    assert marks(question, cache="auto", tool_callbacks=tools, tool_choice="none") == [False]
+    assert marks(marked[0], cache="auto", tool_callbacks=tools) == [True]
+    for cache, kept in [("auto", [True, True, False]), ("conversation", [False, True, True])]:
+        assert marks(SystemMessage("s"), *marked, cache=cache, tool_callbacks=tools) == kept
+
+
+@pytest.mark.feature("provider-cache-tools")
+def test_prompt_caching_is_automatic_by_default() -> None:
+    """With Anthropic's own API; not with compatible servers, which may refuse it."""
+    ours, theirs = (
+        AnthropicChatModel(api_key="k", base_url=url) for url in (None, "http://localhost:1")
+    )
+
+    assert ours.options.cache == "auto"
+    assert theirs.options.cache is None
+    assert ours.options.merge(ChatOptions(unset="cache")).cache is None
 
 
 def test_beta_header(ask: Ask, serve: Serve) -> None:

@@ -281,7 +281,7 @@ def request_of(messages: Iterable[Message], server: str = "anthropic", **options
     model = AnthropicChatModel(
         api_key="key",
         base_url=None if server == "anthropic" else "http://127.0.0.1:11434",
-        options=AnthropicChatOptions(**options),
+        options=AnthropicChatOptions(**options, unset="cache"),
     )
     body: Json = json.loads(model._body(Prompt(messages, model.options), streaming=False))
     return body

@@ -34,7 +34,7 @@ from tests.support.ask import Ask
 from tests.support.bodies import body_of
 from tests.support.servers import ChatServer, completion
 
-ANTHROPIC = AnthropicChatModel("claude-sonnet-4-6", api_key="k")
+ANTHROPIC = AnthropicChatModel("claude-sonnet-4-6", api_key="k", options=ChatOptions(unset="cache"))
 RESPONSES = OpenAIResponsesChatModel("gpt-5.4", api_key="k")
 GEMINI = GeminiChatModel("gemini-2.5-flash", api_key="k")
 GEMINI_3 = GeminiChatModel("gemini-3-flash", api_key="k")
