@@ -376,11 +376,6 @@ def options_of(request: Json) -> Json:
     encoded["tool_choice"] = {"any": "required"}.get(choice["type"], choice.get("name"))
     encoded["tool_choice"] = encoded["tool_choice"] or choice["type"]
     encoded["parallel_tool_calls"] = False if choice.get("disable_parallel_tool_use") else None
-    if "cache_control" in left:
-        encoded["cache"], encoded["cache_ttl"] = (
-            "conversation",
-            left.pop("cache_control").get("ttl"),
-        )
     return {**encoded, "extra": {**left, "output_config": config} if config else left}
 
 
