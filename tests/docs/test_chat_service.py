@@ -188,7 +188,12 @@ def test_decision_after_kill(service: Service, approved: bool, kind: str, outcom
 
 # --- in a browser ---------------------------------------------------------------------------
 
+# The page knows of no database, so it is tested with one of them.
+on_sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 
+
+@on_sqlite
 def test_page_approval_after_kill(browser: Chrome, service: Service) -> None:
     """A booking is confirmed after SIGKILL and a restart, and takes place once."""
     with service.running():
@@ -208,6 +213,7 @@ def test_page_approval_after_kill(browser: Chrome, service: Service) -> None:
         assert console_errors(browser) == []
 
 
+@on_postgresql
 def test_page_during_run_after_kill(browser: Chrome, service: Service) -> None:
     """The page shows the answer of a running turn after a reload; another process completes it."""
     with service.running():
@@ -225,6 +231,7 @@ def test_page_during_run_after_kill(browser: Chrome, service: Service) -> None:
         until(browser, lambda: shown(browser, ".assistant .text")[-1:] == ["2 questions."])
 
 
+@on_postgresql
 def test_page_tool_interrupted_by_kill(browser: Chrome, service: Service) -> None:
     """A booking that SIGKILL interrupts is asked about again, because it may have taken place."""
     with service.running():
@@ -243,6 +250,7 @@ def test_page_tool_interrupted_by_kill(browser: Chrome, service: Service) -> Non
         assert shown(browser, ".error") == []
 
 
+@on_sqlite
 def test_page_stops(browser: Chrome, service: Service) -> None:
     """Stop cancels the turn on the server, and the conversation goes on."""
     with service.running():
