@@ -75,7 +75,7 @@ def test_cost_of_a_turn(ask: Ask) -> None:
 
     assert asked.answer.trail().usage.cost == Cost(COST.amount * 2)
     assert [each.usage.cost for each in asked.answer.trail().rounds] == [COST, COST]
-    assert str(asked.answer.trail()).endswith("2000 + 200 tokens, 0.00106 USD")
+    assert str(asked.answer.trail()).endswith("2000 (10% cached) + 200 tokens, 0.00106 USD")
 
 
 def test_cost_in_spans_and_metrics(ask: Ask) -> None:
