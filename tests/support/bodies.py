@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from chatclient import ChatModel, Prompt
-from chatclient.providers import BedrockChatModel, GeminiChatModel
+from chatclient.providers import GeminiChatModel
 
 
 def body_of(model: ChatModel, prompt: Prompt) -> dict[str, Any]:
     """Return the JSON body that *model* sends for *prompt*."""
-    streams_by_path = isinstance(model, GeminiChatModel | BedrockChatModel)
+    streams_by_path = isinstance(model, GeminiChatModel)
     how: dict[str, Any] = {} if streams_by_path else {"streaming": False}
     encode: Any = model
     body: dict[str, Any] = json.loads(encode._body(prompt, **how), object_pairs_hook=_unique)

@@ -15,7 +15,7 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-TOKEN_SECONDS = 20.0
+TOKEN_SECONDS = 20
 """The time-out of a request of other libraries for a token, whose own ones are minutes."""
 
 _MARGIN = 180.0  # seconds; less than that of google-auth, azure-identity and botocore

@@ -349,21 +349,21 @@ GPT_OSS = "openai.gpt-oss-120b-1:0"
 @pytest.mark.parametrize("name", ["temperature", "top_p", "top_k"])
 def test_sampling_of_claude(converse: Start, name: str) -> None:
     """Claude without sampling options, or while it thinks, is not sent any."""
-    server = converse(response("ok"))
-    plain = sent(server, model=GPT_OSS if name != "top_k" else NOVA, **{name: 1})
+    server, given = converse(response("ok")), dict[str, Any]({name: 2})
+    plain = sent(server, model=GPT_OSS if name != "top_k" else NOVA, **given)
 
-    assert sent(server, model=CLAUDE, **{name: 2}) != sent(server, model=CLAUDE)
+    assert sent(server, model=CLAUDE, **given) != sent(server, model=CLAUDE)
     assert plain != sent(server, model=GPT_OSS)
     thinking = {"thinking": {"type": "enabled", "budget_tokens": 2000}}
-    body = sent(server, thinking=2000, **{name: 2})
+    body = sent(server, thinking=2000, **given)
     assert (body["additionalModelRequestFields"], body.get("inferenceConfig")) == (thinking, None)
     newer = sent(server, model=OPUS)
-    assert sent(server, model=OPUS, **{name: 2}) == newer
+    assert sent(server, model=OPUS, **given) == newer
     with (
         model_of(server, OPUS) as model,
         pytest.raises(UnsupportedOptionError, match="no sampling options"),
     ):
-        ChatClient.create(model).prompt("Hi").options(**{name: 2}).call().content()
+        ChatClient.create(model).prompt("Hi").options(**given).call().content()
 
 
 def test_reasoning_of_other_models(converse: Start) -> None:
