@@ -6,13 +6,16 @@ library itself makes for each message or event are left as they are, so that the
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
+from importlib import import_module
 from types import FunctionType
-from typing import Any, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from chatclient._internal.annotations import annotated_names, declared_signature
 from chatclient.errors import WrongTypeError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _UNKNOWN = re.compile(r"got an unexpected keyword argument '(\w+)'")
 _VALUES = {  # modules of objects that the library makes for each request, round or event
@@ -114,23 +117,26 @@ def explain_parameters(kind: Any) -> None:
     ):
         return
 
-    @wraps(construct)
-    def explaining(self: Any, *args: Any, **kwargs: Any) -> None:
+    kind.__init__ = explained(construct)
+
+
+def explained(function: F) -> F:
+    """Return *function*, a constructor or a class method that makes an object, with such errors."""
+
+    @wraps(function)
+    def explaining(owner: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            construct(self, *args, **kwargs)
+            return function(owner, *args, **kwargs)
         except TypeError as error:
             # Also the error of a class that is given what this one passes on.
             found = _UNKNOWN.search(str(error))
             if found is None or found[1] not in kwargs:
                 raise
-            raise WrongTypeError(_message(_own_kind(type(self), kind), found[1])) from error
+            kinds = (owner if isinstance(owner, type) else type(owner)).__mro__
+            kind = next(each for each in kinds if each.__module__.startswith("chatclient."))
+            raise WrongTypeError(_message(kind, found[1])) from error
 
-    kind.__init__ = explaining
-
-
-def _own_kind(actual: type[Any], kind: type[Any]) -> type[Any]:
-    """Return the class that is made, unless it is one of an application."""
-    return actual if actual.__module__.startswith("chatclient.") else kind
+    return cast("F", explaining)
 
 
 def _message(kind: type[Any], name: str) -> str:
@@ -142,7 +148,10 @@ def _message(kind: type[Any], name: str) -> str:
     )
 
     if kind.__name__ == "ChatClient":
-        return f"{kind.__name__}() is not called: write ChatClient.create(model) or .builder(model)"
+        options = import_module("chatclient").OptionValues.__annotations__.keys() - {"model"}
+        method = f"default_options({name}=...)" if name in options else _OF_A_CLIENT.get(name)
+        way = f"ChatClient.builder(model).{method}" if method else "ChatClient.create(model)"
+        return f"a client is not made with {name!r}: write {way}"
     public = {each for package in PUBLIC_PACKAGES for each in exports_of(package)}
     known = dict(_parameters(kind))
     meant = [each for each in _NAMES.get(name, ()) if each in known]

@@ -8,6 +8,7 @@ from chatclient._internal.checks import (
     missing_attribute,
 )
 from chatclient._internal.closeable import Closeable
+from chatclient._internal.parameters import explained
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse
 from chatclient.chat.messages import Message
 from chatclient.chat.model import ChatModel
@@ -52,11 +53,13 @@ class ChatClient(Closeable):
         self._pipeline = Pipeline(shared, defaults)
 
     @classmethod
+    @explained
     def create(cls, model: ChatModel | str) -> "ChatClient":
         """Return a client of *model* without default settings; see `builder`."""
         return cls.builder(model).build()
 
     @classmethod
+    @explained
     def builder(cls, model: ChatModel | str) -> ChatClientBuilder:
         """Return a builder for a client of *model*.
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chatclient._internal.checks import check_number
+from chatclient._internal.checks import check_callable, check_number
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse
 from chatclient.chat.resumption import Resumption
 from chatclient.chat.tool import HANDOFF, ToolContext, ToolDefinition, ToolMetadata, ToolResult
@@ -41,6 +41,8 @@ def handoff(
         UsageError: The name or the description is missing, or *max_handoffs* is less than 1.
         ToolDefinitionError: Providers do not accept the name.
     """
+    if not isinstance(client, ChatClient):
+        check_callable("the client of a handoff", client)
     get = (lambda: client) if isinstance(client, ChatClient) else client
     if name is None and isinstance(client, ChatClient):
         name = client.name

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, ExitStack, aclosing
 from dataclasses import replace
 from typing import Literal
 
-from chatclient._internal.checks import check_choice, check_type, error_kinds
+from chatclient._internal.checks import check_callable, check_choice, check_type, error_kinds
 from chatclient._internal.exceptions import single_error
 from chatclient._internal.frozen import merged
 from chatclient._internal.logging import described, get_logger
@@ -209,6 +209,7 @@ def _error_predicate(on: Fails) -> Callable[[Exception], bool]:
     if isinstance(on, type) or not callable(on):
         types = error_kinds("on", on)
         return lambda error: isinstance(error, types)
+    check_callable("on", on, takes=("error",))
     return on
 
 
@@ -243,10 +244,7 @@ class RoutingChatModel(_CompositeModel):
     """
 
     def __init__(self, choose: Choose, *models: ChatModel, keep: Keep = "turn") -> None:
-        given: object = choose
-        if not callable(given):
-            msg = f"choose must be a function of the prompt, not {given!r}"
-            raise UsageError(msg)
+        check_callable("choose", choose, takes=("prompt",))
         check_choice("keep", keep, Keep)
         self._choose = choose
         self._keep = keep

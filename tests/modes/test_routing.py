@@ -174,7 +174,7 @@ def test_what_is_chosen_is_one_of_the_models(ask: Ask) -> None:
         RoutingChatModel(lambda prompt: other)
     with pytest.raises(UsageError, match="must be a ChatModel, not 'gpt'"):
         RoutingChatModel(lambda prompt: other, "gpt")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="a function of the prompt"):
+    with pytest.raises(UsageError, match="choose must be a function"):
         RoutingChatModel(other)
 
 

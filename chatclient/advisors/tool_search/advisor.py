@@ -134,7 +134,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         check_number("threshold", threshold)
         check_type("system_message_suffix", system_message_suffix, str, "an empty text is none")
         check_type("session_id_key_name", session_id_key_name, str)
-        check_callable("describe", describe)
+        check_callable("describe", describe, takes=("callback",))
         self.tool_index = KeywordToolIndex() if tool_index is None else tool_index
         self.max_results = max_results
         self.system_message_suffix = system_message_suffix.strip()

@@ -22,6 +22,7 @@ from chatclient.advisors import (
 )
 from chatclient.errors import WrongTypeError
 from chatclient.providers import LocalChatModel, OpenAIChatModel, chat_model
+from chatclient.testing import ScriptedModel
 from chatclient.tools import ToolCallingManager, ToolLimits
 
 
@@ -78,6 +79,14 @@ def test_names_of_the_reference(make: Callable[..., Any], given: str, right: str
         (lambda: ToolCallingAdvisor(odrer=1), "it is 'order'"),  # type: ignore[call-arg]
         (lambda: ToolCallingAdvisor(chat_memory=1), "its parameters are manager, "),  # type: ignore[call-arg]
         (lambda: ChatClient(model="x"), "write ChatClient.create(model)"),  # type: ignore[call-arg]
+        (
+            lambda: ChatClient.create(ScriptedModel(), tools=[]),  # type: ignore[call-arg]
+            "'tools': write ChatClient.builder(model).default_tools(...)",
+        ),
+        (
+            lambda: ChatClient.builder(ScriptedModel(), temperature=1),  # type: ignore[call-arg]
+            "write ChatClient.builder(model).default_options(temperature=...)",
+        ),
     ],
 )
 def test_unknown_parameters(make: Callable[[], Any], hint: str) -> None:

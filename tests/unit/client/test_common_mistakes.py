@@ -23,9 +23,11 @@ from chatclient.advisors import (
     MessageChatMemoryAdvisor,
     OutputGuardrailAdvisor,
     RetrievalAugmentationAdvisor,
+    ToolSearchToolCallingAdvisor,
 )
 from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
 from chatclient.memory import MessageWindowChatMemory
+from chatclient.providers import FallbackChatModel, RoutingChatModel
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.retrieval import (
     Document,
@@ -240,6 +242,9 @@ PLACES: dict[str, tuple[Callable[[Any], object], str]] = {
     "a vector store": (VectorStoreDocumentRetriever, "(store)"),
     "an index of tools": (VectorToolIndex, "(store)"),
     "a memory": (MessageChatMemoryAdvisor, "(memory)"),
+    "a choice of models": (lambda it: RoutingChatModel(it, MODEL), "none"),
+    "a choice of errors": (lambda it: FallbackChatModel(MODEL, on=it), "none"),
+    "a description of tools": (lambda it: ToolSearchToolCallingAdvisor(describe=it), "none"),
     "a recorded model": (lambda it: RecordingModel(it, Recording()), "create("),
 }
 
