@@ -96,8 +96,8 @@ class ToolCallingAdvisor:
         stream_tool_call_responses: bool = True,
     ) -> None:
         check_type("the order of an advisor", order, int)
-        both = callable(eligibility) and wants_both(eligibility)
-        takes = ("options", "response") if both else ("response",)
+        check_callable("eligibility", eligibility)
+        takes = ("options", "response") if wants_both(eligibility) else ("response",)
         check_callable("eligibility", eligibility, takes=takes)
         if not HIGHEST_PRECEDENCE < order < LOWEST_PRECEDENCE:
             msg = "the order of a tool calling advisor must lie between the highest and the lowest"
