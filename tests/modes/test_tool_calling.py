@@ -662,28 +662,36 @@ def test_no_tool_begins_once_another_has_ended_the_turn(ask: Ask) -> None:
 
 def test_no_agent_is_asked_once_a_tool_has_ended_the_turn(ask: Ask) -> None:
     """Nor any other tool that does not go through a function."""
-    looking, failed = threading.Event(), threading.Event()
+    looking, watching, heard = threading.Event(), threading.Event(), threading.Event()
 
     @tool(concurrency_group="bank")
     def look() -> None:
         looking.set()
-        assert failed.wait(30)
-        time.sleep(0.5)  # until the turn has heard of it
+        assert heard.wait(LONG)
+
+    @tool
+    async def watch() -> None:
+        watching.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            heard.set()
 
     @tool
     def fails() -> None:
-        assert looking.wait(30)
-        failed.set()
+        assert looking.wait(LONG)
+        assert watching.wait(LONG)
         raise LookupError
 
     inner = ScriptedModel("never")
     metadata = ToolMetadata(concurrency_group="bank")
     agent = ChatClient.create(inner).as_tool("agent", "Pays.", metadata=metadata)
-    model = ScriptedModel([call("look"), call("agent", '{"request": "x"}'), call("fails")])
+    calls = [call("look"), call("watch"), call("agent", '{"request": "x"}'), call("fails")]
+    model = ScriptedModel(calls)
     policy = ToolFailurePolicy(raise_on=(LookupError,))
     settings = {"exception_processor": policy, "blocking_concurrency": 4}
     with pytest.raises(LookupError):
-        ask(client_of(model, look, agent, fails, **settings).prompt("x"))
+        ask(client_of(model, look, watch, agent, fails, **settings).prompt("x"))
 
     assert inner.prompts == []
 
