@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from chatclient.retrieval.ingestion.index import (
         DocumentIndex as DocumentIndex,
+        IndexReport as IndexReport,
         Splitter as Splitter,
     )
     from chatclient.retrieval.ingestion.limits import (
@@ -58,9 +59,6 @@ if TYPE_CHECKING:
     from chatclient.retrieval.ingestion.text import (
         CodeSplitter as CodeSplitter,
         SentenceSplitter as SentenceSplitter,
-    )
-    from chatclient.retrieval.ingestion.update import (
-        IndexReport as IndexReport,
     )
     from chatclient.retrieval.keyword import (
         KeywordDocumentRetriever as KeywordDocumentRetriever,

@@ -19,7 +19,7 @@ from chatclient.providers.anthropic.decoding import decode_response as decode_an
 from chatclient.providers.gemini.decoding import decode_response as decode_gemini
 from chatclient.providers.gemini.stream import StreamDecoder
 from chatclient.providers.http.errors import parse_json
-from chatclient.providers.ollama.codec import decode_response as decode_ollama
+from chatclient.providers.ollama.model import decode_response as decode_ollama
 from chatclient.structured.converters import converter_of
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import FunctionToolCallback, augment, tool

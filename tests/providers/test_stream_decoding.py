@@ -13,7 +13,7 @@ from chatclient.chat.messages import ProviderPart, ToolCallChunk
 from chatclient.chat.response import ChatResponse
 from chatclient.providers.anthropic import stream as anthropic_stream
 from chatclient.providers.gemini import stream as gemini_stream
-from chatclient.providers.ollama import codec as ollama_codec
+from chatclient.providers.ollama import model as ollama_codec
 from chatclient.providers.openai import (
     chat_stream as openai_stream,
     responses_stream as openai_responses_stream,

@@ -5,27 +5,108 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from chatclient._internal.frozen import merged, without
-from chatclient.advisors.tool_loop.handover import hand_over
-from chatclient.advisors.tool_loop.messages import LoopMessages
-from chatclient.advisors.tool_loop.pending_notes import save_turn
+from chatclient.advisors.tool_loop.pending_notes import TURN_NOTE, save_turn
 from chatclient.advisors.tool_loop.resumed_round import ResumedRound
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
-from chatclient.chat.events import ReasoningDelta, ReasoningSigned, TextDelta
-from chatclient.chat.messages import Message
+from chatclient.chat.events import HandedOver, ReasoningDelta, ReasoningSigned, TextDelta
+from chatclient.chat.messages import Message, SystemMessage, without_system
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.prompt import Prompt
-from chatclient.chat.response import NO_USAGE, ChatResponse, Generation
+from chatclient.chat.response import NO_USAGE, ChatResponse, Generation, Usage
 from chatclient.chat.resumption import Resumption
-from chatclient.chat.tool import CONVERSATION_ID, USER_ID, ToolCallback
-from chatclient.chat.turn import RefreshTools
+from chatclient.chat.tool import CONVERSATION_ID, HANDOFF, USER_ID, ToolCallback
+from chatclient.chat.turn import ClientPart, RefreshTools, count_default_messages
 from chatclient.errors import ToolLoopError
+from chatclient.memory.summary import SUMMARY
 from chatclient.tools.execution.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.execution.compensation import rewritten, with_undone
 from chatclient.tools.execution.manager import ToolCallingManager
 from chatclient.tools.execution.result import ToolExecutionResult
 from chatclient.tools.execution.state import ToolState
 from chatclient.tools.handoff import HANDOFFS, Handoff, handoff_before, handoff_in
+
+
+async def hand_over(
+    handoff: Handoff, request: ChatClientRequest, resumption: Resumption | None, used: Usage
+) -> ChatClientResponse:
+    """Return the response of the client that *handoff* hands the conversation to.
+
+    Args:
+        handoff: The tool.
+        request: The conversation so far, and how it runs.
+        resumption: What the client continues, if it was handed the turn before that waited.
+        used: The usage of the turn so far, which is added to that of the client.
+    """
+    turn, part = request.turn, request.turn.part
+    await request.runtime.emit(HandedOver(handoff.agent))
+    if resumption is None:
+        prompt = Prompt.of(_passed_on(request), request.prompt.options)
+        request = request.mutate(prompt=prompt)
+    turn.handoffs = (*turn.handoffs, handoff.agent)
+    turn.part = ClientPart(output=part.output, resumption=resumption)
+    try:
+        response = await handoff.take_over(request)
+    finally:
+        turn.part = part
+    answer = response.chat_response
+    if turn.pending is not None:
+        turn.pending = _with_nested_notes(turn.pending, handoff, used)
+    return response.mutate(
+        chat_response=answer.with_usage(used + answer.usage),
+        context={**request.context, **response.context},
+    )
+
+
+def _passed_on(request: ChatClientRequest) -> tuple[Message, ...]:
+    """Return the conversation without system texts and default messages; summaries are kept."""
+    messages = request.prompt.messages
+    systems = [m for m in messages if isinstance(m, SystemMessage)]
+    spoken = tuple(m for m in messages if not isinstance(m, SystemMessage))
+    summaries = (m for m in systems if SUMMARY in m.metadata)
+    return (*summaries, *spoken[count_default_messages(spoken, request.turn) :])
+
+
+def _with_nested_notes(pending: PendingTurn, handoff: Handoff, used: Usage) -> PendingTurn:
+    """Return *pending* with its notes inside one note, because each client has its own."""
+    nested = {"tool": handoff.definition.name, "notes": dict(pending.notes)}
+    own = {key: note for key, note in pending.notes.items() if key == TURN_NOTE}
+    return replace(pending, usage=used + pending.usage, notes={**own, HANDOFF: nested})
+
+
+class LoopMessages:
+    """The conversation of a running tool loop, and what of it the next round sends.
+
+    Args:
+        messages: The prompt that the loop was called with.
+
+    Attributes:
+        history: The complete conversation.
+        to_send: The messages that the next round sends; a hook may have changed them.
+    """
+
+    def __init__(self, messages: tuple[Message, ...]) -> None:
+        self.history = self.to_send = messages
+
+    @property
+    def earlier(self) -> tuple[Message, ...]:
+        """The messages of the history that precede those to send."""
+        if self.to_send is self.history:
+            return ()
+        spoken = without_system(self.history)
+        sent = without_system(self.to_send)
+        places = (i for first in sent for i, message in enumerate(spoken) if message is first)
+        return spoken[: next(places, max(0, len(spoken) - len(sent)))]
+
+    def append(self, messages: tuple[Message, ...]) -> None:
+        """Append *messages* to the history and to what is sent."""
+        self.history = (*self.history, *messages)
+        self.to_send = (*self.to_send, *messages)
+
+    def restart(self, history: tuple[Message, ...]) -> None:
+        """Continue from *history*, and send all of it."""
+        self.history = self.to_send = history
+
 
 Eligible = bool | Awaitable[bool]
 

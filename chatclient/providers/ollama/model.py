@@ -2,32 +2,378 @@
 
 import os
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Unpack
 
+from chatclient._internal.frozen import EMPTY, FrozenDict
+from chatclient._internal.json import loads, loads_exact
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    SystemMessage,
+    ToolCall,
+    ToolCallChunk,
+    ToolResponseMessage,
+    UserMessage,
+)
 from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, model_options
+from chatclient.chat.parts import generate_call_id
 from chatclient.chat.prompt import Prompt
-from chatclient.chat.response import ChatResponse
+from chatclient.chat.response import (
+    NO_METADATA,
+    ChatResponse,
+    ChatResponseMetadata,
+    FinishReason,
+    Generation,
+    Usage,
+)
+from chatclient.chat.tool import ToolDefinition
+from chatclient.errors import InvalidResponseError, ResponseLimitError, UsageError
 from chatclient.providers.http.auth import Headers, Key, key_source
 from chatclient.providers.http.client import HttpAnswer, HttpClient
-from chatclient.providers.http.limits import ResponseLimits
+from chatclient.providers.http.errors import (
+    empty_response,
+    invalid_response,
+    raise_for_error,
+    stream_ended_early,
+)
+from chatclient.providers.http.limits import LIMITS, ResponseLimits
 from chatclient.providers.http.model import HttpModel
 from chatclient.providers.http.reader import Chunk, join_stream, with_listener
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
 from chatclient.providers.http.url import first_url
-from chatclient.providers.ollama.codec import (
-    PROVIDER,
-    Lines,
-    StreamDecoder,
-    decode_response,
-    encode_message,
-    encode_options,
+from chatclient.providers.wire.common_options import (
+    CommonOptions,
+    automatic,
+    encode_effort,
+    field,
+    is_off,
+    lacking,
+)
+from chatclient.providers.wire.fields import (
+    MALFORMED,
+    arguments_object,
+    dump_arguments,
+    int_field,
+    option_fields,
+    other_fields,
+    text_field,
+    unsupported_message,
 )
 from chatclient.providers.wire.json_cache import EncodedOptions, WireCache
+from chatclient.providers.wire.media import base64_of, encode_tool_media
 from chatclient.providers.wire.request_body import RequestHead
+from chatclient.providers.wire.sendable_schemas import OLLAMA_RULES
+from chatclient.providers.wire.sendable_tools import sendable_definitions
+from chatclient.providers.wire.server_tools import with_server_tools
 from chatclient.runtime.runtime import Runtime
+
+PROVIDER = "ollama"
+
+_SAME_NAME = {name: name for name in ("model", "think", "keep_alive", "logprobs", "top_logprobs")}
+_MODEL_OPTIONS = {name: name for name in ("min_p", "repeat_penalty", "num_ctx")}
+
+
+def _reasoning(value: Any, options: ChatOptions) -> Mapping[str, Any] | str:
+    if "gpt-oss" in (options.model or ""):
+        return encode_effort(value, "think", ("low", "medium", "high"))
+    if isinstance(value, int) and value:
+        return "reasoning is on or off; there is no number of tokens"
+    return {"think": not is_off(value)}
+
+
+def _tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any] | str:
+    if choice in ("auto", "none") or not options.tool_callbacks:
+        return EMPTY  # with `none`, no tools are sent
+    return "its models cannot be forced to call a tool"
+
+
+def _parallel_tool_calls(allowed: bool, options: ChatOptions) -> Mapping[str, Any] | str:  # noqa: FBT001
+    if allowed or not options.tool_callbacks:
+        return EMPTY
+    return "its models may always ask for several tools"
+
+
+COMMON_OPTIONS = CommonOptions(
+    "Ollama",
+    {
+        **{
+            name: field(f"options.{name}")
+            for name in (
+                *("temperature", "top_p", "top_k", "stop", "seed"),
+                *("presence_penalty", "frequency_penalty"),
+            )
+        },
+        "max_tokens": field("options.num_predict"),
+        "tool_choice": _tool_choice,
+        "parallel_tool_calls": _parallel_tool_calls,
+        "reasoning": _reasoning,
+        "cache": automatic,
+        "service_tier": lacking("the server has none"),
+        "user_id": lacking("the server does not ask for it"),
+    },
+    {"reasoning": ("think",)},
+)
+"""How the API takes the common options."""
+
+
+def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
+    """Return the fields of a request that its options determine."""
+    options = COMMON_OPTIONS.settle(with_server_tools(options, COMMON_OPTIONS.provider))
+    body = COMMON_OPTIONS.encode(options) | option_fields(options, _SAME_NAME)
+    body["stream"] = streaming  # its default is true
+    parameters = body.pop("options", {}) | option_fields(options, _MODEL_OPTIONS)
+    parameters.update(getattr(options, "model_options", None) or {})
+    if parameters:
+        body["options"] = parameters
+    output_format = options.output_schema
+    if output_format is None:
+        output_format = getattr(options, "response_format", None)
+    if output_format is not None:
+        body["format"] = output_format
+    if options.tool_callbacks and options.tool_choice != "none":
+        body["tools"] = [_tool(each) for each in sendable_definitions(options, OLLAMA_RULES)]
+    return body
+
+
+def _tool(definition: ToolDefinition) -> dict[str, Any]:
+    function = {
+        **definition.provider_options.get(PROVIDER, EMPTY),
+        "name": definition.name,
+        "description": definition.description,
+        "parameters": definition.input_schema,
+    }
+    return {"type": "function", "function": function}
+
+
+def encode_message(message: Message) -> list[dict[str, Any]]:
+    """Return *message* as JSON objects; each tool response becomes a message."""
+    match message:
+        case SystemMessage():
+            return [{"role": "system", "content": message.text}]
+        case UserMessage():
+            body = {"role": "user", "content": message.text}
+            return [_with_images(body, [_image(media) for media in message.media])]
+        case AssistantMessage():
+            return [_assistant(message)]
+        case ToolResponseMessage():
+            return list(_tool_responses(message))
+        case _:
+            raise unsupported_message(message)
+
+
+def _assistant(message: AssistantMessage) -> dict[str, Any]:
+    body: dict[str, Any] = {"role": "assistant", "content": message.text}
+    if reasoning := "".join(r.text for r in message.reasoning if r.provider == PROVIDER):
+        body["thinking"] = reasoning
+    if message.tool_calls:
+        body["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+    return _with_images(body, [_image(m) for m in message.media if _is_known_image(m)])
+
+
+def _is_known_image(media: Media) -> bool:
+    """Return whether *media* is an inline image; other models may return audio or URLs."""
+    return media.mime_type.startswith("image/") and base64_of(media) is not None
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": arguments_object(call.arguments)}
+    return {"id": call.id, "function": function}
+
+
+def _tool_responses(message: ToolResponseMessage) -> Iterable[dict[str, Any]]:
+    for response in message.responses:
+        images, errors = encode_tool_media(response.media, _image)
+        body = {
+            "role": "tool",
+            "content": "\n".join(filter(None, [response.data, *errors])),
+            "tool_name": response.name,
+            "tool_call_id": response.id,
+        }
+        yield _with_images(body, images)
+
+
+def _with_images(body: dict[str, Any], images: list[str]) -> dict[str, Any]:
+    return {**body, "images": images} if images else body
+
+
+def _image(media: Media) -> str:
+    if not media.mime_type.startswith("image/"):
+        msg = f"Ollama takes images only, not {media.mime_type}"
+        raise UsageError(msg)
+    content = base64_of(media)
+    return media.base64() if content is None else content
+
+
+class Lines:
+    """Splits the bytes of a stream into lines."""
+
+    __slots__ = ("_rest", "limit")
+
+    def __init__(self, limit: int = LIMITS.event_bytes) -> None:
+        self.limit = limit
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that *chunk* completes, except blank ones.
+
+        Raises:
+            ResponseLimitError: A line is longer than the limit.
+        """
+        if b"\n" not in chunk:
+            self._rest += chunk
+            if len(self._rest) > self.limit:
+                msg = f"a line of the stream is longer than {self.limit:,} bytes"
+                raise ResponseLimitError(
+                    msg, limit="event_bytes", maximum=self.limit, provider=PROVIDER
+                )
+            return []
+        first, *lines = chunk.split(b"\n")
+        lines = [bytes(self._rest) + first, *lines]
+        self._rest = bytearray(lines.pop())
+        return [line for line in lines if line.strip()]
+
+    def finish(self) -> bytes:
+        """Return the last line if it was not terminated."""
+        return bytes(self._rest).strip()
+
+
+def decode_response(body: bytes) -> ChatResponse:
+    """Return the response in *body*, or raise the error that it reports."""
+    data = _read(body)
+    try:
+        _check_asked(data)
+        return _response(data, [*_content(data), *_calls(data)], _metadata(data))
+    except MALFORMED as error:
+        raise invalid_response(PROVIDER, body, error) from error
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    """Return the decoded JSON of a response or line, after a check that it has a message."""
+    try:
+        data = loads_exact(body) if b'"tool_calls"' in body else loads(body)
+    except ValueError as error:
+        raise invalid_response(PROVIDER, body, error) from error
+    raise_for_error(PROVIDER, data, EMPTY)
+    if not isinstance(data, dict) or not isinstance(data.get("message"), dict):
+        raise invalid_response(PROVIDER, body)
+    return data
+
+
+def _check_asked(data: Mapping[str, Any]) -> None:
+    """Raise if the server has loaded or unloaded the model, and has not asked it."""
+    if data.get("done_reason") in ("load", "unload") and not [*_content(data), *_calls(data)]:
+        raise empty_response(PROVIDER, data)
+
+
+def _content(data: Mapping[str, Any]) -> Iterable[Part]:
+    message = data["message"]
+    if reasoning := text_field(message.get("thinking")):
+        yield Reasoning(reasoning, provider=PROVIDER)
+    if text := text_field(message.get("content")):
+        yield text
+
+
+def _calls(data: Mapping[str, Any]) -> Iterable[ToolCall]:
+    for call in data["message"].get("tool_calls") or ():
+        function = call.get("function") or {}
+        arguments = dump_arguments(function.get("arguments"))
+        # Calls of older servers have no id.
+        id = text_field(call.get("id")) or generate_call_id()
+        yield ToolCall(id, text_field(function.get("name")), arguments)
+
+
+def _response(
+    data: Mapping[str, Any],
+    parts: list[Part],
+    metadata: ChatResponseMetadata,
+    *,
+    has_calls: bool = False,
+) -> ChatResponse:
+    native = data.get("done_reason")
+    reason: FinishReason | None = None
+    if data.get("done"):
+        reason = "length" if native == "length" else "stop"
+    output = AssistantMessage(parts)
+    if reason == "stop" and (has_calls or output.tool_calls):
+        reason = "tool_call"
+    logprobs = FrozenDict({"logprobs": data["logprobs"]}) if data.get("logprobs") else EMPTY
+    return ChatResponse((Generation(output, reason, native, metadata=logprobs),), metadata)
+
+
+def _metadata(data: Mapping[str, Any]) -> ChatResponseMetadata:
+    figures = {k: v for k, v in data.items() if k.endswith(("_count", "_duration"))}
+    usage = Usage(
+        int_field(data.get("prompt_eval_count")) or 0,  # missing if the prompt was cached
+        int_field(data.get("eval_count")) or 0,
+        native=FrozenDict(figures) if figures else EMPTY,
+    )
+    known = ("model", "message", "done", "done_reason", "logprobs", *figures)
+    return ChatResponseMetadata(
+        model=data.get("model") or "", usage=usage, values=other_fields(data, known)
+    )
+
+
+class StreamDecoder:
+    """Converts the lines of a stream to chunks.
+
+    Attributes:
+        complete: Whether the server has marked the end of the answer.
+    """
+
+    __slots__ = ("_calls", "_logprobs", "_started", "complete")
+
+    def __init__(self) -> None:
+        self._started = False
+        self.complete = False
+        self._calls = 0
+        self._logprobs: list[Any] = []
+
+    def feed(self, line: bytes) -> ChatResponse | str:
+        """Return the chunk of a line."""
+        data = _read(line)
+        try:
+            return self._chunk(data)
+        except MALFORMED as error:
+            raise invalid_response(PROVIDER, line, error) from error
+
+    def _chunk(self, data: Mapping[str, Any]) -> ChatResponse | str:
+        message = data["message"]
+        plain = not (data.get("done") or message.get("thinking") or message.get("tool_calls"))
+        if plain and self._started and not data.get("logprobs"):
+            return text_field(message.get("content"))
+        if not self._started:
+            _check_asked(data)
+        metadata = NO_METADATA if self._started and not data.get("done") else _metadata(data)
+        self._started = True
+        self.complete = self.complete or bool(data.get("done"))
+        parts = [*_content(data), *self._call_chunks(data)]
+        self._logprobs.extend(data.get("logprobs") or ())
+        if self.complete and self._logprobs:  # the last chunk contains those of all tokens
+            data = {**data, "logprobs": self._logprobs}
+        return _response(data, parts, metadata, has_calls=self._calls > 0)
+
+    def finish(self, rest: bytes) -> ChatResponse | str | None:
+        """Check that the answer is complete, and return the chunk in *rest*, an unfinished line."""
+        last = None
+        if rest:
+            with suppress(InvalidResponseError):
+                last = self.feed(rest)
+        if not self.complete:
+            raise stream_ended_early(PROVIDER)
+        return last
+
+    def _call_chunks(self, data: Mapping[str, Any]) -> Iterable[ToolCallChunk]:
+        for call in _calls(data):
+            yield ToolCallChunk(self._calls, call.id, call.name, call.arguments)
+            self._calls += 1
+
 
 _PATH = "/api/chat"
 _SEVERAL_LINES = re.compile(rb"\}[^\S\n]*+\n\s*+\{\s*+\"model\"")

@@ -8,14 +8,298 @@ import io
 import re
 import zipfile
 from collections.abc import Iterator
+from functools import cache
+from html import unescape
 from importlib import import_module
+from itertools import chain
+from typing import Any, Self
+from urllib.parse import quote
 
 from chatclient.errors import MissingExtraError
-from chatclient.retrieval.ingestion.html import html_as_markdown
 from chatclient.retrieval.ingestion.limits import Extent, ReadLimits, TooLargeError
-from chatclient.retrieval.ingestion.slides import slides_as_markdown
-from chatclient.retrieval.ingestion.tables import csv_as_markdown, sheets_as_markdown
+from chatclient.retrieval.ingestion.tables import csv_as_markdown, sheets_as_markdown, table_lines
 from chatclient.runtime.threads import ForkSafeLock
+
+_CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
+
+
+def slides_as_markdown(data: bytes, extent: Extent) -> Iterator[str]:
+    """Yield each slide: title, texts, tables, charts, descriptions of pictures, and notes.
+
+    Raises:
+        ImportError: python-pptx is not installed.
+        TooLargeError: There are too many rows of tables, or too much text.
+        Exception: The file cannot be read.
+    """
+    presentation = import_module("pptx").Presentation(io.BytesIO(data))
+    for slide in presentation.slides:
+        title = slide.shapes.title
+        parts = [*_parts(slide.shapes, None if title is None else title.shape_id, extent)]
+        frame = slide.notes_slide.notes_text_frame if slide.has_notes_slide else None
+        if frame is not None and frame.text.strip():
+            parts += ["", "### Notes:", frame.text]
+            extent.add(len(frame.text))
+        yield "\n".join(parts).replace("\v", "\n")  # a line break within a paragraph
+
+
+def _parts(shapes: Any, title: int | None, extent: Extent) -> Iterator[str]:
+    """Yield the contents of *shapes*, from top to bottom; *title* is the id of the title."""
+    for shape in sorted(shapes, key=_position):
+        if hasattr(shape, "shapes"):  # a group
+            yield from _parts(shape.shapes, title, extent)
+        elif shape.has_table:
+            yield from ["", *table_lines(_rows(shape.table), extent), ""]
+        elif shape.has_chart:
+            yield from ["", *_chart(shape.chart, extent), ""]
+        elif shape.has_text_frame:
+            text = shape.text_frame.text
+            extent.add(len(text))
+            if text.strip():
+                yield f"# {' '.join(text.split())}" if shape.shape_id == title else text
+        else:
+            for text in shape.element.xpath("./*/p:cNvPr/@descr"):
+                extent.add(len(text))
+                yield f"![{' '.join(text.split())}]()"
+
+
+def _position(shape: Any) -> tuple[float, float]:
+    top, left = shape.top, shape.left  # None if the layout of the slide says it
+    return (float("-inf") if top is None else top, float("-inf") if left is None else left)
+
+
+def _rows(table: Any) -> Iterator[list[str]]:
+    for row in table.rows:
+        yield [cell.text for cell in row.cells]
+
+
+def _chart(chart: Any, extent: Extent) -> Iterator[str]:
+    """Yield a chart as a table.
+
+    python-pptx takes quadratic time for the values, and believes the number of them in the file.
+    """
+    root = import_module("lxml.etree").fromstring(chart.part.blob)
+    series = [*root.iter(f"{_CHART}ser")]
+    names = [" ".join(_values(each, "tx").values()) for each in series]
+    values = [_values(each, "val") for each in series]
+    labels: dict[int, str] = {}
+    for each in series:
+        labels = _values(each, "cat") | labels
+    numbers = sorted({number for each in (labels, *values) for number in each})
+    title = "".join(root.xpath("./c:chart/c:title//a:t/text()", namespaces=root.nsmap))
+    extent.add(len(title))
+    yield f"### Chart: {title}" if title else "### Chart"
+    yield ""
+    rows = ([labels.get(n, ""), *(each.get(n, "") for each in values)] for n in numbers)
+    yield from table_lines(chain([["Category", *names]], rows), extent)
+
+
+def _values(series: Any, name: str) -> dict[int, str]:
+    """Return the values of one kind in a series, by their numbers."""
+    points = [
+        point for part in series.findall(f"{_CHART}{name}") for point in part.iter(f"{_CHART}pt")
+    ]
+    return {int(each.get("idx")): each.findtext(f"{_CHART}v", "") for each in points}
+
+
+_MAX_DEPTH = 1_000
+_BLOCK = 65_536
+_TAG_OR_TEXT = re.compile(r"<(/?)([a-zA-Z!?][^\s<>/]*)[^<>]*>?|((?:[^<]|<(?!/?[a-zA-Z!?]))+)")
+_SPACES = re.compile(r"[ \t\r\n]+")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_SHOWN = ("http", "https", "file", "mailto")  # schemes of links that are kept
+_IN_LINKS = "%/:?#[]@!$&'*+,;=~"  # all others, such as spaces and brackets, would end a link
+
+
+def html_as_markdown(html: str | bytes, extent: Extent) -> str:
+    """Return the body of a document as Markdown; if it is nested too deeply, only its text.
+
+    Raises:
+        ImportError: A package is not installed.
+        TooLargeError: The text is too long.
+    """
+    text = html if isinstance(html, str) else _decoded(html)
+    before = extent.characters
+    try:
+        _check_depth(text)
+        soup = import_module("bs4").BeautifulSoup(text, "lxml")
+        markdown: str = _converter()(extent).convert_soup(soup.find("body") or soup)
+    except RecursionError:
+        markdown = _plain(text)
+        extent.characters = before
+        extent.add(len(markdown))
+    return markdown.strip()
+
+
+def _plain(html: str) -> str:
+    """Return the text between tags, without scripts and styles."""
+    parts: list[str] = []
+    hidden = ""
+    for end, name, text in _TAG_OR_TEXT.findall(html):
+        if not name:
+            parts += [] if hidden else [text.strip()]
+        elif end and name.lower() == hidden:
+            hidden = ""
+        elif not hidden and name.lower() in ("script", "style"):
+            hidden = name.lower()
+    return unescape("\n".join(filter(None, parts)))
+
+
+class _Depth:
+    """What a parser calls to find out how deep a document is nested."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+
+    def start(self, _tag: str, _attributes: object) -> None:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise RecursionError
+
+    def end(self, _tag: str) -> None:
+        self._depth -= 1
+
+    def data(self, _text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _check_depth(html: str) -> None:
+    """Check the depth of a document, on which the time for each of its tags depends.
+
+    Raises:
+        RecursionError: It is nested too deeply.
+    """
+    parser = import_module("lxml.etree").HTMLParser(target=_Depth())
+    for start in range(0, len(html), _BLOCK):  # the parser ends at the end of a block
+        parser.feed(html[start : start + _BLOCK])
+    parser.close()
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        detector = import_module("bs4.dammit").EncodingDetector
+    data, marked = detector.strip_byte_order_mark(data)
+    # Only the beginning: the search for it takes quadratic time.
+    declared = detector.find_declared_encoding(data[:2048], is_html=True)
+    try:
+        return data.decode(marked or declared or "cp1252", "replace")
+    except LookupError:
+        return data.decode("cp1252", "replace")
+
+
+@cache
+def _converter() -> type[Any]:  # noqa: C901 - the sum of its methods
+    """Return the converter; a function, because markdownify is optional."""
+    markdownify = import_module("markdownify")
+    base: Any = markdownify.MarkdownConverter
+
+    class Converter(base):  # type: ignore[misc]
+        """markdownify's converter with other links and tables, and numbers that it counts."""
+
+        def __init__(self, extent: Extent) -> None:
+            super().__init__(heading_style=markdownify.ATX, strip_pre=None)
+            self._extent = extent
+            self._numbers: dict[int, int] = {}  # of the next item, by the identity of the list
+            self._begun: set[int] = set()  # the identities of tables with a row
+
+        def process_tag(self, node: Any, parent_tags: Any = None) -> str:
+            before = self._extent.characters
+            text: str = super().process_tag(node, parent_tags)
+            # It contains the texts of the children, which were counted.
+            self._extent.add(before + len(text) - self._extent.characters)
+            return text
+
+        def process_text(self, el: Any, parent_tags: Any = None) -> str:
+            if "pre" not in (parent_tags or ()):
+                el = _Collapsed(el)
+            text: str = super().process_text(el, parent_tags)
+            self._extent.add(len(text))
+            return text
+
+        def convert_a(self, el: Any, text: str, parent_tags: Any) -> str:
+            href = str(el.get("href") or "").strip()
+            scheme, colon, _ = href.partition(":")
+            if colon and scheme.isalpha() and scheme.lower() not in _SHOWN:
+                return text  # a script, for example
+            el["href"] = quote(href, _IN_LINKS, errors="replace")
+            converted: str = super().convert_a(el, text, parent_tags)
+            return converted
+
+        def convert_img(self, el: Any, text: str, parent_tags: Any) -> str:
+            if str(el.get("src") or "").strip().lower().startswith("data:"):
+                el["src"] = ""
+            converted: str = super().convert_img(el, text, parent_tags)
+            return converted
+
+        def convert_input(self, el: Any, text: str, parent_tags: Any) -> str:  # noqa: ARG002
+            if el.get("type") != "checkbox":
+                return ""
+            return "[x] " if el.has_attr("checked") else "[ ] "
+
+        def convert_li(self, el: Any, text: str, parent_tags: Any) -> str:
+            items = el.parent
+            if items is None or items.name != "ol":
+                converted: str = super().convert_li(el, text, parent_tags)
+                return converted
+            number = self._numbers.get(id(items)) or _number(items, "start")
+            self._numbers[id(items)] = number + 1
+            bullet = f"{number}. "
+            lines = text.strip().split("\n")
+            indented = [f"{' ' * len(bullet)}{line}" if line else "" for line in lines[1:]]
+            return "\n".join([f"{bullet}{lines[0]}", *indented, ""]) if lines[0] else "\n"
+
+        def convert_tr(self, el: Any, text: str, parent_tags: Any) -> str:  # noqa: ARG002
+            table = el.find_parent("table")
+            if id(table) in self._begun:
+                return f"|{text}\n"
+            self._begun.add(id(table))
+            cells = el.find_all(["td", "th"], recursive=False)
+            width = text.count("|") if not cells else sum(map(_columns, cells))
+            line = f"|{' --- |' * width}\n"
+            if el.parent.name == "thead" or all(cell.name == "th" for cell in cells):
+                return f"|{text}\n{line}"
+            return f"|{'  |' * width}\n{line}|{text}\n"  # a table in Markdown has a header
+
+        def convert_td(self, el: Any, text: str, parent_tags: Any) -> str:  # noqa: ARG002
+            return " " + text.strip().replace("\n", " ") + " |" * _columns(el)
+
+        convert_th = convert_td
+
+        def convert_pre(self, el: Any, text: str, parent_tags: Any) -> str:
+            text = text.rstrip(" \n")
+            blank = text[: len(text) - len(text.lstrip(" \n"))]
+            text = text[blank.rfind("\n") + 1 :]
+            converted: str = super().convert_pre(el, text, parent_tags)
+            return converted
+
+    return Converter
+
+
+class _Collapsed(str):  # noqa: SLOT000 - markdownify asks it for its neighbours
+    """A text of a document, with one space or line end for each sequence of them."""
+
+    def __new__(cls, text: Any) -> Self:
+        collapsed = _SPACES.sub(lambda found: "\n" if found[0].strip(" \t") else " ", text)
+        return super().__new__(cls, collapsed)
+
+    def __init__(self, text: Any) -> None:
+        self.parent = text.parent
+        self.previous_sibling = text.previous_sibling
+        self.next_sibling = text.next_sibling
+
+
+def _columns(cell: Any) -> int:
+    return max(1, min(1000, _number(cell, "colspan")))
+
+
+def _number(element: Any, attribute: str) -> int:
+    found = _NUMBER.fullmatch(str(element.get(attribute) or ""))
+    return int(found[0]) if found else 1
+
 
 CONVERTED = frozenset(("csv", "docx", "htm", "html", "ipynb", "pdf", "pptx", "xhtml", "xlsx"))
 """The formats that are converted."""

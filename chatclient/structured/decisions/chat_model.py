@@ -1,6 +1,7 @@
 """`ChatDecisionModel`: a decision model made of a chat model."""
 
-from collections.abc import Callable, Coroutine, Sequence
+import math
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from chatclient._internal.checks import check_number, check_type
@@ -21,16 +22,120 @@ from chatclient.runtime.runtime import Runtime
 from chatclient.structured.converters import converter_of
 from chatclient.structured.decisions.prompts import (
     MOST_LABELS,
+    Labels,
+    keyed_questions,
     label_prompt,
     labels_of,
     probabilities_prompt,
 )
-from chatclient.structured.decisions.stated_probabilities import (
-    probabilities_schema,
-    stated_answers,
-)
-from chatclient.structured.decisions.token_probabilities import outcome_probabilities
 from chatclient.structured.output import read_answer, with_format
+
+_PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
+
+
+def probabilities_schema(request: DecisionRequest) -> dict[str, Any]:
+    """Return the JSON Schema of the probabilities by question and label."""
+    return _object({key: _of_question(it) for key, it in keyed_questions(request).items()})
+
+
+def _of_question(question: DecisionQuestion) -> dict[str, Any]:
+    return _object(dict.fromkeys(labels_of(question), _PROBABILITY))
+
+
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def stated_answers(
+    request: DecisionRequest, stated: Mapping[str, Mapping[str, float]]
+) -> dict[str, DecisionAnswer]:
+    """Return the answers from the *stated* probabilities, which satisfy the schema.
+
+    Models do not sum them up to 1; they are scaled.
+
+    Raises:
+        InvalidResponseError: All outcomes of a question have the probability 0.
+    """
+    answers: dict[str, DecisionAnswer] = {}
+    for name, (key, question) in zip(
+        request.questions, keyed_questions(request).items(), strict=True
+    ):
+        found = stated[key]
+        total = sum(found.values())
+        if not total:
+            msg = f"the model gives no outcome of the question {name!r} a probability"
+            raise InvalidResponseError(msg, body=stated)
+        labels = labels_of(question)
+        answers[name] = question.answer({labels[it]: found[it] / total for it in found})
+    return answers
+
+
+_LEAST_PROBABILITY = 0.01  # of all labels together; less is noise
+_AROUND = " \t\r\n\"'`*_.,:;()[]<>"
+
+
+def outcome_probabilities(response: ChatResponse, labels: Labels) -> dict[str, float]:
+    """Return the probability of each outcome, from the first token of *response* that is a label.
+
+    If none is, from the alternatives of the first token. The probabilities of the tokens that stand
+    for labels are normalised to a sum of 1.
+
+    Raises:
+        InvalidResponseError: There are no log probabilities, or hardly any for the labels.
+    """
+    tokens = list(_tokens(response))
+    if not tokens:
+        msg = (
+            "the model reported no log probabilities; ask it for probabilities instead, with"
+            " ChatDecisionModel(model, logprobs=False)"
+        )
+        raise InvalidResponseError(msg, body=response.text)
+    chosen = next((token for token in tokens if _label(token, labels) is not None), tokens[0])
+    sums = _label_probabilities(chosen, labels)
+    total = sum(sums.values())
+    if total < _LEAST_PROBABILITY:
+        msg = (
+            f"the model did not begin with one of {', '.join(labels)}; if it reasons first, switch"
+            " that off, or use ChatDecisionModel(model, logprobs=False)"
+        )
+        raise InvalidResponseError(msg, body=response.text)
+    return {outcome: value / total for outcome, value in sums.items()}
+
+
+def _tokens(response: ChatResponse) -> Iterator[Mapping[str, Any]]:
+    """Yield the tokens with their alternatives; the form is that of OpenAI or Ollama."""
+    found: Any = None if response.result is None else response.result.metadata.get("logprobs")
+    if isinstance(found, Mapping):
+        found = found.get("content")
+    if isinstance(found, Sequence) and not isinstance(found, str):
+        yield from (each for each in found if isinstance(each, Mapping))
+
+
+def _label(token: Mapping[str, Any], labels: Labels) -> str | None:
+    """Return the label that *token* stands for; words in any case, letters exactly."""
+    text = str(token.get("token", "")).strip(_AROUND)
+    if len(text) > 1:
+        text = text.capitalize()
+    return text if text in labels else None
+
+
+def _label_probabilities(token: Mapping[str, Any], labels: Labels) -> dict[str, float]:
+    """Return the probabilities of the outcomes at the place of *token*; spellings are summed up."""
+    sums = dict.fromkeys(labels.values(), 0.0)
+    alternatives = {str(each.get("token")): each for each in token.get("top_logprobs") or ()}
+    # The token itself is not among the alternatives if it is not one of the most probable.
+    for each in {str(token.get("token")): token, **alternatives}.values():
+        label = _label(each, labels)
+        logprob = each.get("logprob")
+        if label is not None and isinstance(logprob, int | float):
+            sums[labels[label]] += math.exp(min(logprob, 0.0))
+    return sums
+
 
 _LABEL_OPTIONS = ChatOptions(
     temperature=0.0,

@@ -12,7 +12,7 @@ from chatclient.providers.gemini import stream as gemini_stream
 from chatclient.providers.http import sse
 from chatclient.providers.http.limits import CallCounter, ResponseLimits
 from chatclient.providers.http.reader import EventReader
-from chatclient.providers.ollama import codec as ollama_codec
+from chatclient.providers.ollama import model as ollama_codec
 from chatclient.providers.openai.chat_stream import StreamDecoder
 from chatclient.providers.openai.dialect import COMPATIBLE
 from tests.support import converse_server

@@ -19,7 +19,13 @@ from chatclient.advisors import Budget
 from chatclient.errors import UsageError
 from chatclient.observability import Telemetry
 from chatclient.providers.local import model as local
-from chatclient.providers.local.choice import ChosenLocalModel
+from chatclient.providers.local.choice import (
+    ChosenLocalModel,
+    LocalServer,
+    find_server,
+    llama_cpp_url,
+)
+from chatclient.providers.local.hub import PACKAGED
 from chatclient.providers.local.llama_server import LlamaMissingError
 from chatclient.providers.local.model import LocalChatModel
 from chatclient.providers.local.model_file import (
@@ -27,8 +33,6 @@ from chatclient.providers.local.model_file import (
     ModelFileCorruptError,
     ModelFileUnavailableError,
 )
-from chatclient.providers.local.packaged import PACKAGED
-from chatclient.providers.local.servers import LocalServer, find_server, llama_cpp_url
 from chatclient.providers.local.verification import record_verified
 from chatclient.providers.registry import chat_model
 from chatclient.tools import tool_callbacks

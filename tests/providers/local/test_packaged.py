@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from chatclient.providers.local import packaged
+from chatclient.providers.local import hub as packaged
+from chatclient.providers.local.hub import (
+    PACKAGED,
+    Member,
+    Parts,
+    ProgressLine,
+    find_installed,
+)
 from chatclient.providers.local.llama_server import LlamaServer, LlamaServerError
 from chatclient.providers.local.model_file import (
     MINILM_WEIGHTS,
@@ -17,13 +24,6 @@ from chatclient.providers.local.model_file import (
     ModelFile,
     ModelFileCorruptError,
     ModelFileStorageError,
-)
-from chatclient.providers.local.packaged import (
-    PACKAGED,
-    Member,
-    Parts,
-    ProgressLine,
-    find_installed,
 )
 from tests.support.paths import ROOT
 

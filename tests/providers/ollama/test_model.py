@@ -33,17 +33,15 @@ from chatclient.errors import (
     StreamInterruptedError,
     UsageError,
 )
-from chatclient.providers.ollama.codec import (
-    StreamDecoder,
-    decode_response,
-    encode_message,
-    encode_options,
-)
 from chatclient.providers.ollama.model import (
     OllamaChatModel,
     OllamaChatOptions,
+    StreamDecoder,
     connect,
+    decode_response,
     default_base_url,
+    encode_message,
+    encode_options,
 )
 from chatclient.tools import tool, tool_callbacks
 from tests.support.ask import Ask

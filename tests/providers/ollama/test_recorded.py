@@ -20,13 +20,13 @@ from chatclient import (
 )
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.errors import ChatClientError, StreamInterruptedError
-from chatclient.providers.ollama.codec import (
+from chatclient.providers.ollama.model import (
     Lines,
+    OllamaChatModel,
     StreamDecoder,
     decode_response,
     encode_message,
 )
-from chatclient.providers.ollama.model import OllamaChatModel
 from tests.support.replay import (
     PATIENT,
     Chunking,

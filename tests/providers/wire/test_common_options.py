@@ -28,7 +28,7 @@ from chatclient.providers import (
 )
 from chatclient.providers.anthropic.options import COMMON_OPTIONS as ANTHROPIC
 from chatclient.providers.gemini.options import COMMON_OPTIONS as GEMINI
-from chatclient.providers.ollama.codec import COMMON_OPTIONS as OLLAMA
+from chatclient.providers.ollama.model import COMMON_OPTIONS as OLLAMA
 from chatclient.providers.openai.chat_options import common_options
 from chatclient.providers.openai.dialect import OPENAI
 from chatclient.providers.openai.presets import PRESETS
