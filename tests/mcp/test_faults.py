@@ -766,5 +766,5 @@ def test_server_instead_of_provider() -> None:
     """The error names the provider to use."""
     server: Any = McpServer.stdio("bad", "no-such-program-here")
 
-    with pytest.raises(ToolDefinitionError, match=r"put it into McpToolCallbackProvider\(...\)"):
+    with pytest.raises(ToolDefinitionError, match=r"goes into McpToolCallbackProvider\(...\)"):
         ChatClient.builder(ScriptedModel()).default_tools(server)

@@ -48,6 +48,7 @@ from chatclient.errors import (
     ProviderError,
     RateLimitedError,
     StreamInterruptedError,
+    UnsupportedOptionError,
     UsageError,
 )
 from chatclient.providers.composite import FallbackChatModel
@@ -1510,9 +1511,11 @@ def test_tool_choice_by_name(choice: str, sent: Any) -> None:
 
 
 def test_chat_options_are_converted() -> None:
-    """Options that only Chat Completions has are dropped."""
+    """Options that both APIs have are taken; others raise, or are not encoded."""
     given = OpenAIChatOptions(verbosity="low", n=2)
-    model = OpenAIResponsesChatModel(api_key="key", options=given)
+    with pytest.raises(UnsupportedOptionError, match="'n'"):
+        OpenAIResponsesChatModel(api_key="key", options=given)
+    model = OpenAIResponsesChatModel(api_key="key", options=given.mutate(n=None))
 
     assert isinstance(model.options, OpenAIResponsesChatOptions)
     assert model.options.verbosity == "low"
