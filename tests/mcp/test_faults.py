@@ -415,7 +415,7 @@ def test_removed_tool(ask: Ask) -> None:
 
 
 def test_unannounced_tools(ask: Ask) -> None:
-    """Tools are listed again after a while; unchanged ones stay the same objects."""
+    """Tools are listed again after a while; unchanged ones stay the same objects in their order."""
     with McpToolCallbackProvider(peer(fault="unannounced", refresh_after=0.2)) as provider:
         before = tool_callbacks(provider)
         ask_with_tools(ask, provider, call("grow"), "done")

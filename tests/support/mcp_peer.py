@@ -9,9 +9,9 @@ messages, `silent-list` never answers the listing, `dead-list` ends instead, `no
 templates, `union` has a tool whose schema many providers refuse, `mute-resources` says so and never
 answers, `half-resources` fails to list templates, `lingering` does not end by itself,
 `endless-resources` and `endless-prompts` always name three more on a next page, `unannounced`
-cannot report changes of its tools, `deaf` stops reading after a call of `hang`, `unready` writes
-secrets to its standard error and ends, `given-resources` has the tools and resources of the
-variables `TOOLS` and `RESOURCES`; its tools return their arguments as the result.
+cannot report changes of its tools and lists new ones first, `deaf` stops reading after a call of
+`hang`, `unready` writes secrets to its standard error and ends, `given-resources` has the tools and
+resources of the variables `TOOLS` and `RESOURCES`; its tools return their arguments as the result.
 """
 
 import json
@@ -153,7 +153,8 @@ def call(name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str
         case "unstructured":
             return texts("no data", structuredContent={"m": 1})
         case "grow":
-            tools.append(tool(f"grown_{len(tools)}"))
+            place = 0 if FAULT == "unannounced" else len(tools)
+            tools.insert(place, tool(f"grown_{len(tools)}"))
             if FAULT != "unannounced":
                 send(method="notifications/tools/list_changed")
             return texts("grown")

@@ -155,10 +155,13 @@ class Connection:
             return self.known
         changes = self._changes
         tools = await self.request(partial(_all_tools, self.server), repeatable=True)
-        # An unchanged tool stays the same object.
+        # An unchanged tool stays the same object. Known tools keep their order before new ones, so
+        # that providers can go on caching prompts that begin with them.
         before = {tool.name: tool for tool in self.known}
+        order = {name: at for at, name in enumerate(before)}
         self.known = tuple(
-            same if (same := before.get(tool.name)) == tool else tool for tool in tools
+            same if (same := before.get(tool.name)) == tool else tool
+            for tool in sorted(tools, key=lambda tool: order.get(tool.name, len(order)))
         )
         if changes == self._changes:
             self._listed_at = time.monotonic()
