@@ -32,14 +32,19 @@ from chatclient import (
     AssistantMessage,
     ChatClient,
     ChatModel,
+    ChatResponse,
     Prompt,
+    Runtime,
     ToolCall,
     UserMessage,
 )
 from chatclient.advisors import (
     ContextWindowAdvisor,
+    GuardrailResult,
     MessageChatMemoryAdvisor,
+    OutputGuardrailAdvisor,
     PromptChatMemoryAdvisor,
+    RetrievalAugmentationAdvisor,
     SessionMemoryAdvisor,
     ToolSearchToolCallingAdvisor,
 )
@@ -58,6 +63,7 @@ from chatclient.memory import (
 )
 from chatclient.observability.prefix import prompt_pieces
 from chatclient.providers.wire.cache_control import ends_conversation
+from chatclient.retrieval import Document, Query
 from chatclient.testing import ScriptedModel
 from chatclient.tools import FunctionToolCallback, KeywordToolIndex
 
@@ -181,6 +187,16 @@ def token_window(max_tokens: int) -> Callable[[ChatModel], ChatMemory]:
 everything = window(100_000)
 
 
+def documents(query: Query, _runtime: Runtime) -> list[Document]:
+    """Return documents of two thousand characters for a question."""
+    return [Document(text((query.text, at), 500)) for at in range(4)]
+
+
+def longer(answer: ChatResponse) -> GuardrailResult | None:
+    """Ask again for every third question."""
+    return GuardrailResult.reprompt("short", "Longer!") if len(answer.text) % 3 == 0 else None
+
+
 def found_tools(_: ChatModel) -> tuple[Sequence[Advisor], Sequence[FunctionToolCallback]]:
     """Return a tool search over 60 tools, in a conversation that is remembered as a whole."""
     search = ToolSearchToolCallingAdvisor(KeywordToolIndex())
@@ -218,6 +234,12 @@ CONFIGURATIONS: dict[str, Configuration] = {
     "summaries": remembering(lambda _: SummarizingChatMemory(ScriptedModel(summary))),
     "memory in the system text": remembering(window(), kind=PromptChatMemoryAdvisor),
     "tool search": found_tools,
+    "documents for each question, everything": remembering(
+        everything, lambda: RetrievalAugmentationAdvisor(documents)
+    ),
+    "a guardrail that asks again, everything": remembering(
+        everything, lambda: OutputGuardrailAdvisor(longer)
+    ),
 }
 
 
