@@ -140,7 +140,7 @@ def _stored(value: Any, path: str, left_out: dict[str, str], level: int) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if level > MOST_LEVELS:
+    if level >= MOST_LEVELS:  # which are read again
         raise _NoFormError
     form = _by_type.get(kind)
     if form is not None:

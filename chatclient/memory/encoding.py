@@ -9,6 +9,7 @@ from chatclient._internal.json import dumps, has_json_form, loads
 from chatclient.chat.message_merging import begins_turn
 from chatclient.chat.messages import Message, SystemMessage, system_messages
 from chatclient.chat.serialization import message_from_dict, message_to_dict
+from chatclient.chat.stored_values import from_stored, to_stored
 from chatclient.errors import ChatMemoryError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,13 +56,12 @@ def restored(text: str) -> str:
     return str(loads(text)) if text.startswith('"') else text
 
 
-def message_json(message: Message, conversation_id: str) -> str:
-    """Return *message* as JSON; *conversation_id* is for the error.
+def message_json(message: Message) -> str:
+    """Return *message* as JSON.
 
-    Raises:
-        ChatMemoryError: The message contains a value without a JSON form.
+    A value without a JSON form is left out, named and logged: the turn was paid for.
     """
-    return as_json(message_to_dict(message), f"the {message.role} message", conversation_id)
+    return dumps(to_stored(message_to_dict(message))).decode()
 
 
 def message_of(stored: str | bytes) -> Message:
@@ -70,7 +70,7 @@ def message_of(stored: str | bytes) -> Message:
     Raises:
         ValueError: *stored* is not such JSON.
     """
-    return message_from_dict(loads(stored))
+    return message_from_dict(from_stored(loads(stored)))
 
 
 def messages_of(stored: Iterable[str | bytes], conversation_id: str) -> tuple[Message, ...]:

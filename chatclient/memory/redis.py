@@ -223,7 +223,7 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
     ) -> bool:
         call = secrets.token_hex(8)
         addition = secrets.token_hex(16) if key is None else digest(key)[:32]
-        stored = _stored(messages, conversation_id)
+        stored = _stored(messages)
         arguments: list[Any] = [*self._common(), addition, call, REMEMBERED_KEYS, *stored]
         return bool(self._append([self._server.key(conversation_id)], arguments))
 
@@ -231,7 +231,7 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         self, conversation_id: str, messages: tuple[Message, ...], expected: int | None
     ) -> bool:
         wanted = "" if expected is None else expected
-        stored = _stored(messages, conversation_id)
+        stored = _stored(messages)
         arguments: list[Any] = [*self._common(), wanted, secrets.token_hex(8), *stored]
         return bool(self._replace([self._server.key(conversation_id)], arguments))
 
@@ -247,10 +247,10 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         return [as_bytes(key)[id].decode("utf-8", "surrogatepass") for key in keys]
 
 
-def _stored(messages: Sequence[Message], conversation_id: str) -> list[bytes]:
+def _stored(messages: Sequence[Message]) -> list[bytes]:
     """Return *messages* as JSON, prefixed with `s` for a system message and `m` for others."""
     return [
-        (b"s" if isinstance(m, SystemMessage) else b"m") + message_json(m, conversation_id).encode()
+        (b"s" if isinstance(m, SystemMessage) else b"m") + message_json(m).encode()
         for m in stamped(messages)
     ]
 

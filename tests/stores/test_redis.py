@@ -4,7 +4,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -237,17 +237,18 @@ def test_invalid_urls(server: str) -> None:
 
 
 @pytest.mark.feature("memory-no-json-form-type")
-def test_unserialisable_value(place: tuple[str, str]) -> None:
-    """The error names path and type, and nothing is stored."""
+def test_unserialisable_value(place: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    """A value without a JSON form is left out and logged; the others are read as they were."""
     url, prefix = place
-    message = UserMessage("hi", metadata={"user": object()})
-    problem = r"metadata\['user'\] is of type object"
+    now = datetime.now(UTC)
+    message = UserMessage("hi", metadata={"redis user": object(), "at": now})
     with RedisChatMemoryRepository(url, key_prefix=prefix) as repository:
-        with pytest.raises(ChatMemoryError, match=problem):
-            repository.save_all("c", [message])
-        with pytest.raises(ChatMemoryError, match=problem):
-            drive(repository.append("c", [message], BLOCKING))
-        assert repository.find_conversation_ids() == []
+        repository.save_all("c", [message])
+        drive(repository.append("c", [message], BLOCKING))
+        found = repository.find_by_conversation_id("c")
+
+    assert [each.metadata for each in found] == [{"at": now}] * 2
+    assert "metadata.redis user" in caplog.text
 
 
 def test_invalid_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Sessions in memory, SQLite, PostgreSQL and MariaDB."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -175,10 +176,14 @@ def test_unserialisable_value() -> None:
         with pytest.raises(ChatMemoryError, match="a session cannot be stored: user is of type"):
             drive(repository.create(a_session("s", metadata=odd), BLOCKING))
         drive(repository.create(a_session("s"), BLOCKING))
-        for event, message in (
-            (an_event("s", "1", metadata=odd), "of an event cannot be stored: user is"),
-            (an_event("s", "1", UserMessage("hi", metadata=odd)), r"stored: metadata\['user'\] is"),
-        ):
-            with pytest.raises(ChatMemoryError, match=message) as caught:
-                drive(repository.append("s", [event], BLOCKING))
-            assert caught.value.conversation_id == "s"
+        with pytest.raises(ChatMemoryError, match="of an event cannot be stored: user") as caught:
+            drive(repository.append("s", [an_event("s", "1", metadata=odd)], BLOCKING))
+        assert caught.value.conversation_id == "s"
+        moment = datetime(2026, 1, 2, tzinfo=UTC)
+        event = an_event("s", "1", UserMessage("hi", metadata={**odd, "at": moment}))
+        drive(repository.append("s", [event], BLOCKING))
+        log = drive(repository.read("s", BLOCKING))
+        assert log is not None
+        [stored] = log.events
+        assert isinstance(stored.content, UserMessage)
+        assert stored.content.metadata == {"at": moment}

@@ -298,7 +298,7 @@ def _event_json(event: SessionEvent) -> str:
     if isinstance(content, EventPayload):
         stored = as_json(content.data, "the data of an event", session_id)
     else:
-        stored = message_json(content, session_id)
+        stored = message_json(content)
     metadata = as_json(event.metadata, "the metadata of an event", session_id)
     return f"{dumps(values).decode()}\n{metadata}\n{stored}"
 

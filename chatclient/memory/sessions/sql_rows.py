@@ -60,7 +60,7 @@ def row_of_event(event: SessionEvent) -> dict[str, Any]:
         stored = as_json(content.data, "the data of an event", event.session_id)
     else:
         role, state = content.role, int(event.archived)
-        stored = message_json(content, event.session_id)
+        stored = message_json(content)
     return {
         "digest": digest(event.id),
         "event_id": storable(event.id),

@@ -112,7 +112,7 @@ class SqlConversations:
 
     def append(self, conversation_id: str, messages: Sequence[Message], key: str | None) -> bool:
         """Append *messages* to a conversation."""
-        rows = _rows(messages, conversation_id)
+        rows = _rows(messages)
         if not rows:
             return True
         return self._database.write(partial(self._append, conversation_id, rows, key))
@@ -121,7 +121,7 @@ class SqlConversations:
         self, conversation_id: str, messages: Sequence[Message], expected: int | None
     ) -> bool:
         """Replace all messages of a conversation."""
-        rows = _rows(messages, conversation_id)
+        rows = _rows(messages)
         return self._database.write(partial(self._replace, conversation_id, rows, expected))
 
     def delete(self, conversation_id: str) -> None:
@@ -237,11 +237,11 @@ class SqlConversations:
         connection.execute(sa.delete(tables.conversations).where(row))
 
 
-def _rows(messages: Sequence[Message], conversation_id: str) -> list[dict[str, Any]]:
+def _rows(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [
         {
             "is_system": int(isinstance(m, SystemMessage)),
-            "message": message_json(m, conversation_id),
+            "message": message_json(m),
         }
         for m in stamped(messages)
     ]
