@@ -1,7 +1,7 @@
 """`StreamResponse` and `AsyncStreamResponse`: the response to a streamed request."""
 
 import functools
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Coroutine, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
@@ -379,13 +379,13 @@ class AsyncStreamResponse(_Stream):
     def _items(
         self, convert: Convert[T], output: StructuredOutput[Any] | None = None
     ) -> AsyncItems[T]:
-        convert_item = self._consume(convert, output)
-        run = functools.partial(self._run_storing_error, output=output)
-        return self._keep(AsyncItems(AsyncEvents(run, self._runtime), convert_item))
+        async def run(runtime: Runtime) -> ChatClientResponse:
+            with self._storing_error():
+                return await self._run(runtime, output)
 
-    async def _run_storing_error(
-        self, runtime: Runtime, output: StructuredOutput[Any] | None
-    ) -> ChatClientResponse:
-        self._used = True
-        with self._storing_error():
-            return await self._run(runtime, output)
+        def start(runtime: Runtime) -> Coroutine[Any, Any, ChatClientResponse]:
+            self._used = True  # also if there is no loop, or the task is cancelled before it runs
+            return run(runtime)
+
+        convert_item = self._consume(convert, output)
+        return self._keep(AsyncItems(AsyncEvents(start, self._runtime), convert_item))

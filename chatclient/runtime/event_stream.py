@@ -184,7 +184,13 @@ class AsyncEvents(AsyncIterator[E], Generic[E, T]):
             runtime = runtime.with_cancellation(self._cancellation)
             context = copy_context()
             context.run(INBOX.set, None)  # may be set by an outer request
-            self._task = running_loop().create_task(self._start(runtime), context=context)
+            work = self._start(runtime)
+            try:
+                loop = running_loop()
+            except Exception:
+                work.close()
+                raise
+            self._task = loop.create_task(work, context=context)
             # A consumer that drops a broken stream does not retrieve the error.
             self._task.add_done_callback(consume_error)
         while not queue.events:

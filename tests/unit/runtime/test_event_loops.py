@@ -1,5 +1,6 @@
 """Requests under an event loop that is not asyncio's."""
 
+import gc
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -45,6 +46,7 @@ def test_trio_is_named_in_the_error(use: Callable[[], Awaitable[None]]) -> None:
     """The error says what is needed, and no coroutine is left that was never awaited."""
     with pytest.raises(UsageError, match=r"need asyncio.*under trio.*trio\.to_thread"):
         trio.run(use)
+    gc.collect()  # nor does a response warn that it was forgotten
 
 
 def test_blocking_requests_run_in_a_thread_of_trio() -> None:
