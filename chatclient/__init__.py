@@ -157,12 +157,16 @@ if TYPE_CHECKING:
     from chatclient.client.client import (
         ChatClient as ChatClient,
     )
-    from chatclient.client.durations import UNLIMITED as UNLIMITED, Duration as Duration
     from chatclient.client.handoff import handoff as handoff
+    from chatclient.client.options import (
+        SystemRequest as SystemRequest,
+    )
     from chatclient.client.request import ChatClientRequestSpec as ChatClientRequestSpec
     from chatclient.client.settings import (
+        UNLIMITED as UNLIMITED,
         BackoffSettings as BackoffSettings,
         ChatClientSettings as ChatClientSettings,
+        Duration as Duration,
         EvictionSettings as EvictionSettings,
         MemorySettings as MemorySettings,
         ObservationSettings as ObservationSettings,
@@ -181,9 +185,6 @@ if TYPE_CHECKING:
     from chatclient.client.stream_response import (
         AsyncStreamResponse as AsyncStreamResponse,
         StreamResponse as StreamResponse,
-    )
-    from chatclient.client.system_function import (
-        SystemRequest as SystemRequest,
     )
     from chatclient.errors import (
         ChatClientError as ChatClientError,

@@ -30,8 +30,7 @@ from chatclient.memory.chat_memory import MessageWindowChatMemory
 from chatclient.observability.operations import ModelCall
 from chatclient.observability.trail import Trail
 from chatclient.runtime.observation import Operation
-from chatclient.tools.execution.approval import ToolApproval
-from chatclient.tools.execution.interceptors import ToolInvocation
+from chatclient.tools.execution.approval import ToolApproval, ToolInvocation
 from chatclient.tools.execution.manager import ToolCallingManager
 
 _RESULT_LENGTH = 200  # maximum number of characters shown of a tool's result

@@ -26,7 +26,7 @@ _VALUES = {  # modules of objects that the library makes for each request, round
     *("chatclient.client.stream_items", "chatclient.client.stream_response"),
     *("chatclient.memory.sessions.event", "chatclient.observability.operations"),
     *("chatclient.observability.trail", "chatclient.runtime.runtime"),
-    *("chatclient.runtime.observation", "chatclient.tools.execution.interceptors"),
+    *("chatclient.runtime.observation", "chatclient.tools.execution.approval"),
     "chatclient.tools.execution.result",
 }
 

@@ -24,8 +24,7 @@ from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
 from chatclient.chat.turn import Outcome
 from chatclient.client.accessors import outcome_of, require_answer, waiting_error
-from chatclient.client.batch_journal import BatchJournal
-from chatclient.client.batch_queue import BatchQueue
+from chatclient.client.batch_journal import BatchJournal, BatchQueue
 from chatclient.client.dropped import warn_if_dropped
 from chatclient.client.pipeline import Pipeline
 from chatclient.client.request import ChatClientRequestSpec

@@ -1,19 +1,25 @@
-"""The journal of a batch: a file of what was answered, with which it continues after a crash."""
+"""The journal of a batch, and its requests to the batch API of a provider."""
 
+import asyncio
+import hashlib
 import os
 import stat
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
 
 from chatclient._internal.json import dumps, loads
 from chatclient._internal.logging import get_logger
+from chatclient.chat.batch_api import BatchAnswers, BatchApi, BatchItem
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.serialization import response_from_dict, response_to_dict
 from chatclient.chat.stored_values import from_stored, to_stored
-from chatclient.errors import UsageError
+from chatclient.errors import ChatClientError, InvalidResponseError, ProviderError, UsageError
+from chatclient.runtime.runtime import ON_LOOP, Runtime
 
 _log = get_logger(__name__)
 
@@ -139,3 +145,179 @@ class BatchJournal:
         else:
             self.batches.pop(entry["ended"], None)
             self.answers.update(entry["answers"])
+
+
+_LONGEST_WAIT = 60.0  # seconds between two polls
+_MOST_FAILURES = 10  # of polls in succession
+_MORE_BYTES = 300  # of a request in a batch, besides its body
+
+
+class BatchQueue:
+    """Answers requests through a batch API; belongs to one event loop.
+
+    Requests that arrive within `collect_seconds` of each other are submitted as one batch. The
+    next round of a tool loop is another request, and so part of another batch.
+
+    Args:
+        journal: Records what was submitted and answered.
+        collect_seconds: Seconds without a new request after which a batch is submitted.
+        poll_seconds: Seconds between the first polls for the answers; later ones are rarer.
+    """
+
+    def __init__(
+        self, journal: BatchJournal, *, collect_seconds: float, poll_seconds: float
+    ) -> None:
+        self.api: BatchApi
+        self._journal = journal
+        self._collect_seconds = collect_seconds
+        self._poll_seconds = poll_seconds
+        self._seen: Counter[str] = Counter()
+        self._items: dict[str, list[BatchItem]] = {}
+        self._sizes: Counter[str] = Counter()  # of the items
+        self._answers: dict[str, asyncio.Future[bytes]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def resume(self) -> None:
+        """Wait for the batches in the journal that had no answers."""
+        for batch_id, keys in list(self._journal.batches.items()):
+            for key in keys:
+                self._future(key)
+            self._start(keys, self._wait(batch_id, keys))
+
+    async def send(
+        self, path: str, body: bytes, headers: Mapping[str, str], _runtime: Runtime
+    ) -> bytes:
+        """Return the JSON of the response to a request.
+
+        Raises:
+            ProviderError: The provider failed to answer it.
+        """
+        key = self._key(path, body)
+        if (answer := self._journal.answers.get(key)) is not None:
+            return answer.encode()
+        recorded = key in self._answers
+        future = self._future(key)
+        if not recorded:
+            self._add(BatchItem(key, path, body, headers))
+        return await future
+
+    async def aclose(self) -> None:
+        """Stop waiting; submitted batches go on."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def cancel(self) -> None:
+        """Cancel the submitted batches."""
+        for batch_id in list(self._journal.batches):
+            with suppress(ProviderError):  # it may have ended
+                await self.api.cancel(batch_id, ON_LOOP)
+
+    def _key(self, path: str, body: bytes) -> str:
+        """Return the key of a request: of its content, and of how often that was sent before."""
+        digest = hashlib.blake2b(path.encode() + b"\0" + body, digest_size=16).hexdigest()
+        self._seen[digest] += 1
+        return f"{digest}-{self._seen[digest]}"
+
+    def _future(self, key: str) -> "asyncio.Future[bytes]":
+        if key not in self._answers:
+            self._answers[key] = asyncio.get_running_loop().create_future()
+        return self._answers[key]
+
+    def _add(self, item: BatchItem) -> None:
+        size = len(item.body) + _MORE_BYTES
+        if self._sizes[item.path] + size > self.api.max_bytes:
+            self._submit_collected()
+        items = self._items.setdefault(item.path, [])
+        items.append(item)
+        self._sizes[item.path] += size
+        if self._timer is not None:
+            self._timer.cancel()
+        if len(items) >= self.api.max_requests:
+            self._submit_collected()
+        else:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._collect_seconds, self._submit_collected)
+
+    def _submit_collected(self) -> None:
+        collected, self._items = self._items, {}
+        self._sizes.clear()
+        for items in collected.values():
+            keys = [item.key for item in items]
+            self._start(keys, self._submit(items, keys))
+
+    def _start(self, keys: list[str], coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run *coroutine*, which answers the requests *keys*; an error is that of each of them."""
+
+        async def run() -> None:
+            try:
+                await coroutine
+            except Exception as error:  # noqa: BLE001 - raised in each of the requests
+                self._fail(keys, error)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _submit(self, items: list[BatchItem], keys: list[str]) -> None:
+        batch_id = await self.api.submit(items, ON_LOOP)
+        self._journal.add_batch(batch_id, keys)
+        _log.info("batch submitted", batch=batch_id, requests=len(keys))
+        await self._wait(batch_id, keys)
+
+    async def _wait(self, batch_id: str, keys: list[str]) -> None:
+        try:
+            answers = await self._poll(batch_id)
+        except ProviderError as error:
+            if not error.retryable:
+                self._journal.end_batch(batch_id, {})
+            raise
+        found = {key: answers.get(key, answers.get(at)) for at, key in enumerate(keys)}
+        texts = {key: body.decode() for key, body in found.items() if isinstance(body, bytes)}
+        self._journal.end_batch(batch_id, texts)
+        for key, answer in found.items():
+            if isinstance(answer, bytes):
+                self._set(key, answer)
+            else:
+                self._fail([key], answer or _missing(batch_id))
+
+    async def _poll(self, batch_id: str) -> BatchAnswers:
+        """Return the answers of a batch when it has ended.
+
+        A batch takes hours, in which the service may be out of reach for a while.
+        """
+        seconds, failures = self._poll_seconds, 0
+        while True:
+            try:
+                answers = await self.api.answers(batch_id, ON_LOOP)
+            except ProviderError as error:
+                failures += 1
+                if not error.retryable or failures == _MOST_FAILURES:
+                    raise
+                _log.warning("batch not polled", batch=batch_id, error=type(error).__name__)
+            else:
+                if answers is not None:
+                    return answers
+                failures = 0
+            await asyncio.sleep(seconds)
+            seconds = min(seconds * 1.5, max(_LONGEST_WAIT, self._poll_seconds))
+
+    def _set(self, key: str, answer: bytes) -> None:
+        future = self._future(key)
+        if not future.done():
+            future.set_result(answer)
+
+    def _fail(self, keys: list[str], error: Exception) -> None:
+        for key in keys:
+            future = self._future(key)
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # nobody may wait for it any more
+
+
+def _missing(batch_id: str) -> ChatClientError:
+    msg = f"the answers of batch {batch_id} lack this request"
+    return InvalidResponseError(msg, provider="")

@@ -28,7 +28,7 @@ from chatclient.tools.sources import ToolSource
 
 if TYPE_CHECKING:  # the first imports this one; the second is only loaded if used
     from chatclient.client.client import ChatClient
-    from chatclient.client.system_function import SystemFunction
+    from chatclient.client.options import SystemFunction
 
 
 MEMORY_HINT = "it is in an advisor: .default_advisors(MessageChatMemoryAdvisor(memory))"

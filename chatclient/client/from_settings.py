@@ -31,8 +31,7 @@ from chatclient.memory.in_memory import InMemoryChatMemoryRepository
 from chatclient.memory.repository import ChatMemoryRepository
 from chatclient.providers.registry import chat_model
 from chatclient.runtime.observation import Observer
-from chatclient.tools.execution.failure import ToolFailurePolicy
-from chatclient.tools.execution.limits import ToolLimits
+from chatclient.tools.execution.failure import ToolFailurePolicy, ToolLimits
 from chatclient.tools.execution.manager import ToolCallingManager
 from chatclient.tools.execution.toolset import ToolCallbackResolver
 

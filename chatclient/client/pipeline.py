@@ -256,7 +256,7 @@ class Pipeline:
             spoken = without_system(messages)
             turn.request_messages = spoken[count_default_messages(spoken, turn) :]
         if settings.system_function is not None:
-            from chatclient.client.system_function import (  # noqa: PLC0415 - only if it is used
+            from chatclient.client.options import (  # noqa: PLC0415 - only if it is used
                 with_system_text,
             )
 

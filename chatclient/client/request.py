@@ -30,7 +30,7 @@ from chatclient.structured.output import StructuredOutput
 from chatclient.tools.sources import ToolSource
 
 if TYPE_CHECKING:  # only loaded if used
-    from chatclient.client.system_function import SystemFunction
+    from chatclient.client.options import SystemFunction
 
 CALL_SYNONYMS = frozenset({"ainvoke", "ask", "chat", "generate", "invoke", "run", "run_sync"})
 """Names of methods that call the model in other libraries, for hints in errors."""

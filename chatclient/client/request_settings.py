@@ -29,7 +29,7 @@ from chatclient.errors import UsageError, WrongTypeError
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
 
 if TYPE_CHECKING:  # only loaded with such a function
-    from chatclient.client.system_function import SystemFunction, SystemTextFunction
+    from chatclient.client.options import SystemFunction, SystemTextFunction
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,7 +189,7 @@ class RequestSettings:
             function = self.system_function if text is None else None
             system = self.system.updated(text, params, (), metadata)
         else:
-            from chatclient.client.system_function import (  # noqa: PLC0415 - see above
+            from chatclient.client.options import (  # noqa: PLC0415 - see above
                 SystemTextFunction,
             )
 

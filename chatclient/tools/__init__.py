@@ -48,22 +48,20 @@ if TYPE_CHECKING:
         Consumer as Consumer,
         augment as augment,
     )
-    from chatclient.tools.execution.approval import ToolApproval as ToolApproval
+    from chatclient.tools.execution.approval import (
+        NextTool as NextTool,
+        ToolApproval as ToolApproval,
+        ToolInterceptor as ToolInterceptor,
+        ToolInvocation as ToolInvocation,
+    )
     from chatclient.tools.execution.failure import (
         ExceptionText as ExceptionText,
         FailureKind as FailureKind,
+        OnLimit as OnLimit,
         Reaction as Reaction,
         ToolExecutionExceptionProcessor as ToolExecutionExceptionProcessor,
         ToolFailure as ToolFailure,
         ToolFailurePolicy as ToolFailurePolicy,
-    )
-    from chatclient.tools.execution.interceptors import (
-        NextTool as NextTool,
-        ToolInterceptor as ToolInterceptor,
-        ToolInvocation as ToolInvocation,
-    )
-    from chatclient.tools.execution.limits import (
-        OnLimit as OnLimit,
         ToolLimits as ToolLimits,
     )
     from chatclient.tools.execution.manager import (

@@ -44,7 +44,7 @@ from chatclient.errors import (
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools.execution.steps import undo_step
+from chatclient.tools.execution.compensation import undo_step
 from tests.durable.conftest import Make
 from tests.support.ask import Ask
 from tests.support.journal import Journal

@@ -31,9 +31,9 @@ from chatclient.chat.events import Done, RoundEnded, TextDelta
 from chatclient.chat.messages import ProviderPart, Reasoning
 from chatclient.chat.response import Generation
 from chatclient.chat.tool import CONVERSATION_ID, ToolRequest
-from chatclient.client.chain import draw_chain
+from chatclient.client.client import draw_chain
+from chatclient.client.options import SystemRequest
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.client.system_function import SystemRequest
 from chatclient.errors import TemplateError, ToolDefinitionError, UsageError, WrongTypeError
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (

@@ -24,7 +24,7 @@ from chatclient.structured.converters import converter_of
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import FunctionToolCallback, augment, tool
 from chatclient.tools.execution.approval import _same
-from chatclient.tools.execution.idempotency import _canonical_json
+from chatclient.tools.execution.compensation import _canonical_json
 from chatclient.tools.function.data_tool import DataToolCallback
 from chatclient.tools.function.schema import signature_of, signature_of_schema
 from chatclient.tools.function.signature import read_arguments

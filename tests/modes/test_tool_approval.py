@@ -37,8 +37,8 @@ from chatclient.chat.events import (
 from chatclient.chat.messages import ToolCall, ToolResponse
 from chatclient.chat.response import Usage
 from chatclient.chat.tool import CONVERSATION_ID
+from chatclient.client.options import SystemRequest
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.client.system_function import SystemRequest
 from chatclient.errors import (
     ToolDeniedError,
     ToolError,

@@ -55,7 +55,7 @@ from chatclient.tools import (
     ToolResult,
     tool,
 )
-from chatclient.tools.execution.limits import OnLimit
+from chatclient.tools.execution.failure import OnLimit
 from tests.support.ask import Mode
 from tests.support.examples import examples
 from tests.support.servers import ChatServer, completion, pairing_problem

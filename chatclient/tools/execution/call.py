@@ -38,7 +38,14 @@ from chatclient.observability.operations import WAITS, ToolRun
 from chatclient.runtime.blocking import check_interruption, is_interrupted
 from chatclient.runtime.runtime import CallerDeadline, Runtime
 from chatclient.runtime.threads import is_awaitable
-from chatclient.tools.execution.approval import ToolApproval, check_confirmed, earlier_decision
+from chatclient.tools.execution.approval import (
+    NextTool,
+    ToolApproval,
+    ToolInvocation,
+    check_confirmed,
+    check_result,
+    earlier_decision,
+)
 from chatclient.tools.execution.failure import (
     ToolExecutionExceptionProcessor,
     ToolFailure,
@@ -46,7 +53,6 @@ from chatclient.tools.execution.failure import (
     log_programming_error,
     process_failure,
 )
-from chatclient.tools.execution.interceptors import NextTool, ToolInvocation, check_result
 from chatclient.tools.execution.state import ToolState
 from chatclient.tools.execution.toolset import Toolset, check_complete
 from chatclient.tools.function.data_tool import is_external

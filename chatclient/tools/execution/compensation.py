@@ -1,20 +1,19 @@
-"""Undoes the tool calls of a turn when a later call or the turn fails (a saga).
-
-A tool declares with `@tool(compensation=...)` how a call of it is undone. When a tool that writes
-fails, or the turn ends with an error, all successful calls of the turn are undone, the last one
-first. The messages to the model are rewritten, so that it knows which calls no longer count.
-"""
+"""Undoes tool calls: idempotency keys, steps of recorded turns, and compensation."""
 
 import asyncio
 import functools
+import hashlib
+import json
+import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chatclient._internal.json import dumps_exact
+from chatclient._internal.json import dumps_exact, loads_comparable
+from chatclient._internal.json_repair import repair_json
 from chatclient._internal.logging import get_logger
-from chatclient.chat.events import ToolCallUndone
+from chatclient.chat.events import ToolCallFinished, ToolCallUndone
 from chatclient.chat.messages import (
     AssistantMessage,
     Message,
@@ -23,15 +22,32 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
 )
 from chatclient.chat.parts import call_key
-from chatclient.chat.pending_turn import answered_in
-from chatclient.chat.recorder import Recorder
-from chatclient.chat.tool import DONE, FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
+from chatclient.chat.pending_turn import ApprovalRequired, PendingTurn, answered_in
+from chatclient.chat.recorder import Recorder, TurnStep
+from chatclient.chat.serialization import (
+    error_from_dict,
+    error_to_dict,
+    tool_result_from_dict,
+    tool_result_to_dict,
+)
+from chatclient.chat.stored_values import from_stored, to_stored
+from chatclient.chat.tool import (
+    CONVERSATION_ID,
+    DONE,
+    FAILURE,
+    RAN_WITH,
+    USER_ID,
+    ToolCallback,
+    ToolContext,
+    ToolMetadata,
+    ToolResult,
+    is_agent,
+)
 from chatclient.chat.tool_execution import ToolExecution, without_remark
 from chatclient.observability.operations import ToolUndo
 from chatclient.runtime.runtime import CallerDeadline, Runtime
-from chatclient.tools.execution.idempotency import IdempotencyKeys
+from chatclient.tools.execution.approval import NextTool, ToolInvocation
 from chatclient.tools.execution.result import ToolExecutionResult
-from chatclient.tools.execution.steps import undo_step
 from chatclient.tools.execution.toolset import Toolset
 from chatclient.tools.function.argument_repair import repair_value
 from chatclient.tools.function.schema import signature_of
@@ -41,6 +57,186 @@ from chatclient.tools.function.signature import (
     own_schema,
     wants_execution,
 )
+
+_SORTING = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
+# Two owners never share a key, even if an application gives their turns the same key.
+_OWNERS = (CONVERSATION_ID, USER_ID, "tenant_id", "tenant", "user_id", "user")
+
+CanonicalCall = tuple[str, str]
+"""Name and arguments of a call, with the arguments as canonical JSON."""
+
+
+class IdempotencyKeys:
+    """Counts the equal calls of one turn and derives their idempotency keys.
+
+    Args:
+        identity: Identifies the turn; None for a random value.
+    """
+
+    def __init__(self, identity: str | None = None) -> None:
+        self._identity = identity
+        self._seed: str | None = None
+        self._counts: Counter[CanonicalCall] = Counter()
+        self._canonical: dict[tuple[str, str], CanonicalCall] = {}
+
+    def canonical(self, call: ToolCall) -> CanonicalCall:
+        """Return *call* in the form in which equal calls are equal, however they are formatted."""
+        written = call.name, call.arguments
+        canonical = self._canonical.get(written)
+        if canonical is None:
+            canonical = self._canonical[written] = call.name, _canonical_json(call.arguments)
+        return canonical
+
+    def count(self, calls: Iterable[ToolCall]) -> None:
+        """Count *calls* that the turn made before."""
+        self._counts.update(map(self.canonical, calls))
+
+    def call_count(self, call: ToolCall) -> int:
+        """Return how many calls equal to *call* were counted."""
+        return self._counts[self.canonical(call)]
+
+    def next_ordinal(self, call: ToolCall) -> int:
+        """Count *call* and return its position among the equal calls of the turn, from 1."""
+        canonical = self.canonical(call)
+        self._counts[canonical] = ordinal = self._counts.get(canonical, 0) + 1
+        return ordinal
+
+    def key(self, call: ToolCall, ordinal: int, context: Mapping[str, Any]) -> str:
+        """Return the idempotency key of a call.
+
+        It depends on the turn, its owner, the tool, the arguments and *ordinal*. It does not depend
+        on the id of the call, because a model generates a new one when a turn is repeated.
+
+        Args:
+            call: The call.
+            ordinal: Its position among the equal calls of the turn.
+            context: The tool context, which names the owner of the turn.
+        """
+        return _digest(self.seed(context), *self.canonical(call), str(ordinal))[:32]
+
+    def seed(self, context: Mapping[str, Any]) -> str:
+        """Return the part that all keys of the turn share; it is stored in a pending turn."""
+        if self._seed is None:
+            identity = self._identity or secrets.token_hex(16)
+            self._seed = _digest(*(str(context.get(key, "")) for key in _OWNERS), identity)
+        return self._seed
+
+    def restore_seed(self, seed: str | None) -> None:
+        """Use the *seed* of a pending turn."""
+        self._seed = seed
+
+
+def _canonical_json(arguments: str) -> str:
+    """Return *arguments* as JSON with sorted keys and no spaces; unreadable ones unchanged."""
+    try:
+        value = loads_comparable(arguments.strip() or "{}")
+    except ValueError:
+        repaired = repair_json(arguments)
+        if repaired is None:
+            return arguments
+        value = loads_comparable(repaired)
+    return _SORTING.encode(value)
+
+
+def _digest(*parts: str) -> str:
+    # Encoded as JSON, because no separator in a part can then make two lists equal.
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def recorded_chain(chain: NextTool, recorder: Recorder) -> NextTool:
+    """Return *chain*, which runs a tool with its interceptors, executed by *recorder*."""
+    return lambda invocation: recorder.step(
+        _tool_step(invocation, chain), invocation.context.runtime
+    )
+
+
+def _tool_step(invocation: ToolInvocation, run_chain: NextTool) -> TurnStep[ToolResult]:
+    """Return the call of a tool, with all interceptors, as a step of a turn."""
+    call, context = invocation.tool_call, invocation.context
+
+    async def run(runtime: Runtime) -> ToolResult:
+        context.runtime = runtime
+        return await run_chain(invocation)
+
+    def dump(outcome: ToolResult | Exception) -> dict[str, Any]:
+        return to_stored({**_outcome_to_dict(outcome, context), **_context_to_dict(context)})
+
+    async def load(recorded: dict[str, Any]) -> ToolResult:
+        return _loaded(from_stored(recorded), context)
+
+    def after(outcome: ToolResult | Exception, seconds: float) -> list[Any]:
+        if isinstance(outcome, ApprovalRequired) or context.suspended is not None:
+            return []
+        error = outcome if isinstance(outcome, Exception) else None
+        result = (
+            outcome if isinstance(outcome, ToolResult) else ToolResult(str(outcome), is_error=True)
+        )
+        response = ToolResponse(call.id, call.name, result.text, result.is_error)
+        return [ToolCallFinished(call, response, seconds, context.attempt, error)]
+
+    agent = is_agent(invocation.callback)
+    return TurnStep(
+        "agent" if agent else "tool",
+        f"tool {call.name} {context.idempotency_key}",
+        run,
+        dump,
+        load,
+        after=after,
+        writes=invocation.metadata.effect == "write" and not agent,
+        tool_call=call,
+    )
+
+
+def _outcome_to_dict(outcome: ToolResult | Exception, context: ToolContext) -> dict[str, Any]:
+    if isinstance(suspended := context.suspended, ApprovalRequired):
+        outcome = suspended  # even if an interceptor has caught it
+    match outcome:
+        case ApprovalRequired(turn=turn):
+            return {"suspended": None if turn is None else turn.to_json()}
+        case Exception():
+            return {"error": error_to_dict(outcome)}
+    return {"result": tool_result_to_dict(outcome)}
+
+
+def _context_to_dict(context: ToolContext) -> dict[str, Any]:
+    """Return what the call has left in *context*, which the tool loop reads."""
+    completed = None if context.result is None else tool_result_to_dict(context.result)
+    return {
+        "arguments": context.arguments,
+        "remark": context.remark,
+        "decided": context.decided,
+        "completed": completed,
+    }
+
+
+def _loaded(recorded: dict[str, Any], context: ToolContext) -> ToolResult:
+    """Return the recorded result, or raise what was recorded instead."""
+    context.arguments, context.remark = recorded["arguments"], recorded["remark"]
+    context.decided = recorded["decided"]
+    if recorded["completed"] is not None:
+        context.result = tool_result_from_dict(recorded["completed"])
+    if "error" in recorded:
+        raise error_from_dict(recorded["error"])
+    if "suspended" in recorded:
+        turn = recorded["suspended"]
+        raise ApprovalRequired(None if turn is None else PendingTurn.from_json(turn))
+    return tool_result_from_dict(recorded["result"])
+
+
+def undo_step(key: str, undo: Callable[[], Awaitable[None]]) -> TurnStep[None]:
+    """Return what undoes the call with the idempotency key *key* as a step of a turn."""
+
+    def dump(outcome: Exception | None) -> dict[str, Any]:
+        return {} if outcome is None else {"error": error_to_dict(outcome)}
+
+    async def load(recorded: dict[str, Any] | None) -> None:
+        # Older records are None, or the error itself.
+        error = None if recorded is None else recorded.get("error", recorded)
+        if error:
+            raise error_from_dict(error)
+
+    return TurnStep("undo", f"undo {key}", lambda _: undo(), dump, load)
+
 
 log = get_logger(__name__)
 

@@ -20,28 +20,28 @@ from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tools.execution.approval import (
     AGENT_TURNS,
     DECISIONS,
+    InterceptorChain,
+    NextTool,
     ToolApproval,
+    ToolInterceptor,
     apply_decision,
+    checked_interceptors,
     decision_context,
 )
 from chatclient.tools.execution.call import ToolCallRunner, invoke_tool
-from chatclient.tools.execution.eager import EagerReads
-from chatclient.tools.execution.failure import ToolExecutionExceptionProcessor, ToolFailurePolicy
-from chatclient.tools.execution.interceptors import (
-    InterceptorChain,
-    NextTool,
-    ToolInterceptor,
-    checked_interceptors,
+from chatclient.tools.execution.compensation import recorded_chain
+from chatclient.tools.execution.failure import (
+    ToolExecutionExceptionProcessor,
+    ToolFailurePolicy,
+    ToolLimits,
 )
-from chatclient.tools.execution.limits import ToolLimits
 from chatclient.tools.execution.result import (
     ToolExecutionResult,
     with_distinct_ids,
     with_unused_keys,
 )
-from chatclient.tools.execution.round import ToolRound, check_decision
+from chatclient.tools.execution.round import EagerReads, ToolRound, check_decision
 from chatclient.tools.execution.state import ToolState
-from chatclient.tools.execution.steps import recorded_chain
 from chatclient.tools.execution.toolset import (
     Callbacks,
     ToolCallbackResolver,

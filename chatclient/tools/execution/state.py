@@ -26,8 +26,7 @@ from chatclient.chat.tool_execution import ToolExecution
 from chatclient.chat.turn import TURN_KEY, Turn, present_recorder
 from chatclient.runtime.concurrency import BackgroundJob
 from chatclient.runtime.runtime import Runtime
-from chatclient.tools.execution.compensation import Compensation
-from chatclient.tools.execution.idempotency import IdempotencyKeys
+from chatclient.tools.execution.compensation import Compensation, IdempotencyKeys
 from chatclient.tools.execution.result import ToolExecutionResult
 from chatclient.tools.execution.toolset import Toolset
 
