@@ -135,7 +135,8 @@ def test_window_moves_in_blocks(window: Window, most: int) -> None:
             return await super().load(*args, **more)
 
     memory = WindowChatMemory(window, Watched())
-    moves, before = 0, []
+    moves = 0
+    before: list[Message] = []
     for number in range(300):
         memory.add("c", turn("words " * (10 + number % 7 * 10)))
         shown = memory.get("c")

@@ -141,9 +141,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         self.accumulates = reference_tool_name_accumulation
         self.session_id_key_name = session_id_key_name
         self.params = (TOOL_SEARCH_ROLES, session_id_key_name)
-        self.eviction_strategy = (
-            LruEvictionStrategy() if eviction_strategy is None else eviction_strategy
-        )
+        self.eviction_strategy = eviction_strategy
         self.threshold = threshold
         self.run_undiscovered = run_undiscovered
         self._model: ChatModel | None = None

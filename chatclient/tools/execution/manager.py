@@ -108,9 +108,7 @@ class ToolCallingManager:
         self._interceptors = checked_interceptors(interceptors)
         self._chain = InterceptorChain(self._interceptors, invoke_tool)
         self._resumed_chain = InterceptorChain((*self._interceptors, apply_decision), invoke_tool)
-        self._exception_processor = (
-            ToolFailurePolicy() if exception_processor is None else exception_processor
-        )
+        self._exception_processor = exception_processor
         self._max_concurrency = max_concurrency
         self._blocking_concurrency = blocking_concurrency
         self._eager_reads = eager_reads

@@ -8,7 +8,7 @@ import pytest
 from chatclient import ChatModel
 from chatclient.errors import ProviderError, UsageError
 from chatclient.providers import BedrockChatModel, GeminiChatModel, azure_model
-from chatclient.providers.http.auth import ExpiringCredentials
+from chatclient.providers.http.auth import ExpiringCredentials, SecretHeaders
 from chatclient.providers.vertex import VertexAnthropicChatModel
 
 URL = "https://api.test/base"
@@ -19,7 +19,7 @@ MODELS: dict[str, Callable[[str, httpx.Client], ChatModel]] = {
     ),
     "vertex": lambda name, http: VertexAnthropicChatModel(
         name,
-        api_key=ExpiringCredentials(lambda: ("t", None)),
+        api_key=ExpiringCredentials(lambda: (SecretHeaders({"authorization": "t"}), None)),
         base_url=URL,
         http_client=http,
     ),
