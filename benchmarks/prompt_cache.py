@@ -18,6 +18,7 @@ sets them, and at the end of each request.
 """
 
 import argparse
+import importlib
 import importlib.util
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -314,11 +315,10 @@ def conversations(turns: int, only: str) -> None:
         for name, configuration in CONFIGURATIONS.items()
     }
     if all(map(importlib.util.find_spec, ("pydantic_ai", "langchain_core", "agents"))):
-        from prompt_cache_peers import PEERS
-
+        peers = importlib.import_module("frameworks.prompt_cache_peers").PEERS
         asked = [question(turn) for turn in range(turns)]
         answers = [text(each, ANSWER) for each in asked]
-        made |= {name: partial(held, hold, asked, answers) for name, hold in PEERS.items()}
+        made |= {name: partial(held, hold, asked, answers) for name, hold in peers.items()}
     for name, make in made.items():
         if only in name:
             cache = make()
