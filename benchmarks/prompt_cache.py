@@ -376,7 +376,7 @@ def marks() -> None:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("parts", nargs="*", default=["conversations", "marks"])
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--only", default="")

@@ -71,8 +71,8 @@ class SummarizingChatMemory(ChatMemory):
         model: Writes the summaries.
         repository: The store; default: an `InMemoryChatMemoryRepository`.
         trigger: A conversation is summarised when it exceeds this window.
-        window: The turns to keep unchanged. Must be smaller than *trigger*, or each turn
-            causes a summary.
+        window: The turns to keep unchanged, as many as fit. Must be smaller than *trigger*, or
+            each turn causes a summary.
         instructions: The system message for *model*.
         options: Options for *model*.
 
