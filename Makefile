@@ -70,7 +70,7 @@ python-%: .venv/python-%
 
 # Prefect, whose dependencies are older than those of the other extras.
 prefect: .venv/prefect
-	.venv/prefect/bin/mypy -m chatclient.durable.prefect -m tests.durable.prefect_app
+	.venv/prefect/bin/mypy -m chatclient.durable.prefect_recorder -m tests.durable.prefect_app
 	.venv/prefect/bin/pytest -p no:cacheprovider $(or $(ARGS),tests/durable/test_prefect.py)
 
 lint: .venv/dev

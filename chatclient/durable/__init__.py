@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         connect as connect,
         launch as launch,
     )
-    from chatclient.durable.prefect import (
+    from chatclient.durable.prefect_recorder import (
         PrefectRecorder as PrefectRecorder,
     )
     from chatclient.durable.queues import (

@@ -338,6 +338,7 @@ def test_interrupted_updates(then: list[Document], batch_size: int, run: Run) ->
         return {each for each in contents(plain) if each[0] == source}
 
     expected = {source: of(then, source) for source in "abcdef"}
+    at = 0
     for at in itertools.count(1, step()):
         crashes = Crashes()
         store, record = CrashingStore(BagOfWords(), crashes), CrashingRecord(crashes)

@@ -30,6 +30,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("regenerated", "vector memory"): "a vector store has no order in which to go back",
     ("regenerated", "summarizing memory"): "a message that was summarized cannot be replaced",
     **{("stopped and asked again", each): "who waits for a decision gets one" for each in WAITS},
+    ("stopped and asked again", "summarizing memory"): "a summarized message cannot be replaced",
     ("stopped and asked again", "vector memory"): "a vector store stores complete turns only",
     ("stopped and asked again", "blocked question"): "a refused question is not stored",
 }

@@ -314,6 +314,7 @@ class _AiSdk:
                 "role": "user",
                 "parts": [{"type": "text", "text": question}],
             }
+            text = ""
             if stop:
                 body = {"id": CONVERSATION, "messages": [asked]}
                 self._case.pauses = True
