@@ -180,7 +180,8 @@ def test_rejected_batch(make: Callable[[str], ChatModel]) -> None:
 def test_large_batches_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenAIBatchApi, "max_requests", 2)
     with server_for(openai_chat) as server, openai_chat(server.url) as model:
-        results = list(ChatClient.create(model).batch(["1", "2", "3"], **FAST))
+        together = {**FAST, "collect_seconds": 0.5}
+        results = list(ChatClient.create(model).batch(["1", "2", "3"], **together))
 
         assert [result.error for result in results] == [None] * 3
         assert [len(items) for items in server.batches.values()] == [2, 1]
@@ -196,7 +197,8 @@ def test_batches_of_many_bytes_are_split(
         assert found is not None
         monkeypatch.setattr(type(found[1]), "max_bytes", 3_000)
         texts = ["1" + " " * 900, "2" + " " * 900, "3" + " " * 4000, "4"]
-        results = list(ChatClient.create(model).batch(texts, **FAST))
+        together = {**FAST, "collect_seconds": 0.5}
+        results = list(ChatClient.create(model).batch(texts, **together))
 
         assert [result.error for result in results] == [None] * 4
         assert [len(items) for items in server.batches.values()] == [2, 1, 1]

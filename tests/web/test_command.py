@@ -135,8 +135,12 @@ def test_port_in_use(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"cannot listen on 127.0.0.1 port {port}" in capsys.readouterr().err
 
 
-def test_in_this_process(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_this_process(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C ends the command, whose status is 0, and closes the client."""
+    # The MCP SDK's server remembers that the process is to end, and would cut later answers short.
+    monkeypatch.setattr("sse_starlette.sse.AppStatus.should_exit", False)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     pages: list[str] = []
