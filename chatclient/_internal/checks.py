@@ -98,9 +98,10 @@ def check_callable(
     if not takes:
         return
     called, role = f"called with ({', '.join(takes)})", role_of(given)
-    if role is not None and role.takes != takes:
+    error = signature_error(given, len(takes))
+    if role is not None and role.takes != takes and (error or role.takes):
         raise _wrong_type(what, called, given, hint)
-    if error := signature_error(given, len(takes)):
+    if error:
         msg = f"{what} is {called}, which {given!r} does not take: {error}"
         raise WrongTypeError(f"{msg}; {hint}" if hint else msg) from error
 

@@ -134,6 +134,8 @@ def explained(function: F) -> F:
                 raise
             kinds = (owner if isinstance(owner, type) else type(owner)).__mro__
             kind = next(each for each in kinds if each.__module__.startswith("chatclient."))
+            if found[1] in dict(_parameters(kind)):  # of something that is called inside
+                raise
             raise WrongTypeError(_message(kind, found[1])) from error
 
     return cast("F", explaining)

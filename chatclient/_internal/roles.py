@@ -6,6 +6,7 @@ arguments. What tells them apart is the annotation of the first one.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import getattr_static
 from types import FunctionType
 from typing import Any
 
@@ -130,9 +131,11 @@ def role_of(given: object) -> Role | None:
             return _CLASSES[each.__name__]
     if isinstance(given, type):
         return None
-    if callable(getattr(given, "tool_callbacks", None)):
+    # Without calling code of the object: mocks and proxies have every attribute.
+    if getattr_static(given, "tool_callbacks", None) is not None:
         return _PROVIDER
-    if all(hasattr(given, name) for name in ("definition", "metadata", "invoke")):
+    of_tools = (getattr_static(given, name, None) for name in ("definition", "metadata", "invoke"))
+    if None not in of_tools:
         return _TOOL
     if not callable(given):
         return None

@@ -9,6 +9,7 @@ from chatclient._internal.text import on_one_line
 from chatclient.chat.messages import Message, SystemMessage, system_messages, without_system
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.serialization import message_to_dict
+from chatclient.chat.stored_values import to_stored
 from chatclient.observability.operations import AdvisorPass, ModelCall
 from chatclient.runtime.observation import Step
 
@@ -148,4 +149,6 @@ def _prompt(round_: Step) -> Prompt:
 
 def _text(message: Message) -> str:
     sent = {k: v for k, v in message_to_dict(message).items() if k not in _NOT_SENT}
-    return dumps(sent).decode()
+    for result in sent.get("responses", ()):
+        result.pop("metadata", None)
+    return dumps(to_stored(sent)).decode()

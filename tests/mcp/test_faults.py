@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from chatclient.tools import (
     ToolResult,
     tool_callbacks,
 )
+from chatclient.tools.mcp.connection import Connection
 from chatclient.tools.mcp.schemas import CHECK_SECONDS, misfits, validator_of
 
 AWAY = "the MCP server 'peer' went away during the call; whether it was carried out is not known"
@@ -768,3 +770,32 @@ def test_server_instead_of_provider() -> None:
 
     with pytest.raises(ToolDefinitionError, match=r"goes into McpToolCallbackProvider\(...\)"):
         ChatClient.builder(ScriptedModel()).default_tools(server)
+
+
+async def test_contexts_that_do_not_compare() -> None:
+    """A call ends although a context variable of another one has a value without a truth value."""
+
+    class Oddity:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("ambiguous")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    class Waiting(Connection):
+        async def request(self, exchange: Any, *, repeatable: bool = False) -> Any:
+            return await exchange
+
+    variable: ContextVar[Oddity] = ContextVar("variable")
+    connection = Waiting(peer())
+
+    async def called(seconds: float) -> None:
+        variable.set(Oddity())
+        await connection.call(asyncio.sleep(seconds))  # type: ignore[arg-type]
+
+    first = asyncio.create_task(called(3600))
+    await asyncio.sleep(0)
+    await asyncio.create_task(called(0))
+    first.cancel()
+    with suppress(asyncio.CancelledError):
+        await first
+    assert connection._calls == []

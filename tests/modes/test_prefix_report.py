@@ -18,7 +18,7 @@ from chatclient.memory import MessageWindowChatMemory
 from chatclient.observability.prefix import PrefixReport
 from chatclient.observability.trail import Trail
 from chatclient.testing import Answer, ScriptedModel, assert_stable_prefix, call
-from chatclient.tools import tool
+from chatclient.tools import ToolResult, tool
 from tests.support.ask import Ask
 
 
@@ -152,3 +152,17 @@ def test_assertion_of_a_stable_prefix() -> None:
     assert_stable_prefix(remembering(keep=4), texts, breaks=4)
     with pytest.raises(AssertionError, match="begin differently, not 3 at most"):
         assert_stable_prefix(remembering(keep=4), texts, breaks=3)
+
+
+def test_metadata_of_results_is_not_compared() -> None:
+    """It is not sent, and may have no JSON form."""
+
+    @tool
+    def count(city: str) -> ToolResult:
+        """Count."""
+        return ToolResult(city, metadata={"row": object()})
+
+    model = ScriptedModel(call("count", {"city": "a"}), call("count", {"city": "b"}), "ok")
+    client = ChatClient.builder(model).default_tools(count).build()
+
+    assert "count" in str(client.prompt("?").call().trail())

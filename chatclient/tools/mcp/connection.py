@@ -74,7 +74,8 @@ class Connection:
         try:
             return await self.request(exchange, repeatable=repeatable)
         finally:
-            self._calls.remove(context)
+            # By identity: contexts compare the values of their variables.
+            self._calls[:] = [each for each in self._calls if each is not context]
 
     async def request(self, exchange: Exchange[T], *, repeatable: bool = False) -> T:
         """Return the result of *exchange* with the server.

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -267,6 +268,12 @@ def test_functions_without_annotations_have_any_role() -> None:
     ToolCallingManager(interceptors=[plain])
     RetrievalAugmentationAdvisor(plain)
     ChatClient.builder(MODEL).default_advisors(plain).build()
+
+
+def test_objects_with_every_attribute_have_any_role() -> None:
+    """Mocks of an application's tests are what they are given as."""
+    ToolCallingManager(interceptors=[AsyncMock()])
+    RetrievalAugmentationAdvisor(AsyncMock())
 
 
 @pytest.mark.parametrize(
