@@ -166,11 +166,24 @@ def _tool_output(response: ToolResponse, settings: EncodingSettings) -> dict[str
         output += media
     kind = "custom_tool_call_output" if custom else "function_call_output"
     id = shorten_id(response.id, _MAX_ID_LENGTH)
-    caller = response.metadata.get(PROVIDER, EMPTY)  # set by `with_callers`
+    caller = {_CALLER: response.caller} if isinstance(response, _CalledResponse) else {}
     return {"type": kind, "call_id": id, "output": output, **caller}
 
 
-_CALLER = "caller"  # a program that the model has written, or the model itself
+_CALLER = "caller"
+
+
+@dataclass(frozen=True, slots=True)
+class _CalledResponse(ToolResponse):
+    """A result with the caller of its call.
+
+    It is not in the metadata, because tools, also those of MCP servers, determine that.
+
+    Attributes:
+        caller: A program that the model has written, or the model itself.
+    """
+
+    caller: Any = None
 
 
 def with_callers(messages: tuple[Message, ...], history: Sequence[Message]) -> tuple[Message, ...]:
@@ -182,7 +195,7 @@ def with_callers(messages: tuple[Message, ...], history: Sequence[Message]) -> t
     """
     answers = (message for message in history if isinstance(message, AssistantMessage))
     callers = {
-        part.id: {PROVIDER: {_CALLER: part.metadata[PROVIDER][_CALLER]}}
+        part.id: part.metadata[PROVIDER][_CALLER]
         for answer in answers
         for part in answer.parts
         if isinstance(part, ToolCall) and part.metadata.get(PROVIDER, EMPTY).get(_CALLER)
@@ -192,12 +205,14 @@ def with_callers(messages: tuple[Message, ...], history: Sequence[Message]) -> t
     return tuple([_with_callers(message, callers) for message in messages])
 
 
-def _with_callers(message: Message, callers: Mapping[str, Item]) -> Message:
+def _with_callers(message: Message, callers: Mapping[str, Any]) -> Message:
     if not isinstance(message, ToolResponseMessage):
         return message
     responses = [
-        replace(each, metadata=callers[each.id]) if each.id in callers else each
-        for each in message.responses
+        _CalledResponse(r.id, r.name, r.data, r.is_error, r.media, caller=callers[r.id])
+        if r.id in callers
+        else r
+        for r in message.responses
     ]
     return message.mutate(responses=responses)
 
