@@ -18,6 +18,7 @@ from chatclient.chat.tool_definition import sanitise_tool_name
 from chatclient.errors import ChatClientError
 from chatclient.providers import OllamaChatModel
 from chatclient.providers.http.errors import error_from_body
+from chatclient.providers.openai.responses_stream import StreamDecoder
 from chatclient.providers.wire.sendable_schemas import (
     ANTHROPIC_RULES,
     GEMINI_RULES,
@@ -47,6 +48,18 @@ def calls_with_one_id() -> object:
     return with_distinct_ids(AssistantMessage(tool_calls=[ToolCall("a", "f", "{}")] * 100_000))
 
 
+def items_with_other_ids() -> object:
+    decoder = StreamDecoder("p")
+    for at in range(100_000):
+        item = {"type": "message", "id": f"a{at}", "content": []}
+        added = {"type": "response.output_item.added", "output_index": at, "item": item}
+        decoder.feed(json.dumps(added).encode())
+    content = [{"type": "output_text", "text": "t"}]
+    output = [{"type": "message", "id": f"b{at}", "content": content} for at in range(99_999)]
+    end = {"type": "response.completed", "response": {"status": "completed", "output": output}}
+    return decoder.feed(json.dumps(end).encode())
+
+
 def index(text: str) -> object:
     retriever = KeywordDocumentRetriever()
     retriever.add([Document(text)])
@@ -60,6 +73,7 @@ WORK: dict[str, Callable[[], object]] = {
         "p", 429, {}, json.dumps({"error": {"code": "insufficient" * 200_000}}).encode()
     ),
     "ids of calls": calls_with_one_id,
+    "items of a stream": items_with_other_ids,
     "name of a tool": lambda: sanitise_tool_name(MARKS),
     "words": lambda: index(MARKS),
 }

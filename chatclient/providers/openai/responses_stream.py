@@ -317,12 +317,13 @@ class StreamDecoder:
                 del rest[item]
         for kind in {final.get("type") for final in finals}:
             missing = [i for i, f in enumerate(finals) if f.get("type") == kind and i not in found]
-            streamed = [item for item in rest if item.fits(kind)]
+            streamed = dict.fromkeys(item for item in rest if item.fits(kind))
             if len(missing) != len(streamed):
-                at_index = {i: item for i in missing if (item := self._by_index.get(i)) in streamed}
-                found |= at_index
-                missing = [index for index in missing if index not in at_index]
-                streamed = [item for item in streamed if item not in at_index.values()]
+                for i in missing:
+                    if (item := self._by_index.get(i)) in streamed:
+                        found[i] = item
+                        del streamed[item]
+                missing = [index for index in missing if index not in found]
             found |= zip(missing, streamed, strict=False)
         return [found.get(index) for index in range(len(finals))]
 
