@@ -39,7 +39,7 @@ def error_from_body(
 ) -> ProviderError:
     """Return the error that a response describes; *status* is 0 for one with a success status.
 
-    If the status is 404, the error names *url*, which has no secrets, and what is unusual about it.
+    If the status is 404, the error names *url*, without API keys, and what is unusual about it.
     """
     try:
         data = loads(body)
@@ -69,8 +69,9 @@ def error_from_data(
     if call is None:
         error_type = _error_type(cause or number, code, reason)
     extra: dict[str, Any] = {} if call is None else {"tool_call": call}
+    where = _where(url, f"{code} {reason}") if status == 404 and url else ""  # noqa: PLR2004
     error = error_type(
-        _message(provider, status, reason or code, error_type, url),
+        _message(provider, status, reason or code, error_type, where),
         provider=provider,
         status=number or None,
         request_id=request_id(headers, data),
@@ -162,11 +163,9 @@ _MAX_SHOWN = 500  # characters of the message
 
 
 def _message(
-    provider: str, status: int, reason: str, error_type: type[ProviderError], url: str
+    provider: str, status: int, reason: str, error_type: type[ProviderError], where: str
 ) -> str:
-    what = f"{provider} answered {status}" if status else f"{provider} reported an error"
-    if status == 404 and url:  # noqa: PLR2004
-        what += f" at {url}{_what_is_unusual(url)}"
+    what = f"{provider} answered {status}{where}" if status else f"{provider} reported an error"
     reason = printable(shortened(_KEY.sub("***", reason.strip()), _MAX_SHOWN))
     hint = "; check the API key" if error_type is AuthenticationError else ""
     if _ANOTHER_API.search(reason):
@@ -175,22 +174,25 @@ def _message(
 
 
 _ENDPOINT = r"/(?:chat/completions|completions|responses|embeddings|messages)"
+_NO_VERSION = re.compile(rf"(?:http://[^/]+|https://api\.openai\.com){_ENDPOINT}$")
+_NAMES_MODEL = re.compile("model|deployment", re.IGNORECASE)
 _UNUSUAL = (
     (rf"({_ENDPOINT}).*\1$", "\\1 is there twice: leave it out of the base URL"),
     (r"(/v\d\w*)\1(?=/)", "\\1 is there twice: leave it out of the base URL"),
     (r"(?<!:)(//)", "there are two slashes: the base URL ends without one"),
-    (
-        rf"^(?!.*/(?:v\d|openai/)).*({_ENDPOINT})$",
-        "it has no version: most servers have a base URL that ends with /v1",
-    ),
 )
 
 
-def _what_is_unusual(url: str) -> str:
+def _where(url: str, text: str) -> str:
+    """Return where *text*, a reason with its code, is from, and what is unusual about the URL."""
+    where = f" at {_KEY.sub('***', url)}"
     for pattern, hint in _UNUSUAL:
         if found := re.search(pattern, url):
-            return f" ({found.expand(hint)})"
-    return ""
+            return f"{where} ({found.expand(hint)})"
+    # Some public servers have addresses without a version; local ones have /v1.
+    if _NO_VERSION.match(url) and not _NAMES_MODEL.search(text):
+        where += " (it has no version: most servers have a base URL that ends with /v1)"
+    return where
 
 
 def _any_of(*patterns: str) -> re.Pattern[str]:

@@ -57,16 +57,31 @@ def token_service_error(
         error: The error of the library that asks for tokens.
         provider: The provider's name.
     """
-    text = str(error.args[0] if error.args else error)
+    text = _without_tokens(str(error.args[0] if error.args else error))  # a cut key is no match
     found = kind(f"{what}: {printable(shortened(text, _MAX_SHOWN))}", provider=provider)
     found.__cause__ = error
-    _redact(found, lambda text: _TOKENS.sub("***", text))
+    _redact(found, _without_tokens)
     return found
 
 
+def _without_tokens(text: str) -> str:
+    return _TOKENS.sub("***", text)
+
+
 def _redact(error: BaseException, mask: Callable[[str], str], removed: object = None) -> None:
-    """Apply *mask* to all texts in *error* and its causes, and remove the object *removed*."""
-    for linked in chain_of(error):
+    """Apply *mask* to all texts in *error* and its causes, and remove the object *removed*.
+
+    Errors in their arguments and attributes are included.
+    """
+    pending = chain_of(error)
+    done: set[int] = set()
+    while pending:
+        linked = pending.pop()
+        if id(linked) in done:
+            continue
+        done.add(id(linked))
+        for value in (*linked.args, *vars(linked).values()):
+            pending += chain_of(value) if isinstance(value, BaseException) else ()
         linked.args = tuple(_mask_in(mask, value) for value in linked.args)
         for name, value in vars(linked).items():
             masked = None if value is removed else _mask_in(mask, value)

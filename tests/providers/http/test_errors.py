@@ -20,6 +20,7 @@ from chatclient.errors import (
 )
 from chatclient.providers.http.error_details import parse_duration, request_id, retry_after
 from chatclient.providers.http.errors import error_from_body, error_from_data
+from chatclient.providers.http.redaction import token_service_error
 from chatclient.providers.openai.chat_decoding import decode_response
 from chatclient.providers.openai.dialect import COMPATIBLE
 from tests.support.replay import Exchange, exchanges, needs_recordings
@@ -431,6 +432,9 @@ def test_hint_at_another_api_names_the_class(status: int, message: str) -> None:
         ("http://h/v1/chat/completions", ":"),
         ("https://h/openai/deployments/a/chat/completions", ":"),
         ("http://h/api/chat", ":"),
+        ("https://api.openai.com/chat/completions", " (it has no version"),
+        ("https://api.perplexity.ai/chat/completions", ":"),
+        ("https://x.services.ai.azure.com/models/chat/completions", ":"),
     ],
 )
 def test_url_that_is_not_found(url: str, unusual: str) -> None:
@@ -439,6 +443,20 @@ def test_url_that_is_not_found(url: str, unusual: str) -> None:
 
     assert text.startswith(f"acme answered 404 at {url}{unusual}")
     assert text.endswith(": 404 page not found")
+
+
+@pytest.mark.parametrize(
+    "body", [error_body("Unknown model: x"), error_body("no x", code="model_not_found")]
+)
+def test_url_of_an_unknown_model(body: Any) -> None:
+    """A server that looked for the model has the right address; a key in it is masked."""
+    urls = ("http://h/chat/completions", "http://h/sk-ant-0123456789abcdef/v1/chat/completions")
+    without, with_key = [
+        str(error_from_body("acme", 404, {}, json.dumps(body).encode(), url)) for url in urls
+    ]
+
+    assert without.startswith(f"acme answered 404 at {urls[0]}: ")
+    assert with_key.startswith("acme answered 404 at http://h/***/v1/chat/completions: ")
 
 
 def test_echoed_request_is_not_a_reason() -> None:
@@ -461,6 +479,18 @@ def test_html_error_is_truncated() -> None:
 def test_undecodable_error_body() -> None:
     """A body of unknown encoding gives an error with its status."""
     assert error_from_body("acme", 500, {}, b"\xff\xfe\x00").status == 500
+
+
+def test_secrets_of_token_services() -> None:
+    """Keys are masked also at the end of a message that is cut, and in errors in arguments."""
+    key = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+    inner = ValueError(f"inner {key}")
+    inner.args += (inner,)
+    cause = RuntimeError(f"{'a' * 470} {key} and more text {'b' * 100}", inner)
+    error = token_service_error(AuthenticationError, "no token", cause, "acme")
+
+    assert "wJalr" not in f"{error}{cause.args}{inner.args[0]}"
+    assert inner.args[0] == "inner ***"
 
 
 @pytest.mark.parametrize(
