@@ -48,14 +48,14 @@ def calls_with_one_id() -> object:
     return with_distinct_ids(AssistantMessage(tool_calls=[ToolCall("a", "f", "{}")] * 100_000))
 
 
-def items_with_other_ids() -> object:
+def items_with_other_ids(kind: str) -> object:
     decoder = StreamDecoder("p")
     for at in range(100_000):
-        item = {"type": "message", "id": f"a{at}", "content": []}
+        item = {"type": kind.format(at), "id": f"a{at}", "content": []}
         added = {"type": "response.output_item.added", "output_index": at, "item": item}
         decoder.feed(json.dumps(added).encode())
     content = [{"type": "output_text", "text": "t"}]
-    output = [{"type": "message", "id": f"b{at}", "content": content} for at in range(99_999)]
+    output = [{"type": kind.format(at), "id": f"b{at}", "content": content} for at in range(99_999)]
     end = {"type": "response.completed", "response": {"status": "completed", "output": output}}
     return decoder.feed(json.dumps(end).encode())
 
@@ -73,7 +73,8 @@ WORK: dict[str, Callable[[], object]] = {
         "p", 429, {}, json.dumps({"error": {"code": "insufficient" * 200_000}}).encode()
     ),
     "ids of calls": calls_with_one_id,
-    "items of a stream": items_with_other_ids,
+    "items of a stream": lambda: items_with_other_ids("message"),
+    "items of many types": lambda: items_with_other_ids("type {}"),
     "name of a tool": lambda: sanitise_tool_name(MARKS),
     "words": lambda: index(MARKS),
 }

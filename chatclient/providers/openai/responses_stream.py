@@ -1,10 +1,11 @@
 """Decodes streams of OpenAI's Responses API; no I/O."""
 
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from operator import attrgetter
+from typing import Any, ClassVar, TypeGuard
 
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import loads
@@ -310,21 +311,33 @@ class StreamDecoder:
         Gateways may give them other ids and indexes, but keep their order.
         """
         found: dict[int, _OpenItem] = {}
-        rest = dict.fromkeys(self._items)
+        rest: defaultdict[str | None, OrderedDict[_OpenItem, None]] = defaultdict(OrderedDict)
+        for each in self._items:
+            rest[each.type][each] = None
+        missing: defaultdict[str | None, list[int]] = defaultdict(list)
+
+        def is_left(item: _OpenItem | None) -> TypeGuard[_OpenItem]:
+            return item is not None and item in rest[item.type]
+
+        def take(index: int, item: _OpenItem) -> None:
+            found[index] = item
+            del rest[item.type][item]
+
         for index, final in enumerate(finals):
-            if (item := self._by_id.get(final.get("id") or "")) in rest:
-                found[index] = item
-                del rest[item]
-        for kind in {final.get("type") for final in finals}:
-            missing = [i for i, f in enumerate(finals) if f.get("type") == kind and i not in found]
-            streamed = dict.fromkeys(item for item in rest if item.fits(kind))
-            if len(missing) != len(streamed):
-                for i in missing:
-                    if (item := self._by_index.get(i)) in streamed:
-                        found[i] = item
-                        del streamed[item]
-                missing = [index for index in missing if index not in found]
-            found |= zip(missing, streamed, strict=False)
+            if is_left(named := self._by_id.get(final.get("id") or "")):
+                take(index, named)
+            else:
+                missing[final.get("type")].append(index)
+        for kind, indexes in missing.items():
+            fitting = [rest[kind], rest[None]]
+            if len(indexes) != sum(map(len, fitting)):
+                for index in indexes:
+                    if is_left(item := self._by_index.get(index)) and item.fits(kind):
+                        take(index, item)
+            for index in indexes:
+                first = [next(iter(items)) for items in fitting if items]
+                if first and index not in found:
+                    take(index, min(first, key=attrgetter("number")))
         return [found.get(index) for index in range(len(finals))]
 
     def _complete(self, item: _OpenItem, data: Item) -> None:
