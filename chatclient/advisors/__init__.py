@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         Spent as Spent,
     )
     from chatclient.advisors.context_window import (
+        CLEARED_RESULTS as CLEARED_RESULTS,
         CONTEXT_WINDOW_ORDER as CONTEXT_WINDOW_ORDER,
         TRIMMED_MESSAGES as TRIMMED_MESSAGES,
         ContextWindowAdvisor as ContextWindowAdvisor,

@@ -96,10 +96,13 @@ class ContextWindowAdvisor:
             return await call_next(request)
         kept, cleared, trimmed = prompt.messages, 0, 0
         if self._trim:
-            kept, cleared = self._cleared(prompt.messages, room)
+            kept, cleared = self._cleared(prompt.messages, room, room // 4)
         if self._trim and not cleared:
-            kept, cleared = self._cleared(self._trimmed(prompt.messages, room), room)
-            trimmed = len(prompt.messages) - len(kept)
+            left = self._trimmed(prompt.messages, room)
+            trimmed = len(prompt.messages) - len(left)
+            kept, cleared = self._cleared(left, room, room // 4)
+            if not cleared:  # rather a little than an error
+                kept, cleared = self._cleared(left, room, 0)
         tokens = self._tokens(kept)
         if tokens > room:
             msg = (
@@ -112,10 +115,12 @@ class ContextWindowAdvisor:
         shortened = {TRIMMED_MESSAGES: trimmed, CLEARED_RESULTS: cleared}
         return response.mutate(context={key: count for key, count in shortened.items() if count})
 
-    def _cleared(self, messages: tuple[Message, ...], room: int) -> tuple[tuple[Message, ...], int]:
+    def _cleared(
+        self, messages: tuple[Message, ...], room: int, spare: int
+    ) -> tuple[tuple[Message, ...], int]:
         """Return *messages* with old tool results cleared so that they fit, and their number.
 
-        Nothing is cleared if that would free less than a quarter of the room beside what must be.
+        Nothing is cleared if that would free less than *spare* tokens beside what must be.
         """
         excess = self._tokens(messages) - room
         results = [at for at, m in enumerate(messages) if isinstance(m, ToolResponseMessage)]
@@ -127,11 +132,11 @@ class ContextWindowAdvisor:
             for at, m in enumerate(messages)
         ]
         freed = list(accumulate(saved))
-        if freed[-1] < excess + room // 4:
+        if freed[-1] < excess + spare:
             return messages, 0
         # Everything before this index is cleared.
         first = next(at for at, total in enumerate(freed, 1) if total >= excess)
-        end = next(at for at, total in enumerate(freed, 1) if total >= excess + room // 4)
+        end = next(at for at, total in enumerate(freed, 1) if total >= excess + spare)
         until = block_start(first, end + 1)
         changed = {at: without[at] for at in range(until) if saved[at]}
         return tuple(changed.get(at, m) for at, m in enumerate(messages)), len(changed)

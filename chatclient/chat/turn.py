@@ -83,8 +83,8 @@ class ClientPart:
         output: The `StructuredOutput` that the request asks for, or None.
         resumption: What the client continues, until its tool loop has done so; or None.
         rewritten_question: The question as an advisor rewrote it, and its original text; or None.
-        retrieved: For each retrieval advisor, the question, the augmented text and the documents,
-            which are retrieved once, even if the model is called several times.
+        retrieved: For each retrieval advisor, the question, the augmented text, the documents and
+            the filter; they are retrieved once, even if the model is called several times.
     """
 
     default_messages: tuple[Message, ...] = ()
@@ -93,7 +93,7 @@ class ClientPart:
     output: Any = None
     resumption: Resumption | None = None
     rewritten_question: tuple[str, str] | None = None
-    retrieved: dict[object, tuple[str, str, Any]] = field(default_factory=dict)
+    retrieved: dict[object, tuple[str, str, Any, Any]] = field(default_factory=dict)
 
 
 class Turn:

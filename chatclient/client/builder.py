@@ -82,7 +82,8 @@ class ChatClientBuilder:
     ) -> Self:
         """Set options of all requests; see `ChatClientRequestSpec.options`.
 
-        Those that a model does not take are dropped, with one line in the log.
+        Common options that a model does not take are dropped, with one line in the log; those of
+        another provider are refused by `build`.
         """
         return self._with(with_options(self._shared, self._settings, options, values))
 

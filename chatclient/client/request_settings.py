@@ -227,7 +227,11 @@ class RequestSettings:
         return replace(self, options=options if present is None else present.merge(options))
 
     def with_options_of(self, kind: type[ChatOptions]) -> Self:
-        """Return a copy with the options converted to *kind*, without those it does not have."""
+        """Return a copy with the options as *kind*, without defaults that it does not have.
+
+        Raises:
+            UnsupportedOptionError: One that is no default is of another provider.
+        """
         if self.options is None or isinstance(self.options, kind):
             return self
         return replace(self, options=kind().merge(self.options))

@@ -244,3 +244,24 @@ def test_the_beginning_of_the_prompt_rarely_changes(rounds: int) -> None:
 
     assert 2 < changes < 25
     assert all(sum(map(estimated_tokens, each)) > 1300 for each in sent[40:])
+
+
+def test_a_little_is_cleared_rather_than_nothing(ask: Ask) -> None:
+    """If the prompt fits only so, although most of what is left are the newest results."""
+    sizes = iter([300, 300, 2000, 2000, 2000])
+
+    @tool
+    def read(page: int) -> str:
+        """Read."""
+        return "r" * next(sizes)
+
+    calls = [call("read", {"page": page}) for page in range(5)]
+    window = ContextWindowAdvisor(1710, reserve=10)
+    client = (
+        ChatClient.builder(ScriptedModel(*calls, "done"))
+        .default_tools(read)
+        .default_advisors(window)
+        .build()
+    )
+
+    assert ask(client.prompt("go")).text == "done"

@@ -1097,3 +1097,41 @@ def test_memory_keeps_what_was_said_wherever_it_stands(ask: Ask, order: int) -> 
         "When does the zoo open?",
         "At nine.",
     ]
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER + 10, TOOL_CALLING_ORDER + 10])
+def test_history_in_the_system_text_is_known_inside_the_loop(ask: Ask, order: int) -> None:
+    seen: list[list[str]] = []
+
+    def find(query: Query, _runtime: Runtime) -> list[Document]:
+        seen.append([message.text for message in query.history])
+        return []
+
+    memory = PromptChatMemoryAdvisor(MessageWindowChatMemory())
+    client = client_of(
+        ScriptedModel("first", "second"), memory, RetrievalAugmentationAdvisor(find, order=order)
+    )
+    for text in ("I am Ada.", "Who am I?"):
+        ask(client.prompt(text).conversation("c"))
+
+    assert seen == [[], ["I am Ada.", "first"]]
+
+
+def test_another_filter_is_another_search(ask: Ask) -> None:
+    """Also within one turn: an advisor may look further if nothing was found."""
+    filters: list[Any] = []
+
+    def find(query: Query, _runtime: Runtime) -> list[Document]:
+        filters.append(query.context[FILTER_EXPRESSION])
+        return []
+
+    find.params = {FILTER_EXPRESSION}  # type: ignore[attr-defined]
+
+    async def widen(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        await call_next(request)
+        return await call_next(request.mutate(context={FILTER_EXPRESSION: {"team": "all"}}))
+
+    client = client_of(ScriptedModel("first", "second"), widen, RetrievalAugmentationAdvisor(find))
+    ask(client.prompt("?").advisor_params({FILTER_EXPRESSION: {"team": "mine"}}))
+
+    assert filters == [{"team": "mine"}, {"team": "all"}]

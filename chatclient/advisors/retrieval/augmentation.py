@@ -13,6 +13,7 @@ from chatclient.advisors.retrieval.question import (
 )
 from chatclient.advisors.tool_loop.pending_notes import load_note, save_note
 from chatclient.chain.chain import DOCUMENTS, ChatClientRequest, ChatClientResponse, Next
+from chatclient.chain.params import FILTER_EXPRESSION
 from chatclient.retrieval.query import Query, QueryAugmenter
 from chatclient.retrieval.vector_store.store import Document, documents_among
 from chatclient.runtime.runtime import Runtime
@@ -71,20 +72,21 @@ class Augmentation:
     ) -> tuple[ChatClientRequest, tuple[Document, ...]] | None:
         """Return *request* with the augmented question, and the documents; None without text."""
         retrieved = request.turn.part.retrieved
-        entry: tuple[str, str, tuple[Document, ...]] | None = retrieved.get(self)
+        entry: tuple[str, str, tuple[Document, ...], Any] | None = retrieved.get(self)
         question = question_in(request, None if entry is None else entry[0])
         if question is None:
             return None
         question_text = question.message.text
-        if entry is None or entry[0] != question_text:
+        where = request.context.get(FILTER_EXPRESSION)
+        if entry is None or entry[0] != question_text or entry[3] != where:
             history = (*request.in_system_text, *question.history)
             query = Query(original_text(question, request), history, request.context)
             documents = tuple(await self._find(query, request.runtime))
             query = replace(query, text=question_text)
             text = await request.runtime.call(self._augment, query, documents)
             check_type("what an augmenter returns", text, str)
-            entry = retrieved[self] = (question_text, text, documents)
-        _, text, documents = entry
+            entry = retrieved[self] = (question_text, text, documents, where)
+        _, text, documents, _ = entry
         return question.with_text(text, request), documents
 
 

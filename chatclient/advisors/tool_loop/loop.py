@@ -271,7 +271,10 @@ class ToolLoop:
             await self._refresh_tools(self.refresh)
         prompt = Prompt.of(self.messages.to_send, self.options)
         earlier = self.messages.earlier if advisor.conversation_history is False else ()
-        request = ChatClientRequest(prompt, self.context, runtime, self.turn, earlier)
+        in_system_text = self.request.in_system_text
+        request = ChatClientRequest(
+            prompt, self.context, runtime, self.turn, earlier, in_system_text
+        )
         sent = await advisor.before_call(request)
         self._adopt_options(sent.prompt.options)
         self.turn.offered_tools = None  # an advisor may answer without the model

@@ -1,4 +1,4 @@
-"""`public_error_text`: what users are told of an error, without internals."""
+"""`WebChat`: serves a client to frontends of the AI SDK and of AG-UI."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
