@@ -1131,6 +1131,7 @@ def test_another_filter_is_another_search(ask: Ask) -> None:
         await call_next(request)
         return await call_next(request.mutate(context={FILTER_EXPRESSION: {"team": "all"}}))
 
+    widen.order = RETRIEVAL_ORDER - 1  # type: ignore[attr-defined]
     client = client_of(ScriptedModel("first", "second"), widen, RetrievalAugmentationAdvisor(find))
     ask(client.prompt("?").advisor_params({FILTER_EXPRESSION: {"team": "mine"}}))
 
