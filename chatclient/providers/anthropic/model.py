@@ -35,6 +35,7 @@ from chatclient.providers.anthropic.options import (
     encode_options,
     is_enforceable,
     with_cache_control,
+    without_own_breakpoints,
 )
 from chatclient.providers.anthropic.reasoning import can_force_calls, thinking_in
 from chatclient.providers.anthropic.server_tools import (
@@ -234,17 +235,20 @@ class AnthropicChatModel(HttpModel, ChatModel):
         return {_BETA: ",".join((*self._betas, *named))} if named else EMPTY
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
-        options = with_container(prompt)
-        head = self._head_cache.get(options, self._head, streaming=streaming)
         messages = self._renamed.sent(prompt.messages, prompt.options)
         messages = with_user_message(messages)
         conversation = self._conversation(messages, self._dialect_for(prompt.options))
-        system = with_cache_control(conversation.system, prompt.options)
+        turns = conversation.messages()
+        options = without_own_breakpoints(with_container(prompt), conversation.system + turns)
+        if options is not prompt.options:
+            prompt = Prompt(prompt.messages, options)
+        head = self._head_cache.get(options, self._head, streaming=streaming)
+        system = with_cache_control(conversation.system, options, head.wire)
         fields = {"system": b"[%b]" % system} if system else {}
-        rest, turns = head.wire + system, conversation.messages()
+        rest = head.wire + system
         is_to_be_continued = conversation.role == "user"  # not a prefilled answer
         if is_to_be_continued and ends_conversation(prompt, count_breakpoints(rest + turns)):
-            turns = with_last_block_marked(turns, dumps(cache_control(prompt.options)))
+            turns = with_last_block_marked(turns, dumps(cache_control(options)))
         turns = limit_breakpoints(turns, rest)
         return head.body({**fields, "messages": b"[%b]" % turns})
 

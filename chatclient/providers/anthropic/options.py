@@ -18,6 +18,11 @@ from chatclient.providers.anthropic.reasoning import (
     thinking_in,
 )
 from chatclient.providers.anthropic.server_tools import SERVER_TOOLS, mcp_servers
+from chatclient.providers.wire.cache_control import (
+    count_breakpoints,
+    ends_marked,
+    may_add_breakpoint,
+)
 from chatclient.providers.wire.common_options import CommonOptions, automatic, field, lacking
 from chatclient.providers.wire.fields import option_fields
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
@@ -183,9 +188,14 @@ def _tools(options: ChatOptions, deferred: frozenset[str]) -> list[dict[str, Any
         if tool["name"] in deferred:
             tool["defer_loading"] = True
     tools += [dict(tool) for tool in _server_tools(options)]
-    if tools and options.cache is not None:
-        tools[-1]["cache_control"] = cache_control(options)
+    loaded = [tool for tool in tools if not _is_deferred(tool)]  # the API refuses other marks
+    if loaded and options.cache is not None and may_add_breakpoint(dumps(tools)):
+        loaded[-1].setdefault("cache_control", cache_control(options))
     return tools
+
+
+def _is_deferred(tool: Mapping[str, Any]) -> bool:
+    return bool({**tool.get("default_config", EMPTY), **tool}.get("defer_loading"))
 
 
 def _tool(definition: ToolDefinition) -> dict[str, Any]:
@@ -207,11 +217,31 @@ def cache_control(options: ChatOptions) -> dict[str, Any]:
     return {"type": "ephemeral", **option_fields(options, {"cache_ttl": "ttl"})}
 
 
-def with_cache_control(system: bytes, options: ChatOptions) -> bytes:
-    """Return *system* blocks with a cache breakpoint in the last, if *options* request it."""
-    # The message may already have a breakpoint. Quotes in texts are escaped, so only fields match.
-    has_breakpoint = b'"cache_control":' in system[system.rfind(b'{"type":"text"') :]
-    if not system or options.cache in (None, "tools") or has_breakpoint:
+def without_own_breakpoints(options: ChatOptions, messages: bytes) -> ChatOptions:
+    """Return *options* without `auto` if the application has set a breakpoint itself.
+
+    Ours could come before one that lives longer, which the API refuses.
+
+    Args:
+        options: The options.
+        messages: The JSON of the messages.
+    """
+    if options.cache != "auto":
+        return options
+    definitions = sendable_definitions(options, ANTHROPIC_RULES)
+    tools = [dict(each.provider_options.get(PROVIDER, EMPTY)) for each in definitions]
+    own = dumps([tools, [dict(tool) for tool in _server_tools(options)], dict(options.extra)])
+    return options.mutate(cache=None) if count_breakpoints(messages + own) else options
+
+
+def with_cache_control(system: bytes, options: ChatOptions, rest: bytes = b"") -> bytes:
+    """Return *system* blocks with a cache breakpoint in the last, if *options* request it.
+
+    There is none if the last block has one, or *system* and the *rest* have as many as allowed.
+    """
+    if not system or options.cache in (None, "tools") or ends_marked(system):
+        return system
+    if not may_add_breakpoint(rest + system):
         return system
     return b'%b,"cache_control":%b}' % (system[:-1], dumps(cache_control(options)))
 

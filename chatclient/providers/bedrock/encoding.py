@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from chatclient._internal.json import dumps_exact, loads_exact
 from chatclient.chat.messages import (
     AssistantMessage,
     Media,
@@ -33,7 +34,42 @@ CONVERSE = Dialect()
 CACHE_POINT = {"cachePoint": {"type": "default"}}
 """A block that ends a cached prefix."""
 
+_MAX_POINTS = 4  # the API refuses requests with more
+
 Block = Mapping[str, Any]
+
+
+def settle_points(turns: bytes, system: bytes, others: bytes, *, nova: bool) -> tuple[bytes, bytes]:
+    """Return *turns* and *system* without the cache points that the API refuses.
+
+    Of two in a row the first is kept, and of more than four in the request the newest. Nova takes
+    no lifetime, and no point behind the result of a tool.
+
+    Args:
+        turns: The messages, as JSON.
+        system: The system blocks, as JSON.
+        others: The JSON of the rest of the request, whose points count, too.
+        nova: Whether the model is a Nova.
+    """
+    if b'"cachePoint":' not in turns + system:
+        return turns, system
+    messages, blocks = loads_exact(b"[%b]" % turns), loads_exact(b"[%b]" % system)
+    allowed = max(_MAX_POINTS - others.count(b'"cachePoint":'), 0)
+    # All requests start with the system blocks, so their points are the last to be left out.
+    for content in (blocks, *(message["content"] for message in reversed(messages))):
+        settled: list[Any] = []
+        for block in content:
+            before = settled[-1] if settled else {}
+            if "cachePoint" not in block:
+                settled.append(block)
+            elif "cachePoint" not in before and not (nova and "toolResult" in before):
+                settled.append(CACHE_POINT if nova else block)
+        points = [index for index, block in enumerate(settled) if "cachePoint" in block]
+        for index in reversed(points[: max(len(points) - allowed, 0)]):
+            del settled[index]
+        allowed -= min(len(points), allowed)
+        content[:] = settled
+    return dumps_exact(messages)[1:-1].encode(), dumps_exact(blocks)[1:-1].encode()
 
 
 def encode_blocks(message: Message, _dialect: Dialect = CONVERSE) -> list[Block]:

@@ -25,6 +25,7 @@ from chatclient.providers.bedrock.encoding import (
     CONVERSE,
     PROVIDER,
     encode_blocks,
+    settle_points,
     with_unique_names,
 )
 from chatclient.providers.bedrock.frames import MessageSplitter, is_text
@@ -33,6 +34,7 @@ from chatclient.providers.bedrock.options import (
     encode_options,
     encode_tools,
     forces_calls,
+    is_nova,
     thinking_in,
 )
 from chatclient.providers.bedrock.stream import StreamDecoder
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from botocore.session import Session
 
 _CACHE_POINT = dumps(CACHE_POINT)
+_POINT = b'"cachePoint":'  # of any lifetime
 
 
 class BedrockChatModel(HttpModel, ChatModel):
@@ -138,16 +141,25 @@ class BedrockChatModel(HttpModel, ChatModel):
         if messages and isinstance(last := messages[-1], AssistantMessage):  # prefill
             messages = (*messages[:-1], without_trailing_space(last))
         sent = EncodedConversation().plus(messages, CONVERSE, encode_blocks)
-        turns = sent.messages()
-        if sent.role == "user" and ends_conversation(prompt, turns.count(_CACHE_POINT) + 2):
+        turns, system, options = sent.messages(), sent.system, prompt.options
+        if options.cache == "auto" and _POINT in turns + system + dumps(dict(options.extra)):
+            options = options.mutate(cache=None)
+            prompt = Prompt(prompt.messages, options)
+        if sent.role == "user" and ends_conversation(prompt, 0):
             turns = b"%b,%b]}" % (turns.removesuffix(b"]}"), _CACHE_POINT)
+        if system and options.cache not in (None, "tools"):
+            system = b"%b,%b" % (system, _CACHE_POINT)
+        tools = encode_tools(options, prompt.messages)
+        head = self._head_cache.get(options, _head, streaming=streaming)
+        others = (dumps(tools) if tools else b"") + head.wire
+        model = options.model or self.name
+        turns, system = settle_points(turns, system, others, nova=is_nova(model))
         fields = {"messages": b"[%b]" % turns}
-        if sent.system:
-            point = b"," + _CACHE_POINT if prompt.options.cache not in (None, "tools") else b""
-            fields["system"] = b"[%b%b]" % (sent.system, point)
-        if tools := encode_tools(prompt.options, prompt.messages):
+        if system:
+            fields["system"] = b"[%b]" % system
+        if tools:
             fields["toolConfig"] = dumps(tools)
-        return self._head_cache.get(prompt.options, _head, streaming=streaming).body(fields)
+        return head.body(fields)
 
 
 def _head(options: ChatOptions, *, streaming: bool) -> RequestHead:

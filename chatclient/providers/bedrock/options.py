@@ -48,6 +48,7 @@ class BedrockChatOptions(ChatOptions):
 
 
 _NOVA = re.compile(r"amazon\.nova")
+_TAKES_EFFORT = re.compile(r"amazon\.nova|openai\.gpt-oss")
 _EFFORTS = ("low", "medium", "high", "max")
 
 
@@ -56,9 +57,14 @@ def is_claude(model: str) -> bool:
     return "anthropic." in model or "claude" in model
 
 
+def is_nova(model: str) -> bool:
+    """Return whether *model* is a Nova."""
+    return _NOVA.search(model) is not None
+
+
 def forces_calls(model: str) -> bool:
     """Return whether *model* accepts a tool choice; the API refuses it for all others."""
-    return is_claude(model) or _NOVA.search(model) is not None
+    return is_claude(model) or is_nova(model)
 
 
 def _sampling(path: str, neutral: float | None = None) -> Encode:
@@ -78,14 +84,18 @@ def _top_k(value: int, options: ChatOptions) -> Mapping[str, Any] | str:
     model = options.model or ""
     if is_claude(model):
         return _top_k_of_claude(value, options)
-    if _NOVA.search(model):
+    if is_nova(model):
         return {"additionalModelRequestFields.inferenceConfig.topK": value}
     return "only Claude and Nova take it"
 
 
 def _reasoning(value: str | int, options: ChatOptions) -> Mapping[str, Any] | str:
     if not is_claude(options.model or ""):
-        return EMPTY if is_off(value) else encode_effort(value, "outputConfig.effort", _EFFORTS)
+        if is_off(value):
+            return EMPTY
+        if not _TAKES_EFFORT.search(options.model or ""):
+            return "only Claude, Nova and gpt-oss are known to; others may have `model_fields`"
+        return encode_effort(value, "outputConfig.effort", _EFFORTS)
     fields = encode_reasoning(value, options)
     if isinstance(fields, str):
         return fields
@@ -181,7 +191,7 @@ def encode_tools(options: ChatOptions, messages: Iterable[Message]) -> dict[str,
         choice = None
     if not offered:
         return None
-    if options.cache is not None:
+    if options.cache is not None and not is_nova(options.model or ""):  # Nova refuses it here
         offered.append(CACHE_POINT)
     config: dict[str, Any] = {"tools": offered}
     if choice is not None:

@@ -11,7 +11,6 @@ from chatclient.chat.prompt import Prompt
 _MAX_BREAKPOINTS = 4  # Anthropic rejects requests with more
 # Includes the type, so that a tool's parameter with this name does not match.
 _BREAKPOINT = re.compile(rb'"cache_control":\{[^{}]*"type":"ephemeral"')
-_MARKED_END = re.compile(rb'"cache_control":\{[^{}]*\}\}\]\}$')
 _FIELD = "cache_control"
 
 
@@ -40,9 +39,22 @@ def with_last_block_marked(turns: bytes, breakpoint_: bytes) -> bytes:
     The API can also find the end by itself, if the request has the breakpoint; Vertex AI and
     compatible servers refuse that.
     """
-    if not turns.endswith(b"}]}") or _MARKED_END.search(turns, max(len(turns) - 200, 0)):
+    if not turns.endswith(b"}]}") or ends_marked(turns):
         return turns
     return b'%b,"cache_control":%b}]}' % (turns[:-3], breakpoint_)
+
+
+def ends_marked(elements: bytes) -> bool:
+    """Return whether the last block of *elements*, messages or blocks as JSON, has a breakpoint."""
+    if b'"cache_control":' not in elements:  # quotes in texts are escaped
+        return False
+    last = loads(b"[%b]" % elements)[-1]
+    return _FIELD in (last["content"][-1] if "role" in last else last)
+
+
+def may_add_breakpoint(wire: bytes) -> bool:
+    """Return whether the JSON of a request has fewer breakpoints than are allowed."""
+    return count_breakpoints(wire) < _MAX_BREAKPOINTS
 
 
 def count_breakpoints(wire: bytes) -> int:

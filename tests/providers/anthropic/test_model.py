@@ -1589,3 +1589,45 @@ def char_location() -> Json:
         "end_char_index": 6,
         "file_id": None,
     }
+
+
+HOUR = {"type": "ephemeral", "ttl": "1h"}
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        (UserMessage("Hi", metadata={"cache_control": HOUR}), {}),
+        (UserMessage("Hi"), {"extra": {"cache_control": HOUR}}),
+        (UserMessage("Hi"), {"server_tools": [{"type": "x", "name": "x", "cache_control": HOUR}]}),
+    ],
+)
+def test_auto_adds_no_marks_to_own(message: Message, options: Json) -> None:
+    """A default mark could come before one that lives longer, which the API refuses."""
+    tools = tool_callbacks(add)
+    body = body_of(SystemMessage("s"), message, cache="auto", tool_callbacks=tools, **options)
+    assert json.dumps(body).count('"cache_control"') == 1
+    assert json.dumps(body).count('"1h"') == 1
+
+
+def test_marks_of_tools() -> None:
+    """The last tool that is not deferred is marked, unless it is; there are at most four marks."""
+    search = {"type": "search", "name": "search"}
+    deferred = {"type": "x", "name": "x", "defer_loading": True}
+    tools = body_of(UserMessage("Hi"), cache="auto", server_tools=[search, deferred])["tools"]
+    assert ["cache_control" in each for each in tools] == [True, False]
+
+    own = [{"type": "x", "name": name, "cache_control": HOUR} for name in "abcd"]
+    messages = [SystemMessage("s"), UserMessage("Hi")]
+    body = body_of(*messages, cache="conversation", server_tools=own)
+    assert body["tools"] == own
+    assert json.dumps(body).count('"cache_control"') == 4
+
+
+def test_own_mark_is_not_the_last_field() -> None:
+    """A block in the API's format that has a mark anywhere gets no second."""
+    block = {"type": "text", "cache_control": {"type": "ephemeral"}, "text": "z"}
+    options = AnthropicChatOptions(cache="conversation")
+    model = AnthropicChatModel(api_key="key", options=options)
+    prompt = Prompt(UserMessage([ProviderPart("anthropic", block)]), model.options)
+    assert model._body(prompt, streaming=False).count(b'"cache_control":') == 1

@@ -376,6 +376,11 @@ def test_reasoning_of_other_models(converse: Start) -> None:
     assert both["effort"] == "high"
     assert both["textFormat"]["type"] == "json_schema"
     assert "outputConfig" not in sent(server, model=NOVA, reasoning="none")
+    mistral = "mistral.mistral-large-2402-v1:0"
+    assert "outputConfig" not in sent(server, model=mistral, reasoning="high")
+    client = ChatClient.create(BedrockChatModel(mistral, api_key="key", region="eu-west-1"))
+    with pytest.raises(UnsupportedOptionError, match="model_fields"):
+        client.prompt("Hi").options(reasoning="high").call().content()
 
 
 def test_guardrail_of_streams(ask: Ask, converse: Start) -> None:
@@ -432,6 +437,47 @@ def test_cache(converse: Start, cache: Any, points: tuple[int, ...]) -> None:
     assert tuple(place.count(POINT) for place in places) == points
     body = sent(converse(response("ok")), *messages, cache=cache)
     assert (POINT in body["messages"][-1]["content"]) is (cache == "conversation")
+
+
+def test_own_cache_points(converse: Start) -> None:
+    """`auto` adds none to the application's; none are doubled, and the oldest of five left out."""
+    mark: Any = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    server, tools = converse(response("ok")), tool_callbacks(weather)
+    body = sent(
+        server,
+        SystemMessage("s"),
+        UserMessage("Hi", metadata=mark),
+        cache="auto",
+        tool_callbacks=tools,
+    )
+    assert str(body).count("cachePoint") == 1
+
+    turns = [
+        each
+        for _ in range(3)
+        for each in (UserMessage("a", metadata=mark), AssistantMessage("b", metadata=mark))
+    ]
+    body = sent(server, *turns[:5], cache="conversation")
+    assert [str(turn).count("cachePoint") for turn in body["messages"]] == [0, 1, 1, 1, 1]
+
+
+def test_cache_points_of_nova(converse: Start) -> None:
+    """Nova gets no point behind tools or their results, and no lifetime."""
+    mark: Any = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    call = AssistantMessage([ToolCall("1", "weather", "{}")])
+    result = ToolResponseMessage([ToolResponse("1", "weather", "sunny")])
+    body = sent(
+        converse(response("ok")),
+        SystemMessage("s", mark),
+        UserMessage("Hi"),
+        call,
+        result,
+        model=NOVA,
+        cache="conversation",
+        tool_callbacks=tool_callbacks(weather),
+    )
+    assert body["system"] == [{"text": "s"}, POINT]
+    assert str(body).count("cachePoint") == 1
 
 
 @pytest.mark.parametrize(
