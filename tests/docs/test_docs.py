@@ -15,13 +15,13 @@ import pytest
 from chatclient import Prompt, UserMessage, errors
 from chatclient._internal.exports import PUBLIC_PACKAGES, exports_of
 from chatclient.testing import Answer, ScriptedModel, call
-from docs import features
+from tests.support import features
 from tests.support.environments import run_in_environment
 from tests.support.otlp_collector import Collector, told
 from tests.support.paths import ROOT
 
-FEATURES = ROOT / "docs" / "features.md"  # generated
-COLLECTED = ("langfuse.md", "logfire.md")  # their code needs a collector
+FEATURES = ROOT / "docs" / "features.md"  # a report, and not a page of the site
+COLLECTED = ("Langfuse", "Logfire")  # sections of observability.md whose code needs a collector
 PAGES = sorted([ROOT / "README.md", FEATURES, *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -33,15 +33,23 @@ def name_of(page: Path) -> str:
 
 @cache
 def text_of(page: Path) -> str:
-    """Return the Markdown of *page*; the page of features is generated."""
-    return features.page() if page == FEATURES else page.read_text(encoding="utf-8")
+    """Return the Markdown of *page*; that of features is a report."""
+    return features.report() if page == FEATURES else page.read_text(encoding="utf-8")
 
 
-def blocks(page: Path) -> Iterator[tuple[int, str]]:
-    """Yield the code blocks of *page* with their first line numbers."""
+def blocks(page: Path, section: str | None = None) -> Iterator[tuple[int, str]]:
+    """Yield code blocks with their first line numbers.
+
+    Args:
+        page: The page.
+        section: One of `COLLECTED`; by default, all other sections.
+    """
     text = text_of(page)
     for match in BLOCK.finditer(text):
-        yield text[: match.start()].count("\n") + 1, match.group(1)
+        before = text[: match.start()]
+        title = before.rpartition("\n## ")[2].partition("\n")[0]
+        if (title if title in COLLECTED else None) == section:
+            yield before.count("\n") + 1, match.group(1)
 
 
 def example(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
@@ -80,17 +88,17 @@ def play(prompt: Prompt) -> Answer:
     return "It is done." if schema is None else json.dumps(example(schema, schema))
 
 
-def run_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_page(page: Path, monkeypatch: pytest.MonkeyPatch, section: str | None = None) -> None:
     for module in ("shared_parts", "from_settings"):
         monkeypatch.setattr(
             f"chatclient.client.{module}.chat_model", lambda name: ScriptedModel(play)
         )
     namespace: dict[str, Any] = {"__name__": page.stem}
-    for line, code in blocks(page):
+    for line, code in blocks(page, section):
         exec(compile("\n" * line + code, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in COLLECTED], ids=name_of)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_code_of_a_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page run in order with a scripted model."""
     run_page(page, monkeypatch)
@@ -109,7 +117,7 @@ def test_langfuse(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk")
     monkeypatch.setenv("LANGFUSE_SECRET_KEY", "sk")
 
-    run_page(ROOT / "docs" / "langfuse.md", monkeypatch)
+    run_page(ROOT / "docs" / "observability.md", monkeypatch, "Langfuse")
 
     basic = base64.b64encode(b"pk:sk").decode()
     assert collector.requests == [("/api/public/otel/v1/traces", f"Basic {basic}")]
@@ -123,7 +131,7 @@ def test_logfire(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGFIRE_BASE_URL", collector.address)
     monkeypatch.setenv("LOGFIRE_TOKEN", "token")
 
-    run_page(ROOT / "docs" / "logfire.md", monkeypatch)
+    run_page(ROOT / "docs" / "observability.md", monkeypatch, "Logfire")
 
     assert set(collector.requests) == {("/v1/traces", "token"), ("/v1/metrics", "token")}
     found = {span.name: told(span) for span in collector.spans}
@@ -181,14 +189,13 @@ def test_links_between_pages() -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """`mkdocs --strict` only mentions missing pages.
-
-    Intentional exceptions are listed as `not_in_nav`.
-    """
+    """`mkdocs --strict` only mentions missing pages."""
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = re.findall(r"([\w/-]+\.md)$", nav, re.MULTILINE)
 
-    assert sorted(listed) == sorted(name_of(page) for page in PAGES if page.name != "README.md")
+    assert sorted(listed) == sorted(
+        name_of(page) for page in PAGES if page.name not in ("README.md", "features.md")
+    )
 
 
 def test_code_width() -> None:
@@ -196,7 +203,8 @@ def test_code_width() -> None:
     wide = [
         f"{name_of(page)}:{line + number}"
         for page in PAGES
-        for line, code in blocks(page)
+        for section in (None, *COLLECTED)
+        for line, code in blocks(page, section)
         for number, text in enumerate(code.splitlines(), 1)
         if len(text) > 85
     ]

@@ -1,10 +1,10 @@
-"""The page of features: rows from a data file, tests from their markers."""
+"""The report of features: rows from a data file, tests from their markers."""
 
 from pathlib import Path
 
 import pytest
 
-from docs import features
+from tests.support import features
 
 ROWS = """
 intro = "Each row names a feature."
@@ -41,7 +41,7 @@ def page(folder: Path, rows: str = ROWS, test: str = TEST) -> str:
     tests = folder / "tests" / "modes"
     tests.mkdir(parents=True)
     (tests / "test_client.py").write_text(test, encoding="utf-8")
-    return features.page(data, tests.parent)
+    return features.report(data, tests.parent)
 
 
 def test_row_lists_its_tests(tmp_path: Path) -> None:
@@ -76,4 +76,4 @@ def test_rows_and_markers_must_agree(tmp_path: Path, before: str, after: str, pr
 
 def test_every_row_has_a_test() -> None:
     """Each row has a test or a reason, and each marker has a row."""
-    assert features.page().count("\n| ") > 900
+    assert features.report().count("\n| ") > 900

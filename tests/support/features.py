@@ -1,7 +1,7 @@
-"""Generates the page "Feature by feature" from `features.toml` and markers of tests.
+"""Report of the features of Spring AI and LangChain4j and of the tests that show them.
 
-MkDocs runs it as a hook (`hooks` in `mkdocs.yml`), so the page is on the site only.
-A test names the rows that it proves: `@pytest.mark.feature("client-create")`.
+`python -m tests.support.features` prints it as Markdown, from `tests/features.toml` and markers of
+tests. A test names the rows that it proves: `@pytest.mark.feature("client-create")`.
 """
 
 import ast
@@ -11,19 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).parent
-DATA = DOCS / "features.toml"
-TESTS = DOCS.parent / "tests"
+from tests.support.paths import ROOT
 
-HEAD = """\
----
-hide: [navigation]
-search:
-  exclude: true
----
-
-# Feature by feature
-"""
+TESTS = ROOT / "tests"
+DATA = TESTS / "features.toml"
+HEAD = "# Feature by feature\n"
 
 Row = Mapping[str, str]
 Marked = Mapping[str, Sequence[str]]
@@ -34,8 +26,8 @@ class FeatureError(ValueError):
     """The rows of the data file and the markers of the tests do not agree."""
 
 
-def page(data: Path = DATA, tests: Path = TESTS) -> str:
-    """Return the Markdown text of the page.
+def report(data: Path = DATA, tests: Path = TESTS) -> str:
+    """Return the Markdown text of the report.
 
     Raises:
         FeatureError: A row has no test or repeats an id, or a marker names no row.
@@ -72,10 +64,7 @@ def marked_tests(tests: Path) -> Marked:
 def _row_ids(test: _Test) -> Iterator[str]:
     """Yield the row ids that the markers of *test* name."""
     for node in test.decorator_list:
-        if (
-            isinstance(node, ast.Call)
-            and ast.unparse(node.func) == "pytest.mark.feature"
-        ):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.feature":
             yield from (ast.literal_eval(argument) for argument in node.args)
 
 
@@ -107,11 +96,7 @@ def _section(section: Mapping[str, Any], marked: Marked) -> str:
         ]
     for row in section.get("row", ()):
         tests = " ".join(f"`{test}`" for test in marked.get(row["id"], ()))
-        lines.append(
-            _line(
-                [*(row.get(k, "") for k in ("reference", "here", "differs")), tests]
-            )
-        )
+        lines.append(_line([*(row.get(k, "") for k in ("reference", "here", "differs")), tests]))
     return "\n".join([*lines, ""])
 
 
@@ -119,16 +104,5 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def on_files(files: Any, config: Any) -> Any:
-    """Add the page to the site; MkDocs calls this with the files it has found."""
-    from mkdocs.exceptions import PluginError  # noqa: PLC0415
-    from mkdocs.structure.files import File  # noqa: PLC0415
-
-    try:
-        text = page()
-    except FeatureError as error:
-        raise PluginError(
-            f"{DATA.name} and the tests do not agree:\n{error}"
-        ) from error
-    files.append(File.generated(config, "features.md", content=text))
-    return files
+if __name__ == "__main__":
+    print(report())  # noqa: T201
