@@ -1,4 +1,4 @@
-"""The fluent client: defaults, merging, accessors, in all four ways of calling."""
+"""The fluent client in all four modes: defaults, merging and accessors."""
 
 import asyncio
 import gc
@@ -51,7 +51,7 @@ from tests.support.paths import ROOT
 
 @tool
 def ping() -> str:
-    """Say pong."""
+    """Return "pong"."""
     return "pong"
 
 
@@ -76,7 +76,7 @@ def tool_names(prompt: Prompt) -> list[str]:
 
 @pytest.mark.feature("client-create", "request-call", "answer-content")
 def test_the_answer_is_the_models_text(ask: Ask) -> None:
-    """The content is what the model said, whichever way it is asked."""
+    """The content is the text of the model in every mode."""
     result = ask(ChatClient.create(ScriptedModel("Hello there")).prompt("Hi"))
 
     assert result.text == "Hello there"
@@ -88,7 +88,7 @@ def test_the_answer_is_the_models_text(ask: Ask) -> None:
     "answer-spec-call-twice", "answer-subscribing-twice-flux-fails", "advisor-chains-single-use"
 )
 def test_a_request_can_be_asked_again(ask: Ask) -> None:
-    """A request is a value: each call of it asks the model anew."""
+    """A request is a value: each call of it sends a new request to the model."""
     request = ChatClient.create(ScriptedModel("one", "two")).prompt("Hi")
 
     assert [ask(request).text, ask(request).text] == ["one", "two"]
@@ -131,7 +131,7 @@ def test_an_answer_is_fetched_once() -> None:
 
 @pytest.mark.feature("answer-accessors-one-answer-second")
 def test_an_awaited_answer_is_fetched_once() -> None:
-    """All accessors of an asynchronous call share one request, also side by side."""
+    """All accessors of an asynchronous call share one request, also in parallel."""
     model = ScriptedModel("only once")
 
     async def main() -> list[Any]:
@@ -182,7 +182,7 @@ def test_a_failed_answer_fails_again_without_asking_again() -> None:
 )
 @pytest.mark.parametrize("way", ["call", "acall", "stream", "astream"])
 def test_a_request_that_was_never_asked_warns(way: str) -> None:
-    """A forgotten accessor is told, as with a coroutine that was never awaited."""
+    """An answer without an accessor causes a warning, like a coroutine that was never awaited."""
     request = ChatClient.create(ScriptedModel("x")).prompt("Hi")
 
     async def forget() -> None:
@@ -221,7 +221,7 @@ def test_an_async_stream_gives_the_text_in_pieces() -> None:
 
 @pytest.mark.feature("answer-stream-chat-response", "stream-usage-bearing-chunks")
 def test_a_stream_of_chat_responses_ends_with_the_costs() -> None:
-    """The chunks join to the text; the last has usage and finish reason and says nothing."""
+    """The chunks join to the text; the last has usage, a finish reason and no text."""
     chunks = list(ChatClient.create(ScriptedModel("Hello")).prompt("Hi").stream().chat_response())
 
     assert "".join(chunk.text for chunk in chunks) == "Hello"
@@ -250,7 +250,7 @@ def spelt(ask: Ask, request: ChatClientRequestSpec) -> tuple[ChatResponse, ChatR
 
 @pytest.mark.feature("answer-aggregate-stream-look-tool")
 def test_a_stream_of_chat_responses_spells_the_response(ask: Ask) -> None:
-    """All of it, so that a loop of one's own can go on with it: calls, media, signatures."""
+    """The chunks join to the complete response: calls, media and signatures."""
     if not ask.streaming:
         pytest.skip("a call has no chunks")
     said = AssistantMessage(
@@ -315,7 +315,7 @@ def test_the_events_of_a_plain_answer(ask: Ask) -> None:
 
 @pytest.mark.feature("refused-second-pass-over-one", "answer-subscribing-twice-flux-fails")
 def test_a_stream_is_consumed_once() -> None:
-    """A second pass over a stream is an error that says what to do."""
+    """A second pass over a stream raises an error that names the alternative."""
     stream = ChatClient.create(ScriptedModel("Hi")).prompt("Hi").stream()
     list(stream)
 
@@ -325,7 +325,7 @@ def test_a_stream_is_consumed_once() -> None:
 
 @pytest.mark.feature("answer-whole-response-stream", "lc4j-complete-response")
 def test_the_response_of_a_stream_is_known_at_its_end() -> None:
-    """Asking for the whole response too early is an error."""
+    """Reading the response before the stream has ended is an error."""
     stream = ChatClient.create(ScriptedModel("Hi")).prompt("Hi").stream()
     with pytest.raises(UsageError, match="not ended"):
         _ = stream.response
@@ -336,7 +336,7 @@ def test_the_response_of_a_stream_is_known_at_its_end() -> None:
 
 @pytest.mark.feature("advisor-answering-model-place")
 def test_an_answer_made_by_an_advisor_is_streamed_too(ask: Ask) -> None:
-    """When an advisor answers in the model's place, the stream says its text."""
+    """When an advisor answers in the model's place, its text is streamed."""
 
     async def answer(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         return ChatClientResponse(ChatResponse.of("from the advisor"))
@@ -379,7 +379,7 @@ def test_a_text_without_params_is_sent_as_it_is(ask: Ask) -> None:
 
 
 def test_params_that_came_out_empty_make_a_template_too(ask: Ask) -> None:
-    """What it lacks shows, and no placeholder is sent in silence."""
+    """With empty params, missing values are reported, and escaped braces are unescaped."""
     model = ScriptedModel("ok")
     client = ChatClient.create(model)
 
@@ -399,7 +399,7 @@ def test_a_computed_system_text_is_no_template(ask: Ask) -> None:
 
 
 def test_a_text_in_place_of_a_template_is_none(ask: Ask) -> None:
-    """What users type has braces of its own, whatever the default text has params for."""
+    """A text without params is sent unchanged, although the default text is a template."""
     model = ScriptedModel("a", "b")
     client = (
         ChatClient.builder(model)
@@ -418,7 +418,7 @@ def test_a_text_in_place_of_a_template_is_none(ask: Ask) -> None:
 
 
 def test_values_that_no_text_mentions_are_not_sent(ask: Ask) -> None:
-    """Neither params of templates, nor what advisors and tools are told."""
+    """Unused params and the tool context are not sent to the model."""
     model = ScriptedModel("Hi.")
     request = ChatClient.create(model).prompt().user("Hi, {name}", params={"name": "A", "b": "no"})
 
@@ -455,8 +455,8 @@ def test_a_renderer_of_ones_own_fills_the_templates() -> None:
     assert [prompt.contents for prompt in model.prompts] == ["1", "fixed"]
 
 
-def test_a_renderer_that_returns_no_text_is_told() -> None:
-    """It is not taken for one that leaves nothing of the text."""
+def test_a_renderer_has_to_return_a_text() -> None:
+    """A renderer that returns None raises an error for all texts."""
     wrong: Any = lambda template, values: None  # noqa: E731
     builder = ChatClient.builder(ScriptedModel()).default_template_renderer(wrong)
 
@@ -487,9 +487,9 @@ def test_a_blank_prompt_is_refused(blank: str) -> None:
 
 @pytest.mark.feature("refused-blank-prompt-user-system")
 def test_a_text_that_comes_to_nothing_is_not_sent(ask: Ask) -> None:
-    """A template may be blank once it is filled: a user who says nothing is no question.
+    """A user template that renders to a blank text is refused.
 
-    Without a system text there is none, and media need no words.
+    A blank system text is left out, and a message with media needs no text.
     """
     model = ScriptedModel("ok", "ok")
     request = ChatClient.create(model).prompt()
@@ -631,7 +631,7 @@ def test_a_prompt_object_brings_messages_and_options() -> None:
 
 @pytest.mark.feature("refused-options-no-such-name", "options-name-typed")
 def test_unknown_options_are_refused() -> None:
-    """An option that the model's provider does not have is named at once."""
+    """An option that the model's provider does not have is refused immediately, by name."""
     client = ChatClient.create(ScriptedModel("never"))
 
     with pytest.raises(UsageError, match="'temprature'"):
@@ -641,7 +641,7 @@ def test_unknown_options_are_refused() -> None:
 
 
 def test_options_are_given_by_name_or_as_options() -> None:
-    """A mapping in their place is refused with the mend."""
+    """A mapping is refused with an error that shows the correct form."""
     values: Any = {"temperature": 0.2}
     client = ChatClient.create(ScriptedModel("never"))
 
@@ -652,7 +652,7 @@ def test_options_are_given_by_name_or_as_options() -> None:
 
 
 def test_a_client_is_not_made_by_its_class() -> None:
-    """Who tries is told how."""
+    """Calling the class raises an error that names the factory."""
     model: Any = ScriptedModel("never")
 
     with pytest.raises(UsageError, match=r"ChatClient\.create\(model\)"):
@@ -661,7 +661,7 @@ def test_a_client_is_not_made_by_its_class() -> None:
 
 @pytest.mark.feature("refused-null-foreign-elements-messages")
 def test_messages_have_to_be_messages() -> None:
-    """A text among messages is refused with the mend."""
+    """A text among messages is refused with an error that shows the correct form."""
     with pytest.raises(TypeError, match="UserMessage"):
         ChatClient.create(ScriptedModel("never")).prompt().messages(["text"])  # type: ignore[list-item]
 
@@ -685,7 +685,7 @@ def test_default_tools_are_offered(ask: Ask) -> None:
     "lc4j-chat-request-parameters-override",
 )
 def test_tools_of_the_request_replace_the_defaults() -> None:
-    """A request's tools stand alone unless it keeps the defaults."""
+    """A request's tools replace the default tools unless it keeps them."""
     model = ScriptedModel("ok", "ok", "ok")
     client = ChatClient.builder(model).default_tools(ping).build()
     client.prompt("Hi").tools(echo).call().content()
@@ -696,7 +696,7 @@ def test_tools_of_the_request_replace_the_defaults() -> None:
 
 
 def test_defaults_can_be_kept_whenever_tools_are_given() -> None:
-    """Also where the request had tools of its own already; they are offered once."""
+    """Default tools can be kept although the request already has tools; each is offered once."""
     model = ScriptedModel("ok", "ok")
     client = ChatClient.builder(model).default_tools(ping).build()
     other = FunctionToolCallback(lambda: "x", name="other")
@@ -764,7 +764,7 @@ def test_an_async_provider_is_asked_in_every_mode(ask: Ask) -> None:
 
 @pytest.mark.feature("tool-options-builder-list-replaces-single")
 def test_tools_in_the_options_of_a_request_are_its_tools(ask: Ask) -> None:
-    """What is nearest to the request wins: default tools do not stand in for them."""
+    """Tools in the options of a request replace the default tools."""
     one, two = tool_callbacks(ping, echo)
     model = ScriptedModel(*["ok"] * 5)
     client = ChatClient.builder(model).default_tools(ping).default_options(tool_callbacks=[two])
@@ -805,7 +805,7 @@ def test_tool_names_in_the_options_of_a_request(ask: Ask) -> None:
     [ChatOptions(tool_callbacks=tool_callbacks(ping)), ChatOptions(tool_names=["ping"])],
 )
 def test_tools_in_default_options_can_be_taken_away(ask: Ask, options: ChatOptions) -> None:
-    """As default tools can; that there are none of these beside them does not matter."""
+    """A request without tools removes those of the default options."""
     model = ScriptedModel("ok", "ok")
     resolver = StaticToolCallbackResolver(ping)
     client = ChatClient.builder(model).tool_callback_resolver(resolver).default_options(options)
@@ -829,7 +829,7 @@ def test_tool_names_in_options_are_resolved() -> None:
 @pytest.mark.feature("refused-tool-names-unknown")
 @pytest.mark.parametrize("with_resolver", [True, False])
 def test_an_unknown_tool_name_is_refused(with_resolver: bool) -> None:
-    """A name that no resolver knows is an error that says where it looked."""
+    """A name that no resolver knows is an error that contains the name."""
     builder = ChatClient.builder(ScriptedModel("never"))
     if with_resolver:
         builder = builder.tool_callback_resolver(StaticToolCallbackResolver(ping))
@@ -948,7 +948,7 @@ def test_mutating_a_request_makes_its_settings_defaults() -> None:
 
 @pytest.mark.feature("client-closing-connections")
 def test_a_client_closes_its_model() -> None:
-    """Leaving a client's `with` gives back the model's connections."""
+    """Leaving a client's `with` block closes the model."""
     closed: list[str] = []
 
     class Closing(ScriptedModel):
@@ -996,7 +996,7 @@ def test_requests_share_the_chain_of_their_client(ask: Ask) -> None:
     "loop-registered-automatically-always",
 )
 def test_print_shows_the_chain_in_order() -> None:
-    """`print(client)` says what runs once and what runs in every round."""
+    """`print(client)` shows what runs once and what runs in every round."""
 
     async def outer(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         return await call_next(request)
@@ -1034,7 +1034,7 @@ def test_a_conversation_needs_an_id(nothing: Any) -> None:
     "media", ["picture.png", Path("picture.png"), b"1", None, [Path("picture.png")], [b"1"]]
 )
 def test_media_are_media(media: Any) -> None:
-    """A path or a text in place of a medium is a mistake, told before anything is sent."""
+    """A path or a text in place of a medium is refused before anything is sent."""
     request = ChatClient.create(ScriptedModel("never")).prompt()
     said = repr(media[0] if isinstance(media, list) else media)
     with pytest.raises(UsageError, match=re.escape(f"{said} is not a Media; make one")):
@@ -1062,7 +1062,7 @@ def test_a_tool_that_must_be_called_is_offered(ask: Ask, tools: Any, told: str) 
 
 
 def test_a_tool_that_is_offered_may_have_to_be_called(ask: Ask) -> None:
-    """By its name, like the three words that name none."""
+    """A tool choice may be the name of a tool or one of the three modes."""
     for choice in ("ping", "auto", "none", "required"):
         model = ScriptedModel("pong")
         ask(ChatClient.create(model).prompt("Hi").tools(ping).options(tool_choice=choice))
@@ -1119,7 +1119,7 @@ def test_an_async_answer_has_all_accessors() -> None:
 
 
 async def test_an_async_answer_has_the_turn_that_waits() -> None:
-    """To be decided about, and continued."""
+    """The pending turn can be decided and resumed."""
     manager = ToolCallingManager(interceptors=[ToolApproval()])
     model = ScriptedModel(call("ping"), "never")
     client = ChatClient.builder(model).default_tools(ping).tool_calling_manager(manager).build()
@@ -1158,8 +1158,8 @@ def test_an_async_stream_closed_early_gives_nothing_more() -> None:
 
 
 @pytest.mark.feature("answer-reasoning-stream", "lc4j-partial-thinking")
-def test_reasoning_is_streamed_beside_the_text() -> None:
-    """What a model thinks comes as events and chunks of its own, never as text."""
+def test_reasoning_is_streamed_apart_from_the_text() -> None:
+    """Reasoning has separate events and chunks; it is never part of the text."""
     from chatclient.chat.events import ReasoningDelta
     from chatclient.chat.messages import Reasoning
 
@@ -1186,7 +1186,7 @@ def test_options_can_be_given_as_an_object() -> None:
 
 @pytest.mark.feature("client-prompt-messages")
 def test_messages_alone_are_a_prompt() -> None:
-    """A list of messages, or one, can be all there is to say."""
+    """A prompt can consist of one message or of a list of messages."""
     model = ScriptedModel("ok", "ok")
     client = ChatClient.create(model)
     client.prompt([UserMessage("a"), UserMessage("b")]).call().content()
@@ -1243,7 +1243,7 @@ def test_chain_is_drawn_without_control_characters() -> None:
 
 @pytest.mark.parametrize("loop", [(), (ToolCallingAdvisor(),)])
 def test_a_client_that_runs_no_tools_draws_none(loop: tuple[ToolCallingAdvisor, ...]) -> None:
-    """A loop that hands calls back is an advisor like any other, in picture and text."""
+    """A loop that returns calls to the caller is drawn like any other advisor."""
     builder = ChatClient.builder(ScriptedModel()).default_advisors(*loop)
     silent = builder.tool_calling(False).build()
     told = builder.default_options(internal_tool_execution_enabled=False).build()
@@ -1257,7 +1257,7 @@ def test_a_client_that_runs_no_tools_draws_none(loop: tuple[ToolCallingAdvisor, 
 
 @pytest.mark.feature("builder-system-text-each-request", "service-system-message-provider")
 def test_a_system_text_is_written_for_each_request(ask: Ask) -> None:
-    """A function, plain or not, is told of the request and asked whenever it is sent."""
+    """A plain or asynchronous function writes the system text for each request."""
     seen: list[SystemRequest] = []
 
     def plain(request: SystemRequest) -> str:
@@ -1286,8 +1286,8 @@ def test_a_system_text_is_written_for_each_request(ask: Ask) -> None:
     assert model.prompts[-1].system_message is None
 
 
-def test_what_tools_are_told_is_not_shown() -> None:
-    """It may be secret; neither in what a request has gathered, nor to who writes system texts."""
+def test_the_tool_context_is_not_shown() -> None:
+    """Neither `repr` of the settings nor the request for a system text contains it."""
     seen: list[str] = []
 
     def instructions(request: SystemRequest) -> str:
@@ -1304,7 +1304,10 @@ def test_what_tools_are_told_is_not_shown() -> None:
 
 
 def test_parameters_with_a_value_of_their_own_keep_it(ask: Ask) -> None:
-    """Those of a function that writes the system text, and of a provider's method."""
+    """Parameters with defaults keep them in functions for the system text and in providers.
+
+    Only one that is annotated with the request receives it.
+    """
     given: list[object] = []
 
     class Provider:
@@ -1331,7 +1334,7 @@ def test_parameters_with_a_value_of_their_own_keep_it(ask: Ask) -> None:
 
 
 def test_a_resumed_turn_keeps_the_system_text_that_it_had() -> None:
-    """It is in what the turn has said already; writing another one would make two."""
+    """The pending turn contains its system text, so that none is written again."""
     texts = iter(["first", "second"])
     model = ScriptedModel(call("ping"), "done")
     manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
@@ -1347,7 +1350,10 @@ def test_a_resumed_turn_keeps_the_system_text_that_it_had() -> None:
 
 
 def test_a_resumed_turn_takes_no_more_words(ask: Ask) -> None:
-    """They would be lost; what can be said instead is told, and nothing has been run."""
+    """New messages for a resumed turn are refused before a tool runs.
+
+    The error names `Steering`.
+    """
     model = ScriptedModel(call("ping"), "done")
     manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
     builder = ChatClient.builder(model).default_user("Ping!").default_tools(ping)
@@ -1366,7 +1372,7 @@ def test_a_resumed_turn_takes_no_more_words(ask: Ask) -> None:
 
 
 def test_a_turn_is_resumed_in_the_loop_only(ask: Ask) -> None:
-    """Where no tools are run, what was approved would be lost, and the question asked again."""
+    """A turn cannot be resumed without the tool loop, because the decisions would be lost."""
     model = ScriptedModel(call("ping"), "done")
     manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
     client = ChatClient.builder(model).default_tools(ping).tool_calling_manager(manager).build()
@@ -1383,7 +1389,7 @@ def test_a_turn_is_resumed_in_the_loop_only(ask: Ask) -> None:
 
 
 def test_a_function_has_to_return_a_text(ask: Ask) -> None:
-    """One that forgot to is named, and nothing is sent."""
+    """A function for the system text that returns None is named in the error."""
 
     def forgetful() -> Any:
         return None
@@ -1405,7 +1411,7 @@ def test_a_function_has_to_return_a_text(ask: Ask) -> None:
     ],
 )
 def test_what_is_no_text_is_refused_with_the_mend(given: Any, told: str) -> None:
-    """Where a text is asked for, the error says what to write."""
+    """A value that is not a text is refused with an error that shows the correct form."""
     request = ChatClient.create(ScriptedModel()).prompt()
 
     with pytest.raises(UsageError, match=told):
@@ -1415,7 +1421,7 @@ def test_what_is_no_text_is_refused_with_the_mend(given: Any, told: str) -> None
 
 
 def test_what_is_no_prompt_is_refused_with_the_mend() -> None:
-    """A template or a path in place of a prompt is met with what to write."""
+    """A template or a path as a prompt is refused with an error that shows the correct form."""
     client = ChatClient.create(ScriptedModel())
     template: Any = PromptTemplate("Hi {name}")
     path: Any = Path("system.txt")

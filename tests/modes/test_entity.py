@@ -1,4 +1,4 @@
-"""Typed answers of a client: what the model is asked, and what comes back, in all four ways."""
+"""Typed answers of a client in all four modes: the prompt and the value."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ ALIEN = Film(title="Alien", cast=[Actor(name="Weaver", born=1949)])
 
 
 class Held(ScriptedModel):
-    """A model that is held to a schema in a way of its own."""
+    """A model with a fixed output mode."""
 
     mode: OutputMode = "schema"
 
@@ -76,7 +76,7 @@ class Held(ScriptedModel):
 
 
 class Selective(ScriptedModel):
-    """A model that can be held to closed objects only."""
+    """A model that supports closed objects only."""
 
     def output_mode(self, options: ChatOptions) -> OutputMode:
         closed = (options.output_schema or {}).get("additionalProperties") is False
@@ -84,7 +84,7 @@ class Selective(ScriptedModel):
 
 
 def entities(ask: Ask, request: ChatClientRequestSpec, kind: Any, **how: Any) -> list[Any]:
-    """Return what an entity request gives: in a stream all values, else the one."""
+    """Return the values of an entity request: all values of a stream, else the one."""
 
     async def wait() -> Any:
         return await request.acall().entity(kind, **how)
@@ -109,7 +109,7 @@ def entity(ask: Ask, request: ChatClientRequestSpec, kind: Any, **how: Any) -> A
 
 @pytest.mark.feature("entity-entity", "lc4j-entity-format-instructions-user-text")
 def test_a_nested_model_comes_back(ask: Ask) -> None:
-    """The model is told the schema, after the user's own words; the answer is the value."""
+    """The schema is appended to the user message, and the answer is parsed to the value."""
     model = ScriptedModel(FILM)
 
     assert entity(ask, ChatClient.create(model).prompt("A film!"), Film) == ALIEN
@@ -136,13 +136,13 @@ def test_a_nested_model_comes_back(ask: Ask) -> None:
     ],
 )
 def test_types_and_converters(ask: Ask, kind: Any, text: str, value: Any) -> None:
-    """Anything that pydantic knows, or that says itself how it is read; also None."""
+    """A pydantic type, a converter or None may be requested."""
     assert entity(ask, ChatClient.create(ScriptedModel(text)).prompt("?"), kind) == value
 
 
 @pytest.mark.feature("entity-no-structured-output-streams", "lc4j-entity-no-streaming")
-def test_partial_values_grow_until_the_whole(ask: Ask) -> None:
-    """A stream's values are ever more complete; the others have only the last."""
+def test_partial_values_grow_until_the_complete_one(ask: Ask) -> None:
+    """A stream yields partial values; other modes return only the last."""
     model = ScriptedModel(FILM, chunks=6)
     values = entities(ask, ChatClient.create(model).prompt("?"), Film)
 
@@ -156,7 +156,7 @@ def test_partial_values_grow_until_the_whole(ask: Ask) -> None:
 
 @pytest.mark.feature("entity-format-goes-last-user")
 def test_a_plain_text_is_asked_for_without_a_word(ask: Ask) -> None:
-    """Nothing is added for a type that every model answers with anyway."""
+    """For `str`, nothing is added to the prompt."""
     model = ScriptedModel("words")
     entity(ask, ChatClient.create(model).prompt("?"), str)
 
@@ -165,7 +165,7 @@ def test_a_plain_text_is_asked_for_without_a_word(ask: Ask) -> None:
 
 @pytest.mark.feature("entity-use-provider-structured-output")
 def test_natively_the_schema_is_an_option(ask: Ask) -> None:
-    """The provider enforces it; the user's words stay untouched."""
+    """The schema is sent in the options, and the user message is unchanged."""
     model = ScriptedModel(FILM)
 
     assert entity(ask, ChatClient.create(model).prompt("?"), Film, native=True) == ALIEN
@@ -175,7 +175,7 @@ def test_natively_the_schema_is_an_option(ask: Ask) -> None:
 
 @pytest.mark.feature("entity-advisor-params-enable-native")
 def test_a_param_makes_native_the_default(ask: Ask) -> None:
-    """What a request says itself wins over the param, also when it says no."""
+    """An argument of the request overrides the param, also with False."""
     model = ScriptedModel(FILM, FILM)
     client = (
         ChatClient.builder(model).default_advisor_params({NATIVE_STRUCTURED_OUTPUT: True}).build()
@@ -187,7 +187,7 @@ def test_a_param_makes_native_the_default(ask: Ask) -> None:
 
 
 def test_a_param_may_say_how_natively(ask: Ask) -> None:
-    """In the same words as a request."""
+    """The param accepts the same values as the argument."""
     model = ScriptedModel([call("final_answer", FILM)])
     builder = ChatClient.builder(model)
     client = builder.default_advisor_params({NATIVE_STRUCTURED_OUTPUT: "tool"}).build()
@@ -199,7 +199,7 @@ def test_a_param_may_say_how_natively(ask: Ask) -> None:
 
 @pytest.mark.feature("entity-list-roots-they", "lc4j-entity-scalars-collections-wrapped-value")
 def test_a_list_is_wrapped_for_the_provider(ask: Ask) -> None:
-    """Providers want an object; nobody else has to know."""
+    """Providers require an object; the value is unwrapped for the caller."""
     model = ScriptedModel('{"value": [{"name": "a"}]}')
 
     assert entity(ask, ChatClient.create(model).prompt("?"), list[Actor], native=True) == [
@@ -209,7 +209,7 @@ def test_a_list_is_wrapped_for_the_provider(ask: Ask) -> None:
 
 @pytest.mark.feature("entity-options-without-schema-field")
 def test_without_a_schema_field_the_model_calls_a_tool(ask: Ask) -> None:
-    """The call's arguments are the answer; nobody else ever sees a tool call."""
+    """The arguments of the call are the answer; no tool call is visible outside."""
     model = Held(call("final_answer", FILM))
     model.mode = "tool"
     values = entities(ask, ChatClient.create(model).prompt("?"), Film, native=True)
@@ -226,7 +226,7 @@ def test_without_a_schema_field_the_model_calls_a_tool(ask: Ask) -> None:
 
 @pytest.mark.feature("entity-tool-rounds")
 def test_the_answer_by_tool_is_text_to_everybody_else(ask: Ask) -> None:
-    """Response, stream and memory see an answer, not a call."""
+    """The response, the stream and the memory have the answer as text."""
     pieces = AssistantMessage([ToolCall("1", "final_answer", FILM)])
     model = ScriptedModel(pieces)
     request = ChatClient.create(model).prompt("?")
@@ -253,13 +253,13 @@ def test_the_answer_by_tool_is_text_to_everybody_else(ask: Ask) -> None:
 
 @tool
 def cast_of(title: str) -> list[str]:
-    """Tell who plays in a film."""
+    """Return who plays in a film."""
     return ["Weaver"]
 
 
 @pytest.mark.feature("entity-tool-rounds", "lc4j-entity-response-format-beside-tools")
-def test_the_answer_tool_stands_beside_others(ask: Ask) -> None:
-    """The model may call tools first; it has to call something in each round."""
+def test_the_answer_tool_is_offered_with_others(ask: Ask) -> None:
+    """The model may call other tools first; each round requires a call."""
     model = ScriptedModel(
         call("cast_of", '{"title": "Alien"}'),
         (call("cast_of", '{"title": "Alien"}', id="2"), call("final_answer", "{}")),
@@ -302,8 +302,10 @@ def test_only_the_first_of_several_answers_counts(ask: Ask) -> None:
     ],
     ids=["number", "all repeated", "fragments numbered", "nothing"],
 )
-def test_pieces_of_an_answer_are_told_as_its_words(ask: Ask, heads: list[ToolCallChunk]) -> None:
-    """However servers name the call in its first piece and in others."""
+def test_pieces_of_the_answer_call_are_streamed_as_text(
+    ask: Ask, heads: list[ToolCallChunk]
+) -> None:
+    """However the pieces are numbered, and whichever of them have the name."""
 
     class Cutting(ScriptedModel):
         async def generate_stream(
@@ -322,7 +324,7 @@ def test_pieces_of_an_answer_are_told_as_its_words(ask: Ask, heads: list[ToolCal
 
 
 def test_a_tool_choice_of_the_request_holds(ask: Ask) -> None:
-    """Where the model is free to answer in words, its words are read."""
+    """If the request allows an answer in text, the text is parsed."""
     model = ScriptedModel(FILM)
     request = ChatClient.create(model).prompt("?").options(tool_choice="auto")
 
@@ -331,7 +333,7 @@ def test_a_tool_choice_of_the_request_holds(ask: Ask) -> None:
 
 
 def test_the_answer_tool_can_be_run_by_others(ask: Ask) -> None:
-    """Whoever runs the tools of a prompt, in the model's place, gets the answer back."""
+    """A model that runs the tools of its prompt receives the answer from the answer tool."""
 
     class Running(ScriptedModel):
         async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
@@ -373,7 +375,7 @@ def test_a_tool_of_the_same_name_is_left_alone(ask: Ask) -> None:
 
 @pytest.mark.feature("entity-options-without-schema-field")
 def test_a_forbidden_tool_choice_leaves_instructions(ask: Ask) -> None:
-    """Where no tool may be called, the model is told in words."""
+    """With `tool_choice="none"`, the schema is in the prompt."""
     model = ScriptedModel(FILM)
     request = ChatClient.create(model).prompt("?").options(tool_choice="none")
 
@@ -383,7 +385,7 @@ def test_a_forbidden_tool_choice_leaves_instructions(ask: Ask) -> None:
 
 @pytest.mark.feature("entity-options-without-schema-field")
 def test_a_model_may_know_no_better_than_words(ask: Ask) -> None:
-    """The last resort is what everybody understands."""
+    """A model without other output modes receives the schema in the prompt."""
     model = Held(FILM)
     model.mode = "instructions"
     entity(ask, ChatClient.create(model).prompt("?"), Film, native=True)
@@ -403,8 +405,8 @@ def test_the_schema_is_in_the_prompt_if_not_enforced(ask: Ask) -> None:
 
 
 @pytest.mark.feature("entity-converter-without-schema-words")
-def test_a_converter_without_schema_is_told_in_words(ask: Ask) -> None:
-    """Native or not, its format is all there is."""
+def test_a_converter_without_schema_is_described_in_the_prompt(ask: Ask) -> None:
+    """Its format is in the prompt, native or not."""
     model = ScriptedModel("a, b")
     entity(ask, ChatClient.create(model).prompt("?"), ListOutputConverter(), native=True)
 
@@ -414,7 +416,7 @@ def test_a_converter_without_schema_is_told_in_words(ask: Ask) -> None:
 
 @pytest.mark.feature("entity-schema-options")
 def test_a_schema_in_the_options_wins(ask: Ask) -> None:
-    """The request's own schema is sent, and no format beside it."""
+    """The request's schema is sent, and no format is added to the prompt."""
     schema = {"type": "object", "title": "mine"}
     model = ScriptedModel(FILM, FILM)
     request = ChatClient.create(model).prompt("?").options(output_schema=schema)
@@ -439,7 +441,7 @@ def test_the_format_is_added_once_in_every_round(ask: Ask) -> None:
 
 
 def test_braces_in_texts_are_no_templates(ask: Ask) -> None:
-    """Documents full of braces and injected instructions go through as they are."""
+    """Braces and injected instructions in texts are sent unchanged."""
     text = 'Ignore all that. {title} {{x}} {"a": {b}} ```json'
     model = ScriptedModel(json.dumps({"title": text, "cast": []}))
 
@@ -448,7 +450,7 @@ def test_braces_in_texts_are_no_templates(ask: Ask) -> None:
 
 
 def test_media_stay_where_they_are(ask: Ask) -> None:
-    """The format goes after everything else that the user says."""
+    """The format is the last part of the user message."""
     picture = Media("image/png", b"1")
     model = ScriptedModel(FILM)
     entity(ask, ChatClient.create(model).prompt().user("?", media=picture), Film)
@@ -460,8 +462,10 @@ def test_media_stay_where_they_are(ask: Ask) -> None:
 
 @pytest.mark.feature("entity-format-goes-last-user")
 @pytest.mark.parametrize("messages", [[SystemMessage("Be brief.")], [AssistantMessage("So?")]])
-def test_without_a_user_message_the_system_is_told(ask: Ask, messages: Sequence[Any]) -> None:
-    """There is always somewhere to put the format."""
+def test_without_a_user_message_the_format_is_in_the_system_text(
+    ask: Ask, messages: Sequence[Any]
+) -> None:
+    """The system text has the format if there is no user message."""
     model = ScriptedModel(FILM)
     entity(ask, ChatClient.create(model).prompt(messages), Film)
 
@@ -471,7 +475,7 @@ def test_without_a_user_message_the_system_is_told(ask: Ask, messages: Sequence[
 
 @pytest.mark.feature("entity-return-direct-results")
 def test_a_tools_result_may_be_the_entity(ask: Ask) -> None:
-    """What is returned directly is read like an answer."""
+    """A result that is returned directly is parsed like an answer."""
 
     @tool(return_direct=True)
     def find() -> Film:
@@ -485,7 +489,7 @@ def test_a_tools_result_may_be_the_entity(ask: Ask) -> None:
 
 @pytest.mark.feature("lc4j-entity-output-parsing-exception-no")
 def test_an_answer_that_does_not_fit_is_an_error(ask: Ask) -> None:
-    """It keeps the text, what is wrong, the response and the cause."""
+    """The error has the text, the problem, the response and the cause."""
     client = ChatClient.create(ScriptedModel('{"title": [1]}'))
 
     with pytest.raises(EntityError) as caught:
@@ -517,7 +521,7 @@ def ended(text: str, reason: Any, *calls: ToolCall) -> ChatResponse:
     ],
 )
 def test_answers_that_are_none_say_why(ask: Ask, response: ChatResponse, says: str) -> None:
-    """Cut off, withheld, unfinished or empty."""
+    """The error says whether an answer is truncated, withheld, unfinished or empty."""
     client = ChatClient.create(ScriptedModel(response))
 
     with pytest.raises(EntityError, match=says):
@@ -526,7 +530,7 @@ def test_answers_that_are_none_say_why(ask: Ask, response: ChatResponse, says: s
 
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_an_answer_in_the_reasoning(ask: Ask, text: str) -> None:
-    """If the text is empty: servers that detect reasoning may take JSON for it."""
+    """JSON in the reasoning is parsed if the text is empty, as some servers put it there."""
     answer = AssistantMessage([Reasoning(FILM[:9]), Reasoning(FILM[9:]), text])
     client = ChatClient.create(ScriptedModel(ChatResponse((Generation(answer, "stop"),))))
 
@@ -537,7 +541,7 @@ def test_an_answer_in_the_reasoning(ask: Ask, text: str) -> None:
     ("thoughts", "reason"), [("A film is {} …", "stop"), ('"{}"', "stop"), (FILM, "length")]
 )
 def test_thoughts_are_no_answer(ask: Ask, thoughts: str, reason: FinishReason) -> None:
-    """They are words as a rule, and JSON among them is a draft if the model was cut off."""
+    """Reasoning is not parsed if it is prose, a JSON string or the draft of a truncated answer."""
     generation = Generation(AssistantMessage([Reasoning(thoughts)]), reason)
     client = ChatClient.create(ScriptedModel(ChatResponse((generation,))))
 
@@ -546,7 +550,7 @@ def test_thoughts_are_no_answer(ask: Ask, thoughts: str, reason: FinishReason) -
 
 
 def test_an_answer_goes_before_thoughts(ask: Ask) -> None:
-    """JSON among them is a draft then."""
+    """If there is a text, JSON in the reasoning is ignored."""
     answer = AssistantMessage([Reasoning('{"title": "Aliens", "cast": []}'), FILM])
     client = ChatClient.create(ScriptedModel(ChatResponse((Generation(answer, "stop"),))))
 
@@ -554,28 +558,28 @@ def test_an_answer_goes_before_thoughts(ask: Ask) -> None:
 
 
 def test_what_a_filter_has_let_pass_is_read(ask: Ask) -> None:
-    """Some are asked only after the answer."""
+    """An answer with a content filter's finish reason is parsed if it is valid."""
     client = ChatClient.create(ScriptedModel(ended(FILM, "content_filter")))
 
     assert entity(ask, client.prompt("?"), Film) == ALIEN
 
 
-def test_what_is_whole_is_read_even_at_the_limit(ask: Ask) -> None:
-    """Some models go on with white space until they are stopped."""
+def test_a_complete_answer_at_the_limit_is_read(ask: Ask) -> None:
+    """Some models append white space up to the token limit."""
     client = ChatClient.create(ScriptedModel(ended(FILM + "\n" * 9, "length")))
 
     assert entity(ask, client.prompt("?"), Film) == ALIEN
 
 
 def test_what_has_no_schema_may_be_cut_off(ask: Ask) -> None:
-    """Nobody can say whether a text is whole."""
+    """A truncated answer is accepted by a converter without a schema."""
     client = ChatClient.create(ScriptedModel(ended("a, b", "length")))
 
     assert entity(ask, client.prompt("?"), ListOutputConverter()) == ["a", "b"]
 
 
 class Yes:
-    """A converter of an application's own, without schema and partial values."""
+    """A custom converter without a schema and without partial values."""
 
     format = "Answer yes or no."
     json_schema = None
@@ -586,7 +590,7 @@ class Yes:
 
 @pytest.mark.feature("converter-structured-output-converter-t")
 def test_a_converter_of_ones_own(ask: Ask) -> None:
-    """Three attributes are enough, and whatever it raises is an `EntityError`."""
+    """A converter needs three attributes, and its errors become `EntityError`."""
     client = ChatClient.create(ScriptedModel("no", "maybe"))
 
     assert entities(ask, client.prompt("?"), Yes()) == [False]
@@ -598,7 +602,7 @@ def test_a_converter_of_ones_own(ask: Ask) -> None:
 
 
 def test_an_answer_that_was_validated_is_not_read_again(ask: Ask) -> None:
-    """A converter may take long, or ask others."""
+    """The converter runs once for each answer, because it may be slow."""
     texts: list[str] = []
 
     class Counting(Yes):
@@ -613,7 +617,7 @@ def test_an_answer_that_was_validated_is_not_read_again(ask: Ask) -> None:
 
 
 def test_a_type_without_schema_sends_nothing(ask: Ask) -> None:
-    """The mistake is found before the request."""
+    """The error is raised before the request is sent."""
     model = ScriptedModel()
     with pytest.raises(UsageError, match="no model can be asked"):
         entity(ask, ChatClient.create(model).prompt("?"), object())
@@ -637,7 +641,7 @@ in_streams = pytest.mark.parametrize(
 @pytest.mark.feature("entity-events-entity-their-end")
 @in_streams
 def test_the_last_event_of_a_stream_has_the_entity(ask: Ask) -> None:
-    """The model is told what is wanted; everything else is streamed as ever."""
+    """The prompt has the schema, and the other events are unchanged."""
     model = ScriptedModel(call("cast_of", {"title": "Alien"}), FILM)
     request = ChatClient.create(model).prompt("A film!").tools(cast_of)
     *before, done = events(ask, request, entity=Film)
@@ -658,7 +662,7 @@ def test_the_last_event_of_a_stream_has_the_entity(ask: Ask) -> None:
 
 @in_streams
 def test_events_without_a_type_end_without_an_entity(ask: Ask) -> None:
-    """Nobody is told anything."""
+    """The prompt is unchanged, and the last event has no entity."""
     model = ScriptedModel(FILM)
 
     assert events(ask, ChatClient.create(model).prompt("A film!"))[-1].entity is None
@@ -674,8 +678,8 @@ def test_events_without_a_type_end_without_an_entity(ask: Ask) -> None:
         ({"entity": Film, "native": "json"}, "native must be"),
     ],
 )
-def test_a_slip_in_how_to_ask_is_refused(ask: Ask, how: dict[str, Any], told: str) -> None:
-    """It would have no effect; nothing is sent, and nothing was forgotten."""
+def test_wrong_arguments_of_events_are_refused(ask: Ask, how: dict[str, Any], told: str) -> None:
+    """Arguments without an effect and unknown modes are refused before the request is sent."""
     request = ChatClient.create(ScriptedModel(FILM)).prompt("A film!")
     stream = request.stream() if ask.blocking else request.astream()
 
@@ -686,7 +690,7 @@ def test_a_slip_in_how_to_ask_is_refused(ask: Ask, how: dict[str, Any], told: st
 
 @in_streams
 def test_an_entity_at_the_end_of_events_may_be_native(ask: Ask) -> None:
-    """The provider can be asked to hold its model to the type."""
+    """The schema may be sent to the provider."""
     model = ScriptedModel(FILM)
     request = ChatClient.create(model).prompt("A film!")
 
@@ -697,7 +701,7 @@ def test_an_entity_at_the_end_of_events_may_be_native(ask: Ask) -> None:
 @pytest.mark.feature("entity-events-entity-their-end")
 @in_streams
 def test_words_of_events_that_do_not_fit_are_held_back(ask: Ask) -> None:
-    """With `validate`, only those of the answer that fits are said."""
+    """With `validate`, only the text of the valid answer is streamed."""
     request = ChatClient.create(ScriptedModel("No.", FILM)).prompt("A film!")
     found = events(ask, request, entity=Film, validate=True)
 
@@ -742,7 +746,7 @@ def test_events_of_an_unsupported_type(ask: Ask) -> None:
 
 @pytest.mark.feature("entity-response-entity")
 def test_the_response_comes_with_the_entity() -> None:
-    """Usage and finish reason are at hand, blocking and not."""
+    """Usage and finish reason are available, blocking and not."""
     client = ChatClient.create(ScriptedModel(FILM, FILM))
     both = client.prompt("?").call().response_entity(Film)
 
@@ -756,7 +760,7 @@ def test_the_response_comes_with_the_entity() -> None:
 
 @pytest.mark.feature("entity-call-changes-spec")
 def test_one_answer_serves_every_accessor() -> None:
-    """The model is asked once; whoever asks first says how."""
+    """The model is called once; the first accessor determines the prompt."""
     model = ScriptedModel(FILM, FILM)
     answer = ChatClient.create(model).prompt("?").call()
 
@@ -769,7 +773,7 @@ def test_one_answer_serves_every_accessor() -> None:
 
 
 def test_an_awaited_answer_is_read_as_well() -> None:
-    """`await request.acall()` gives an answer with the same accessors."""
+    """`await request.acall()` returns an answer with the same accessors."""
 
     async def wait() -> Any:
         return await ChatClient.create(ScriptedModel(FILM)).prompt("?").acall()
@@ -787,7 +791,7 @@ def test_an_awaited_answer_is_read_as_well() -> None:
     "lc4j-entity-output-parsing-exception-no",
 )
 def test_the_model_is_shown_its_mistakes(ask: Ask) -> None:
-    """Every attempt sees what was answered before and what was wrong with it; all are paid for."""
+    """Each attempt sends the earlier answers and their problems; the usage is the sum."""
     model = ScriptedModel('{"title": [1]}', "Sorry: {}", f"```\n{FILM}\n```")
     client = ChatClient.create(model)
     result = entity(ask, client.prompt("?"), Film, validate=True)
@@ -805,7 +809,7 @@ def test_the_model_is_shown_its_mistakes(ask: Ask) -> None:
 
 @pytest.mark.parametrize("nothing", [ChatResponse(), ChatResponse.of("")])
 def test_no_answer_at_all_is_asked_for_again(ask: Ask, nothing: ChatResponse) -> None:
-    """There is nothing to show the model but what is wrong, in the message that asks."""
+    """After an empty answer, the retry has only the problem, in the user message."""
     model = ScriptedModel(nothing, nothing, FILM)
 
     assert entity(ask, ChatClient.create(model).prompt("?"), Film, validate=True) == ALIEN
@@ -818,7 +822,7 @@ def test_no_answer_at_all_is_asked_for_again(ask: Ask, nothing: ChatResponse) ->
 
 @pytest.mark.feature("validation-usage-summed")
 def test_all_attempts_are_paid_for() -> None:
-    """The usage of an answer is that of everything it took."""
+    """The usage of an answer is the sum over all attempts."""
     client = ChatClient.create(ScriptedModel("{}", FILM))
     both = client.prompt("?").call().response_entity(Film, validate=True)
 
@@ -829,7 +833,7 @@ def test_all_attempts_are_paid_for() -> None:
     "validation-max-repeat-attempts-3", "validation-exhausted-last-response-returned"
 )
 def test_after_the_last_attempt_it_is_an_error(ask: Ask) -> None:
-    """Three attempts unless said otherwise; the last answer is in the error."""
+    """By default there are three attempts; the error has the last answer."""
     model = ScriptedModel("1", "2", "3", "4")
 
     with pytest.raises(EntityError, match="after 3 attempts") as caught:
@@ -842,7 +846,7 @@ def test_after_the_last_attempt_it_is_an_error(ask: Ask) -> None:
 
 @pytest.mark.feature("validation-response-tool-calls-asked")
 def test_tool_calls_are_no_answers_to_validate(ask: Ask) -> None:
-    """While the model asks for tools it is never asked again; each round counts for itself."""
+    """Responses with tool calls are not validated; each round has its attempts."""
     model = ScriptedModel(call("cast_of", '{"title": "a"}'), "{}", FILM)
     client = ChatClient.builder(model).default_tools(cast_of).build()
 
@@ -851,7 +855,7 @@ def test_tool_calls_are_no_answers_to_validate(ask: Ask) -> None:
 
 
 def test_only_the_good_answer_is_seen_outside(ask: Ask) -> None:
-    """Memory and every other advisor further out get one exchange."""
+    """Memory and other outer advisors receive one question and one answer."""
     seen: list[tuple[int, str]] = []
 
     async def remember(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -865,8 +869,8 @@ def test_only_the_good_answer_is_seen_outside(ask: Ask) -> None:
     assert seen == [(1, FILM)]
 
 
-def test_validation_works_with_every_way_of_asking(ask: Ask) -> None:
-    """Also when the provider enforces the schema, or the answer is a tool call."""
+def test_validation_works_with_every_output_mode(ask: Ask) -> None:
+    """Also with a native schema and with the answer tool."""
     for native in (True, "tool"):
         answers: list[Any] = ["{}", FILM]
         if native == "tool":
@@ -882,7 +886,7 @@ def test_validation_works_with_every_way_of_asking(ask: Ask) -> None:
     "validation-max-repeat-attempts-3", "validation-registered-validate-schema-both"
 )
 def test_an_advisor_of_ones_own_replaces_the_default(ask: Ask) -> None:
-    """Without a type it validates what is asked for, as often as it says."""
+    """An advisor without a type validates the requested type, with its number of attempts."""
     model = ScriptedModel("1", "2")
     client = (
         ChatClient.builder(model)
@@ -899,7 +903,7 @@ def test_an_advisor_of_ones_own_replaces_the_default(ask: Ask) -> None:
 )
 @pytest.mark.parametrize("kind", [Film, {"type": "object", "required": ["title"]}])
 def test_an_advisor_with_a_type_validates_every_answer(ask: Ask, kind: Any) -> None:
-    """In a stream nothing of an answer that does not fit is said; a schema is a type, too."""
+    """An invalid answer is not streamed; the type may be a JSON schema."""
     model = ScriptedModel("No.", FILM, FILM)
     advisor = StructuredOutputValidationAdvisor(kind, max_attempts=2)
     client = ChatClient.builder(model).default_advisors(advisor).build()
@@ -939,8 +943,8 @@ def test_validation_ignores_requests_for_text(ask: Ask) -> None:
 
 
 @pytest.mark.feature("validation-stream-unsupported")
-def test_the_words_of_a_round_with_tools_are_said(ask: Ask) -> None:
-    """What is held back comes out when it turns out to be no answer yet."""
+def test_the_text_of_a_round_with_tools_is_streamed(ask: Ask) -> None:
+    """The text that was held back is streamed once the response has tool calls."""
     model = ScriptedModel(("Let me see. ", call("cast_of", '{"title": "a"}')), "{}", FILM)
     client = (
         ChatClient.builder(model)
@@ -954,8 +958,8 @@ def test_the_words_of_a_round_with_tools_are_said(ask: Ask) -> None:
 
 
 @pytest.mark.feature("validation-stream-unsupported")
-def test_a_stream_of_values_begins_anew_with_each_attempt() -> None:
-    """Partial values are live, so those of a bad attempt are seen."""
+def test_a_stream_of_values_restarts_with_each_attempt() -> None:
+    """Partial values of invalid attempts are streamed, too."""
     model = ScriptedModel('{"title": "Wrong", "cast": 1}', FILM, chunks=4)
     values = list(ChatClient.create(model).prompt("?").stream().entity(Film, validate=True))
     titles = [value.title for value in values]
@@ -966,7 +970,7 @@ def test_a_stream_of_values_begins_anew_with_each_attempt() -> None:
 
 
 def test_no_attempt_after_the_deadline(ask: Ask, clock: Clock) -> None:
-    """The call is over when its time is."""
+    """There is no retry after the deadline."""
 
     async def take_long(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)
@@ -988,14 +992,14 @@ def test_no_attempt_after_the_deadline(ask: Ask, clock: Clock) -> None:
     [{"max_attempts": 0}, {"order": -(2**31)}, {"order": 2**31 - 1}, {"kind": object()}],
 )
 def test_wrong_arguments_of_the_advisor(arguments: dict[str, Any]) -> None:
-    """They are found when the advisor is made."""
+    """Invalid arguments are refused when the advisor is created."""
     with pytest.raises(UsageError):
         StructuredOutputValidationAdvisor(**arguments)
 
 
 @pytest.mark.feature("validation-order-lowest-2000-between")
 def test_validation_may_stand_outside_of_the_tool_loop(ask: Ask) -> None:
-    """Then the whole turn is repeated, and pending tool calls are never seen."""
+    """The complete turn is repeated, and responses with tool calls are not validated."""
     model = ScriptedModel(call("cast_of", '{"title": "a"}'), "{}", FILM)
     advisor = StructuredOutputValidationAdvisor(Film, order=TOOL_CALLING_ORDER - 1)
     client = ChatClient.builder(model).default_tools(cast_of).default_advisors(advisor).build()
@@ -1004,7 +1008,7 @@ def test_validation_may_stand_outside_of_the_tool_loop(ask: Ask) -> None:
 
 
 def test_a_turn_that_waits_for_approval_has_no_entity_yet(ask: Ask) -> None:
-    """The error says what it waits for, and where to look."""
+    """The error names the pending calls and the attribute that has them."""
 
     @tool
     def pay() -> None:
@@ -1022,7 +1026,7 @@ def test_a_turn_that_waits_for_approval_has_no_entity_yet(ask: Ask) -> None:
 
 
 def test_a_limit_is_reported_instead_of_invalid_json(ask: Ask) -> None:
-    """The loop's text about its limit is not an answer; JSON in it is."""
+    """The loop's text about its limit is not parsed, but JSON in it is."""
 
     @tool
     def look() -> str:

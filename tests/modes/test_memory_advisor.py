@@ -1,4 +1,4 @@
-"""Memory advisors: what the model is shown, and what every ending of a turn leaves behind."""
+"""Memory advisors: what is sent to the model and what each end of a turn stores."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -72,13 +72,13 @@ INSIDE = TOOL_CALLING_ORDER + 100
 
 @pytest.fixture(params=["outside", "inside"])
 def order(request: pytest.FixtureRequest) -> int:
-    """Give the orders that put memory outside and inside of the tool loop."""
+    """Return the orders that put memory outside and inside of the tool loop."""
     outside: int = MessageChatMemoryAdvisor(MessageWindowChatMemory()).order
     return outside if request.param == "outside" else INSIDE
 
 
 class Talk:
-    """A client with memory, the model behind it, and what the repository holds."""
+    """A client with memory, with its model and its repository."""
 
     def __init__(self, *answers: Answer | Callable[[Prompt], Answer], **settings: Any) -> None:
         self.model = ScriptedModel(*answers)
@@ -135,7 +135,7 @@ def look(what: str = "it") -> str:
 
 @tool(return_direct=True)
 def tell(what: str = "it") -> str:
-    """Tell something at once."""
+    """Return a result directly."""
     return f"told {what}"
 
 
@@ -147,7 +147,7 @@ TURN = ["u:one", "a:(call_look)", "t:(seen it)", "a:first"]
 
 @pytest.mark.feature("memory-message-chat-memory-advisor")
 def test_the_second_turn_shows_the_first(ask: Ask, order: int) -> None:
-    """System text first, then what was said, then what is asked now."""
+    """The prompt has the system text, then the history, then the new message."""
     talk = Talk("hello", "fine", order=order)
     ask(talk.say("hi"))
     ask(talk.say("how are you?"))
@@ -160,8 +160,8 @@ def test_the_second_turn_shows_the_first(ask: Ask, order: int) -> None:
 
 
 @pytest.mark.feature("memory-outside-loop-tool-calls")
-def test_tool_calls_are_remembered_whole(ask: Ask, order: int) -> None:
-    """What was said between question and answer is stored in its place, and shown later."""
+def test_tool_calls_are_remembered_completely(ask: Ask, order: int) -> None:
+    """Tool calls and results are stored in order, and sent in the next turn."""
     talk = Talk([call("look")], "first", "second", order=order)
     ask(talk.say("one"))
     ask(talk.say("two"))
@@ -194,8 +194,8 @@ def test_each_round_sends_history_and_turn(ask: Ask, order: int) -> None:
 
 
 @pytest.mark.feature("memory-outside-loop-tool-calls")
-def test_only_question_and_answer_when_asked(ask: Ask, order: int) -> None:
-    """Tool calls can be left out of what is remembered."""
+def test_tool_messages_can_be_left_out(ask: Ask, order: int) -> None:
+    """With `tool_messages=False`, only the question and the answer are stored."""
     talk = Talk([call("look")], "first", "second", order=order, tool_messages=False)
     ask(talk.say("one"))
     ask(talk.say("two"))
@@ -218,7 +218,7 @@ def test_everything_new_is_remembered_in_full(ask: Ask, order: int) -> None:
 
 
 def test_conversations_are_apart(ask: Ask, order: int) -> None:
-    """Nobody sees what was said in another conversation."""
+    """A conversation does not contain messages of another one."""
     talk = Talk("one", "two", order=order)
     ask(talk.say("hi", "a"))
     ask(talk.say("hi", "b"))
@@ -229,7 +229,7 @@ def test_conversations_are_apart(ask: Ask, order: int) -> None:
 
 @pytest.mark.feature("memory-conversation-id-required")
 def test_a_conversation_without_an_id_is_an_error(ask: Ask, order: int) -> None:
-    """It says what to do, and nothing has been sent."""
+    """The error names the method, and nothing is sent."""
     talk = Talk("one", order=order)
 
     with pytest.raises(UsageError, match=r"\.conversation\("):
@@ -241,7 +241,7 @@ def test_a_conversation_without_an_id_is_an_error(ask: Ask, order: int) -> None:
 
 @pytest.mark.feature("memory-conversation-id-required")
 def test_an_id_may_be_any_value_that_has_a_text(ask: Ask, order: int) -> None:
-    """Numbers and UUIDs are taken by their text."""
+    """Numbers and UUIDs are converted to text."""
     talk = Talk("one", order=order)
     ask(talk.client.prompt("hi").advisor_params({CONVERSATION_ID: 17}))
 
@@ -250,7 +250,7 @@ def test_an_id_may_be_any_value_that_has_a_text(ask: Ask, order: int) -> None:
 
 @pytest.mark.feature("memory-prompt-holds-already")
 def test_resent_history_is_not_repeated(ask: Ask, order: int) -> None:
-    """If the application sends the whole conversation, only new messages are stored."""
+    """If the application sends the complete conversation, only new messages are stored."""
     talk = Talk("hello", "fine", "bye", order=order)
     ask(talk.say("hi"))
     whole = [*talk.stored, UserMessage("more")]
@@ -351,8 +351,8 @@ def test_system_messages_with_resent_history(ask: Ask, order: int, again: int) -
     assert short(talk.memory.get("c")) == ["s:Ada is a pilot.", *turns, "a:third"]
 
 
-def test_an_advisor_behind_may_change_what_is_sent(ask: Ask, order: int) -> None:
-    """The user's own words are remembered, and the answer as it left the advisors inside."""
+def test_an_inner_advisor_may_change_the_message(ask: Ask, order: int) -> None:
+    """The original user message is stored, and the answer as the inner advisors return it."""
 
     async def augment(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         prompt = request.prompt.augment_user_message(lambda text: f"{text} (context: x)")
@@ -408,7 +408,7 @@ def test_an_advisor_that_repeats_the_whole_turn(ask: Ask, order: int) -> None:
 
 
 def test_two_memories_in_one_chain(ask: Ask, order: int) -> None:
-    """Each remembers what was said, and neither what the other one shows."""
+    """Each memory stores the turn, and not the history that the other one adds."""
     talk = Talk("hello", [call("look")], "fine", order=order)
     second = InMemoryChatMemoryRepository()
     advisor = MessageChatMemoryAdvisor(MessageWindowChatMemory(second, max_messages=2), order=order)
@@ -425,7 +425,7 @@ def test_two_memories_in_one_chain(ask: Ask, order: int) -> None:
 def test_two_memories_that_show_more_and_less(
     ask: Ask, sizes: tuple[int, int], places: tuple[int, int]
 ) -> None:
-    """What both show is sent once, in each round; the inner one adds what goes before."""
+    """Messages in both histories are sent once in each round; the inner memory adds older ones."""
     model = ScriptedModel("a", "b", [call("look")], "c")
     memories = [MessageWindowChatMemory(max_messages=size) for size in sizes]
     advisors = map(MessageChatMemoryAdvisor, memories)
@@ -442,7 +442,7 @@ def test_two_memories_that_show_more_and_less(
 
 
 def test_a_memory_that_comes_later_keeps_what_is_new(ask: Ask, order: int) -> None:
-    """What another one shows of the turns before is none of its own."""
+    """A memory that is added later stores only the new turn."""
     talk = Talk("hello", "fine", order=order)
     ask(talk.say("hi"))
     later = InMemoryChatMemoryRepository()
@@ -457,7 +457,7 @@ def test_a_memory_that_comes_later_keeps_what_is_new(ask: Ask, order: int) -> No
 
 
 def remembered_after(talk: Talk, ask: Ask, error: type[BaseException]) -> list[str]:
-    """Return what is remembered once a turn has failed, having seen that the next one works."""
+    """Return the stored messages after a failed turn; check that the next turn works."""
     ask(talk.say("hi"))
     with pytest.raises(error):
         ask(talk.say("one"))
@@ -469,7 +469,7 @@ def remembered_after(talk: Talk, ask: Ask, error: type[BaseException]) -> list[s
 
 @pytest.mark.feature("memory-failed-cancelled-turn-leaves")
 def test_a_failing_model_leaves_nothing(ask: Ask, order: int) -> None:
-    """Neither the question nor half an answer; the next turn is a clean one."""
+    """A failed model call stores nothing, and the next turn works."""
     talk = Talk("hello", OverloadedError("busy"), "fine", order=order)
 
     assert remembered_after(talk, ask, OverloadedError) == ["u:hi", "a:hello"]
@@ -484,7 +484,7 @@ def test_a_failed_model_call_stores_nothing(ask: Ask, order: int) -> None:
 
 
 def test_a_tool_error_that_is_raised_leaves_nothing(ask: Ask, order: int) -> None:
-    """The policy that raises ends the turn like any error."""
+    """If the failure policy raises, nothing is stored."""
     manager = ToolCallingManager(exception_processor=ToolFailurePolicy(always_raise=True))
     talk = Talk("hello", [call("look", '{"what": "fail"}')], "fine", order=order, manager=manager)
 
@@ -492,7 +492,7 @@ def test_a_tool_error_that_is_raised_leaves_nothing(ask: Ask, order: int) -> Non
 
 
 def test_a_limit_that_is_raised_leaves_nothing(ask: Ask, order: int) -> None:
-    """The error carries the history; the memory stays as it was."""
+    """The error has the history; nothing is stored."""
     limits = ToolLimits(max_rounds=1, on_exceeded="raise")
     manager = ToolCallingManager(limits=limits)
     talk = Talk("hello", [call("look")], "fine", order=order, manager=manager)
@@ -500,8 +500,8 @@ def test_a_limit_that_is_raised_leaves_nothing(ask: Ask, order: int) -> None:
     assert remembered_after(talk, ask, ToolLoopError) == ["u:hi", "a:hello"]
 
 
-def test_a_limit_that_ends_the_turn_leaves_it_whole(ask: Ask, order: int) -> None:
-    """Calls, their answers and the words about the limit."""
+def test_a_limit_that_ends_the_turn_stores_it(ask: Ask, order: int) -> None:
+    """Calls, results and the text about the limit are stored."""
     manager = ToolCallingManager(limits=ToolLimits(max_rounds=1, on_exceeded="partial"))
     talk = Talk([call("look")], "fine", order=order, manager=manager)
     text = ask(talk.say("one")).text
@@ -511,8 +511,8 @@ def test_a_limit_that_ends_the_turn_leaves_it_whole(ask: Ask, order: int) -> Non
     assert talk.shown[-1] == ["s:Be brief.", *TURN[:3], f"a:{text}", "u:again"]
 
 
-def test_a_last_answer_at_a_limit_leaves_the_turn_whole(ask: Ask, order: int) -> None:
-    """The model is asked once more, with everything before it, and its answer is remembered."""
+def test_a_last_answer_at_a_limit_is_stored(ask: Ask, order: int) -> None:
+    """The model is called once more with the complete turn, and its answer is stored."""
     manager = ToolCallingManager(limits=ToolLimits(max_rounds=1, on_exceeded="final_answer"))
     talk = Talk("hello", [call("look")], "first", order=order, manager=manager)
     ask(talk.say("hi"))
@@ -524,7 +524,7 @@ def test_a_last_answer_at_a_limit_leaves_the_turn_whole(ask: Ask, order: int) ->
 
 @pytest.mark.feature("memory-direct-results-memory")
 def test_a_direct_result_is_remembered_as_the_answer(ask: Ask, order: int) -> None:
-    """What the tool told the user, the assistant has said."""
+    """The result of a tool that returns directly is stored as the answer."""
     talk = Talk([call("tell")], "fine", order=order)
     ask(talk.say("one"))
     ask(talk.say("again"))
@@ -535,7 +535,7 @@ def test_a_direct_result_is_remembered_as_the_answer(ask: Ask, order: int) -> No
 
 @pytest.mark.feature("memory-direct-results-memory")
 def test_several_direct_results_are_one_answer(ask: Ask, order: int) -> None:
-    """All of them, with a blank line between."""
+    """The results are stored as one answer, with blank lines between."""
     talk = Talk([call("tell", id="c1"), call("tell", '{"what": "more"}', id="c2")], order=order)
     ask(talk.say("one"))
 
@@ -554,7 +554,7 @@ def test_several_direct_results_are_one_answer(ask: Ask, order: int) -> None:
     ids=["empty", "blank", "none", "reasoning only"],
 )
 def test_no_answer_leaves_nothing(ask: Ask, order: int, answer: Answer) -> None:
-    """A question that was not answered would stand beside the next one."""
+    """A question without an answer is not stored, because it would precede the next question."""
     talk = Talk(answer, "fine", order=order)
     ask(talk.say("one"))
     assert talk.stored == []
@@ -578,7 +578,7 @@ def test_tool_calls_are_stored_without_an_answer(ask: Ask, order: int, nothing: 
 
 
 def test_a_repeated_question_is_no_resent_history(ask: Ask, order: int) -> None:
-    """A question without an answer, asked again, continues the conversation."""
+    """A repeated question without an answer continues the conversation."""
     talk = Talk([call("look")], "", "second", order=order)
     ask(talk.say("one"))
     ask(talk.say("one"))
@@ -615,7 +615,7 @@ def test_a_retry_repeats_no_tool_call(ask: Ask, order: int) -> None:
 
 
 def around(result: GuardrailResult) -> OutputGuardrailAdvisor:
-    """Return a guard around the memory that says *result* to a bad answer."""
+    """Return a guard around the memory that returns *result* for a bad answer."""
     return OutputGuardrailAdvisor(
         lambda answer: result if "bad" in answer.text else None, order=MEMORY_ORDER - 1
     )
@@ -727,7 +727,7 @@ def test_a_correction_without_an_answer(ask: Ask, order: int) -> None:
 
 
 def test_a_retry_of_a_continued_answer(ask: Ask, order: int) -> None:
-    """The assistant does not speak twice in a row, wherever the retry comes from."""
+    """The prompt never has two assistant messages in a row."""
     better = GuardrailResult.reprompt("bad", "Better!")
     inner = OutputGuardrailAdvisor(lambda answer: better if "worse" in answer.text else None)
     talk = Talk(" upon a bad time", [call("look")], " worse", "good", order=order)
@@ -843,7 +843,7 @@ def test_a_question_without_an_answer_is_not_stored(ask: Ask, order: int) -> Non
 
 
 def test_each_turn_that_is_asked_again_is_remembered(ask: Ask, order: int) -> None:
-    """Turns that have no key are told apart all the same."""
+    """Turns without a key are distinguished, so that both retried turns are stored."""
     talk = Talk("bad", "good", "also bad", "fine", order=order)
     guard = around(GuardrailResult.reprompt("bad", "Better!"))
     for text in ("one", "two"):
@@ -853,7 +853,7 @@ def test_each_turn_that_is_asked_again_is_remembered(ask: Ask, order: int) -> No
 
 
 def test_two_memories_of_one_conversation_know_their_own(ask: Ask) -> None:
-    """One stores tool messages, and the other does not, where a guard asks again."""
+    """One memory stores tool messages and the other does not, while a guard retries."""
     talk = Talk([call("look")], "bad", "good")
     other = InMemoryChatMemoryRepository()
     memory = MessageWindowChatMemory(other)
@@ -878,7 +878,7 @@ class Failing(InMemoryChatMemoryRepository):
 
 
 def test_a_turn_that_could_not_be_stored_fails(ask: Ask, order: int) -> None:
-    """After all advisors, so none of them can call again; the next request works."""
+    """The error is raised after all advisors, so that none retries; the next request works."""
     caught: list[Exception] = []
 
     async def watches(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -900,7 +900,7 @@ def test_a_turn_that_could_not_be_stored_fails(ask: Ask, order: int) -> None:
 
 
 def test_a_memory_is_not_asked_for_nothing(ask: Ask, order: int, clock: Clock) -> None:
-    """Neither when the time is up, nor to store a turn that came to nothing."""
+    """The memory is not called after the deadline, or to store an empty turn."""
     asked: list[str] = []
 
     class Noting(MessageWindowChatMemory):
@@ -931,7 +931,7 @@ def refusal() -> ChatResponse:
 
 
 def test_an_answer_that_was_withheld_leaves_nothing(ask: Ask, order: int) -> None:
-    """Neither what a filter or guard refused nor the refusal is shown to the model again."""
+    """Neither a refused answer nor the refusal is sent to the model again."""
     talk = Talk(refusal(), order=order)
 
     assert ask(talk.say("one")).text == "I cannot help with that."
@@ -1020,7 +1020,7 @@ def test_a_turn_of_an_own_loop_is_stored_at_its_end(ask: Ask, order: int) -> Non
 
 @pytest.mark.feature("memory-empty-messages-stored")
 def test_a_request_that_says_nothing_leaves_nothing(ask: Ask, order: int) -> None:
-    """Instructions alone are no turn: the assistant would have spoken without being asked."""
+    """A request of system messages only is not stored, because it has no user message."""
     talk = Talk("hello", order=order)
 
     assert ask(talk.client.prompt().conversation("c")).text == "hello"
@@ -1029,7 +1029,7 @@ def test_a_request_that_says_nothing_leaves_nothing(ask: Ask, order: int) -> Non
 
 @pytest.mark.feature("memory-turn-key-remembered-once")
 def test_a_turn_with_the_same_key_is_remembered_once(ask: Ask, order: int) -> None:
-    """A job that is delivered twice answers twice and is one turn of the conversation."""
+    """A job that is delivered twice is answered twice and stored once."""
     talk = Talk("hello", "hello again", order=order)
     for _ in range(2):
         ask(talk.say("hi").advisor_params({TURN_KEY: "job 1"}))
@@ -1042,7 +1042,7 @@ def test_a_turn_with_the_same_key_is_remembered_once(ask: Ask, order: int) -> No
 
 @pytest.mark.feature("memory-failed-cancelled-turn-leaves")
 def test_an_interrupt_leaves_nothing(order: int) -> None:
-    """Ctrl-C while a tool runs."""
+    """`KeyboardInterrupt` in a tool stores nothing."""
 
     @tool
     def stop() -> str:
@@ -1056,7 +1056,7 @@ def test_an_interrupt_leaves_nothing(order: int) -> None:
 
 
 async def test_a_cancelled_task_leaves_nothing(order: int) -> None:
-    """Cancellation while a tool waits."""
+    """Cancellation while a tool waits stores nothing."""
     started = asyncio.Event()
 
     @tool
@@ -1081,7 +1081,7 @@ async def test_a_cancelled_task_leaves_nothing(order: int) -> None:
 
 @pytest.mark.feature("memory-turns-once-lose-messages")
 async def test_two_turns_at_once_are_both_remembered(order: int) -> None:
-    """Each as a whole, in the order in which they came to their answers."""
+    """Parallel turns are stored completely, in the order of their answers."""
     talk = Talk(lambda prompt: f"re {prompt.messages[-1].text}", order=order)
     turns = [talk.say(f"q{number}").acall().content() for number in range(20)]
     await asyncio.gather(*turns)
@@ -1112,7 +1112,7 @@ def approving(*answers: Answer, **settings: Any) -> Talk:
 @pytest.mark.feature("memory-turn-waits-approval-remembered")
 @pytest.mark.parametrize("decision", ["approve", "deny"])
 def test_a_turn_that_waits_is_remembered_when_it_ends(ask: Ask, order: int, decision: Any) -> None:
-    """Nothing while it waits, although other turns go on; all of it once it has ended."""
+    """A suspended turn is stored when it has ended, after turns that ran in between."""
     talk = approving(
         "hello",
         [call("look")],
@@ -1148,7 +1148,7 @@ def test_a_turn_that_waits_is_remembered_when_it_ends(ask: Ask, order: int, deci
 
 @pytest.mark.feature("memory-turn-waits-approval-remembered")
 def test_a_turn_that_waits_twice_is_remembered_once(ask: Ask, order: int) -> None:
-    """Resumed, suspended again, resumed again, and that twice by mistake: one turn."""
+    """A turn that is suspended and resumed several times is stored once."""
     talk = approving([call("pay", id="p1")], [call("pay", id="p2")], "paid", "paid", order=order)
     first: PendingTurn = ask(talk.say("one")).waiting
     second = ask(talk.client.resume(first, "approve")).waiting
@@ -1161,7 +1161,7 @@ def test_a_turn_that_waits_twice_is_remembered_once(ask: Ask, order: int) -> Non
 
 
 def test_a_turn_that_waits_keeps_its_key(ask: Ask, order: int) -> None:
-    """A job that a queue delivers twice waits twice, and is remembered once."""
+    """A suspended job that is delivered twice is stored once."""
     talk = approving([call("pay", id="p1")], [call("pay", id="p2")], "paid", "paid", order=order)
     delivered = [talk.say("one").advisor_params({TURN_KEY: "job 1"}) for _ in range(2)]
     waiting = [ask(each).waiting for each in delivered]
@@ -1211,7 +1211,7 @@ def test_refused_answers_before_a_wait(ask: Ask, order: int, looked: bool, store
 
 @pytest.mark.parametrize("there", [INSIDE, MEMORY_ORDER], ids=["to the inside", "to the outside"])
 def test_a_turn_may_go_on_where_memory_stands_elsewhere(ask: Ask, there: int) -> None:
-    """What was said before is neither shown nor remembered twice."""
+    """A turn may be resumed with memory at another order; no history is sent or stored twice."""
     here = MEMORY_ORDER if there == INSIDE else INSIDE
     talk = approving("hello", [call("pay")], [call("look")], "paid", order=here)
     ask(talk.say("hi"))
@@ -1229,7 +1229,7 @@ def test_a_turn_may_go_on_where_memory_stands_elsewhere(ask: Ask, there: int) ->
 
 
 def test_a_turn_that_waited_before_there_was_memory(ask: Ask, order: int) -> None:
-    """Its last turn is what is remembered, as far as can be told."""
+    """Without a recorded start, the last turn of the messages is stored."""
     talk = approving([call("pay")], "paid", order=order)
     pending = PendingTurn(
         (SystemMessage("x"), *greeting(), UserMessage("one")),
@@ -1305,7 +1305,7 @@ def test_stored_messages_have_the_response_ids(ask: Ask, order: int) -> None:
 
 @pytest.mark.parametrize("key", [17, UUID(int=7)])
 def test_a_turns_key_may_be_a_number_or_a_uuid(ask: Ask, order: int, key: Any) -> None:
-    """Jobs are called by such names; every store takes the key as a text."""
+    """Keys are converted to text."""
     talk = Talk("hello", "hello again", order=order)
     talk.memory.repository = SqlChatMemoryRepository("sqlite://")
     for _ in range(2):
@@ -1339,15 +1339,15 @@ def test_a_late_turn_is_stored_by_all_or_none(mode: Mode, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("kind", [MessageChatMemoryAdvisor, PromptChatMemoryAdvisor])
-def test_memory_stands_where_it_is_put(kind: Any) -> None:
-    """At its place among other advisors by default."""
+def test_memory_has_the_order_that_it_is_given(kind: Any) -> None:
+    """By default it has its documented place among the advisors."""
     memory = MessageWindowChatMemory()
 
     assert (kind(memory).order, kind(memory, order=7).order) == (MEMORY_ORDER, 7)
 
 
 def test_nothing_is_begun_with_memory_after_the_deadline(clock: Clock) -> None:
-    """Neither is read what nobody has time for, nor written what nobody gets."""
+    """After the deadline, the memory is neither read nor written."""
 
     def late(prompt: Prompt) -> Answer:
         clock.advance(60)
@@ -1367,7 +1367,7 @@ def test_nothing_is_begun_with_memory_after_the_deadline(clock: Clock) -> None:
 
 @pytest.mark.feature("memory-inside-loop-stored-message")
 def test_inside_a_loop_that_sends_the_history_itself(ask: Ask) -> None:
-    """With the history on, nothing is shown twice."""
+    """No history is sent twice."""
     talk = Talk("hello", [call("look")], "first", order=INSIDE)
     loop = ToolCallingAdvisor(conversation_history=True)
     client = talk.client.mutate().default_advisors(loop).build()
@@ -1379,7 +1379,7 @@ def test_inside_a_loop_that_sends_the_history_itself(ask: Ask) -> None:
 
 
 def test_what_a_loop_adds_to_a_round_displaces_nothing(ask: Ask, order: int) -> None:
-    """A hook says something beside the results: it goes with the whole turn, and is forgotten."""
+    """A message that a hook adds to a round is sent with the turn, and not stored."""
 
     class Reminding(ToolCallingAdvisor):
         async def next_messages(self, *of_round: Any, **_: Any) -> tuple[Message, ...]:
@@ -1418,7 +1418,7 @@ def test_a_hook_changes_only_what_is_sent(ask: Ask, order: int) -> None:
 
 
 def test_outside_a_loop_without_history() -> None:
-    """Neither would send the calls that results of tools belong to; inside, memory does."""
+    """The combination is refused, because calls would be missing; inside, memory sends them."""
     loop = ToolCallingAdvisor(conversation_history=False)
     memory = MessageWindowChatMemory()
     outside, inside = (MessageChatMemoryAdvisor(memory, order=n) for n in (MEMORY_ORDER, INSIDE))
@@ -1431,7 +1431,7 @@ def test_outside_a_loop_without_history() -> None:
 
 @pytest.mark.parametrize("history", [True, False])
 async def test_inside_a_chain_made_by_hand(history: bool) -> None:
-    """Without its other half the advisor remembers the turn when it sees its answer."""
+    """Without its outer half, the advisor stores the turn when it receives the answer."""
     talk = Talk("hello", [call("look")], "first", order=INSIDE)
     advisors: list[Advisor] = [
         ToolCallingAdvisor(conversation_history=history),
@@ -1448,7 +1448,7 @@ async def test_inside_a_chain_made_by_hand(history: bool) -> None:
 
 
 def test_around_a_loop_of_the_applications_own(ask: Ask, order: int) -> None:
-    """A loop that does not tell what was said between: question and answer are remembered."""
+    """If a loop does not record its rounds, the question and the answer are stored."""
 
     class OwnLoop:
         order = TOOL_CALLING_ORDER
@@ -1468,7 +1468,7 @@ def test_around_a_loop_of_the_applications_own(ask: Ask, order: int) -> None:
 
 @pytest.mark.feature("memory-inside-loop-stored-message")
 def test_the_chain_shows_both_halves() -> None:
-    """Inside the loop, the half that sees whole turns stands right outside of it."""
+    """Memory inside the loop has its outer half directly outside of the loop."""
     lines = str(Talk("x", order=INSIDE).client).splitlines()
 
     assert [line.strip().split(" (order")[0] for line in lines[1:4]] == [
@@ -1548,7 +1548,7 @@ def test_templates_need_both_placeholders() -> None:
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 1])
 @pytest.mark.parametrize("way", ["twice", "one memory", "one repository"])
 def test_a_memory_is_there_once(way: str, order: int) -> None:
-    """Two advisors on one memory would keep and send each turn twice; the client is refused."""
+    """Two advisors with one memory are refused, because both would store and send each turn."""
     memory = MessageWindowChatMemory()
     first = MessageChatMemoryAdvisor(memory, order=order)
     others: dict[str, Advisor] = {

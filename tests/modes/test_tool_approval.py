@@ -1,4 +1,4 @@
-"""Calls that somebody has to approve: at once, or later and elsewhere."""
+"""Calls that need approval, in the same process or in another one."""
 
 import asyncio
 import gc
@@ -115,12 +115,12 @@ def pending(asked: Asked) -> PendingTurn:
 
 
 def suspended(ask: Ask, *answers: Answer, **settings: Any) -> PendingTurn:
-    """Return the turn of a request that has come to wait."""
+    """Return the pending turn of a suspended request."""
     return pending(ask(client_of(ScriptedModel(*answers), **settings).prompt("Pay!")))
 
 
 async def content_of(request: ChatClientRequestSpec, mode: str, *, looks: bool) -> str:
-    """Return the content of a request; before or after a look at its pending turn."""
+    """Return the content of a request, before or after reading its pending turn."""
     if mode in ("stream", "astream"):
         stream: Any = getattr(request, mode)()
         items = stream.content()
@@ -136,7 +136,7 @@ async def content_of(request: ChatClientRequestSpec, mode: str, *, looks: bool) 
 async def test_content_of_a_turn_that_waits(
     mode: str, looks: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An empty text is no answer: one warning names `pending_turn`, unless that was asked."""
+    """One warning names `pending_turn` for an empty text, unless that was read before."""
     request = client_of(ScriptedModel(pay_call(5))).prompt("Pay!")
 
     assert await content_of(request, mode, looks=looks) == ""
@@ -154,7 +154,7 @@ async def test_content_of_a_turn_that_waits(
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize("form", ["bool", "Decision"])
 def test_a_call_can_be_approved_at_once(ask: Ask, kind: str, form: str) -> None:
-    """Somebody is asked, plainly or asynchronously, and says yes or no, with a word if need be."""
+    """A plain or asynchronous function decides with a bool or a `Decision` with a reason."""
     asked: list[Any] = []
 
     def decide(invocation: ToolInvocation) -> Decision | bool:
@@ -179,7 +179,7 @@ def test_a_call_can_be_approved_at_once(ask: Ask, kind: str, form: str) -> None:
 
 @pytest.mark.feature("manager-approval-other-arguments-denial")
 def test_a_call_can_be_approved_with_other_arguments(ask: Ask) -> None:
-    """The tool is run with what was approved; the history keeps what the model wrote."""
+    """The tool runs with the approved arguments; the history keeps those of the model."""
     approval = ToolApproval(ask=lambda _: Decision(approved=True, arguments='{"amount": 3}'))
     model = ScriptedModel(pay_call(900), "done")
     result = ask(client_of(model, approval=approval).prompt("x"))
@@ -190,7 +190,7 @@ def test_a_call_can_be_approved_with_other_arguments(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-no-approval")
 def test_only_what_needs_approval_is_asked_about(ask: Ask) -> None:
-    """By default that is what writes; a function of the call decides otherwise."""
+    """A function of the call decides which calls need approval."""
 
     def large(invocation: ToolInvocation) -> bool:
         amount: int = json.loads(invocation.tool_call.arguments).get("amount", 0)
@@ -217,7 +217,7 @@ def test_a_denied_call_can_end_the_turn(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-undecided-call")
 def test_an_answer_that_is_no_decision_does_not_approve(ask: Ask) -> None:
-    """A truthy something is no yes; the developer hears of it, no model could mend that."""
+    """A truthy value is no approval; it raises an error to the application."""
     answer: Any = "yes"
     model = ScriptedModel(pay_call(5), "done")
     with pytest.raises(ToolUsageError, match="a bool or a Decision, not 'yes'"):
@@ -227,7 +227,7 @@ def test_an_answer_that_is_no_decision_does_not_approve(ask: Ask) -> None:
 
 
 def test_what_needs_approval_may_be_asked_asynchronously(ask: Ask) -> None:
-    """Of a database, say."""
+    """The function that says which calls need approval may be asynchronous."""
 
     async def needed(invocation: ToolInvocation) -> bool:
         await asyncio.sleep(0)
@@ -239,8 +239,8 @@ def test_what_needs_approval_may_be_asked_asynchronously(ask: Ask) -> None:
     assert (paid, list(pending(result).to_decide())) == ([5], ["p2"])
 
 
-def test_whoever_is_asked_may_leave_it_open(ask: Ask) -> None:
-    """None is not a decision: the turn is suspended after all."""
+def test_no_decision_suspends_the_turn(ask: Ask) -> None:
+    """A function that returns None suspends the turn."""
     turn = suspended(ask, pay_call(5), approval=ToolApproval(ask=lambda _: None))
 
     assert turn.pending == (pay_call(5),)
@@ -251,7 +251,7 @@ def test_whoever_is_asked_may_leave_it_open(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-suspending-turn")
 def test_a_turn_waits_for_approval(ask: Ask) -> None:
-    """The response carries what waits; what needs no approval has been run already."""
+    """The response has the pending calls; calls without approval have run already."""
     model = ScriptedModel([call("look"), pay_call(5)], "never")
     result = ask(client_of(model).prompt("Pay!"))
     turn = pending(result)
@@ -269,8 +269,8 @@ def test_a_turn_waits_for_approval(ask: Ask) -> None:
 
 
 @pytest.mark.feature("manager-suspending-turn")
-def test_the_accessors_tell_what_waits() -> None:
-    """Each kind of answer has the pending turn, and None where nothing waits."""
+def test_the_accessors_have_the_pending_turn() -> None:
+    """Each kind of answer has the pending turn, or None."""
 
     def client() -> ChatClient:
         return client_of(ScriptedModel(pay_call(5), "never"))
@@ -297,7 +297,7 @@ def test_the_accessors_tell_what_waits() -> None:
 @pytest.mark.parametrize("way", ["object", "json"])
 @pytest.mark.parametrize("decision", ["approve", "deny", Decision(approved=False)], ids=str)
 def test_a_turn_goes_on_in_another_client(ask: Ask, way: str, decision: Any) -> None:
-    """Approved or denied, the waiting call is answered and the model comes to its answer."""
+    """After a decision, another client runs or refuses the pending call, and the model answers."""
     turn = suspended(ask, [call("look"), pay_call(5)])
     model = ScriptedModel("It is done.")
     given = turn if way == "object" else turn.to_json()
@@ -346,7 +346,7 @@ def test_each_call_can_be_decided_differently(ask: Ask) -> None:
     ],
 )
 def test_every_waiting_call_has_to_be_decided(decisions: Any, words: str) -> None:
-    """Nothing is run as long as a decision is missing, strange, or about no waiting call."""
+    """No tool runs while a decision is missing, invalid or for an unknown call."""
     turn = suspended(Ask("call"), [pay_call(1), pay_call(2, "p2"), call("look")])
     with pytest.raises(UsageError, match=words):
         client_of(ScriptedModel("never")).resume(turn, decisions)
@@ -355,7 +355,7 @@ def test_every_waiting_call_has_to_be_decided(decisions: Any, words: str) -> Non
 
 @pytest.mark.parametrize("decisions", [None, True, ["p1"], 7])
 def test_what_decides_nothing_is_refused(decisions: Any) -> None:
-    """The error says what decisions are."""
+    """An invalid decision raises an error that lists the valid ones."""
     turn = suspended(Ask("call"), [pay_call(1)])
     client = client_of(ScriptedModel("never"))
 
@@ -368,7 +368,7 @@ def test_what_decides_nothing_is_refused(decisions: Any) -> None:
 
 @pytest.mark.feature("manager-resumed-request-without-tools")
 def test_a_turn_goes_on_with_the_tools_it_waits_for(ask: Ask) -> None:
-    """Without one that was approved nothing is run, and nothing is undone: it still waits."""
+    """Without an approved tool nothing is run or undone, and the turn stays pending."""
     undone: list[int] = []
 
     @tool(effect="read", compensation=lambda: undone.append(1))
@@ -434,7 +434,7 @@ def test_resuming_fails_if_tools_cannot_be_resolved(ask: Ask, again: str) -> Non
 
 
 def test_a_resumed_turn_may_come_to_wait_again(ask: Ask) -> None:
-    """The next write suspends it anew, with everything that happened before."""
+    """The next write suspends the turn again, with its complete history."""
     turn = suspended(ask, pay_call(1))
     again = pending(ask(client_of(ScriptedModel(pay_call(2, "p2"))).resume(turn, "approve")))
     model = ScriptedModel("done")
@@ -448,9 +448,9 @@ def test_a_resumed_turn_may_come_to_wait_again(ask: Ask) -> None:
 
 @pytest.mark.parametrize("later", [[], [pay_call(-3, "p3")]])
 def test_a_round_that_fails_and_waits_fails_once(ask: Ask, later: list[ToolCall]) -> None:
-    """What fails when it goes on was called beside what had failed before; the next round was not.
+    """Failures before and after a suspension count as one failed round.
 
-    Whoever asks again for the answer does not make it twice, either.
+    A retry of the answer does not count that round again.
     """
 
     @tool(name="pay")
@@ -488,7 +488,7 @@ def test_a_decision_is_about_one_call_only(ask: Ask) -> None:
 
 
 def test_a_decision_does_not_reach_an_agents_own_calls(ask: Ask) -> None:
-    """An agent that is run after approval needs approvals of its own, whatever the ids."""
+    """Calls of an approved agent need separate approvals, also with equal ids."""
     inner = client_of(ScriptedModel(pay_call(1000, "p1"), "inner"))
     agent = inner.as_tool("agent", "An agent.")
     waiting = call("agent", '{"request": "pay"}', id="p1")
@@ -544,7 +544,7 @@ def test_a_limit_in_a_suspended_round(ask: Ask, on_exceeded: Any) -> None:
 
 @pytest.mark.feature("manager-suspended-turn-remembers")
 def test_rounds_count_on_in_a_resumed_turn(ask: Ask) -> None:
-    """A turn cannot outwit its limit of rounds by waiting."""
+    """The limit of rounds includes the rounds before the suspension."""
     turn = suspended(ask, call("look"), pay_call(1))
     client = client_of(ScriptedModel("never"), limits=ToolLimits(max_rounds=2))
     result = ask(client.resume(turn, "approve"))
@@ -584,7 +584,7 @@ def test_keys_of_equal_calls_with_one_suspended(ask: Ask) -> None:
 
 
 def test_a_turn_that_waits_is_gone_with_its_response(ask: Ask) -> None:
-    """What its tools were told in secret does not wait for the garbage collector."""
+    """Its tool context is released by reference counting, without a garbage collection."""
 
     class Secret:
         pass
@@ -603,7 +603,7 @@ def test_a_turn_that_waits_is_gone_with_its_response(ask: Ask) -> None:
 
 
 def test_the_conversation_is_carried_on(ask: Ask) -> None:
-    """A resumed request belongs to the conversation of the first; its tools know it."""
+    """A resumed request keeps the conversation id, also in the tool context."""
     seen: list[Any] = []
 
     @tool
@@ -625,7 +625,7 @@ def test_the_conversation_is_carried_on(ask: Ask) -> None:
 
 
 def test_a_turn_goes_on_in_its_own_conversation(ask: Ask) -> None:
-    """Nothing is run for a request that names another one, which would remember it."""
+    """Resuming with another conversation id is refused, and nothing runs."""
     client = client_of(ScriptedModel(pay_call(5), "done"))
     turn = pending(ask(client.prompt("Pay!").conversation("ada")))
     with pytest.raises(UsageError, match="the turn belongs to conversation 'ada'"):
@@ -636,7 +636,7 @@ def test_a_turn_goes_on_in_its_own_conversation(ask: Ask) -> None:
 
 
 def test_the_id_of_a_conversation_is_a_text(ask: Ask) -> None:
-    """For everybody who is told of it, whatever it was: a turn that waits is kept as JSON."""
+    """The id is converted to text for functions, advisors and the pending turn."""
     given = UUID(int=5)
     seen: list[object] = []
 
@@ -660,7 +660,7 @@ def test_the_id_of_a_conversation_is_a_text(ask: Ask) -> None:
 
 
 def test_a_resumed_request_says_nothing_twice(ask: Ask) -> None:
-    """The clients' default texts are in the turn's messages already."""
+    """The client's default texts are not added again, because the turn has them."""
 
     def client(model: ScriptedModel) -> ChatClient:
         builder = client_of(model).mutate().default_system("Be {x}.", params={"x": "brief"})
@@ -675,7 +675,7 @@ def test_a_resumed_request_says_nothing_twice(ask: Ask) -> None:
 
 
 def test_a_resumed_stream_tells_what_happens() -> None:
-    """Its events begin with what had to wait; what was run before is not told again."""
+    """Its events begin with the approved calls; earlier ones are not repeated."""
     turn = suspended(Ask("stream"), [call("look"), pay_call(5)])
     model = ScriptedModel("It is done.", chunks=50)
     events = Ask("stream")(client_of(model).resume(turn, "approve")).events
@@ -686,9 +686,9 @@ def test_a_resumed_stream_tells_what_happens() -> None:
 
 
 def test_a_direct_result_may_have_waited(ask: Ask) -> None:
-    """An approved call that returns directly ends the turn; the model is not asked again.
+    """An approved call that returns directly ends the turn without another model call.
 
-    Advisors find in the response what they left in the request.
+    The response has the context of the resumed request.
     """
 
     @tool(return_direct=True)
@@ -716,7 +716,7 @@ def test_a_direct_result_may_have_waited(ask: Ask) -> None:
 @pytest.mark.feature("manager-result-says-so")
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_turn_that_waits_keeps_what_its_results_say(ask: Ask, stored: bool) -> None:
-    """Of those that came before the wait as of those after, wherever it was spent."""
+    """`return_direct` of a result is kept, from before and after the suspension."""
 
     @tool(effect="read")
     def total() -> ToolResult:
@@ -736,7 +736,7 @@ def test_a_turn_that_waits_keeps_what_its_results_say(ask: Ask, stored: bool) ->
 
 @pytest.mark.parametrize("decision", ["approve", "deny"])
 def test_decisions_hold_if_the_rule_has_changed(ask: Ask, decision: Any) -> None:
-    """Whether a call needs approval may change meanwhile; a refusal is still a refusal."""
+    """A decision applies although the rule no longer asks for approval."""
     asked_about: list[str] = []
 
     def first_time(invocation: ToolInvocation) -> bool:
@@ -776,7 +776,7 @@ def test_approved_calls_run_despite_tool_choice_none(ask: Ask) -> None:
 
 
 def test_an_approved_call_may_still_fail(ask: Ask) -> None:
-    """The model is told about it as always, and goes on."""
+    """The model receives an error result, and the turn continues."""
 
     @tool
     def wire(amount: int) -> str:
@@ -793,7 +793,7 @@ def test_an_approved_call_may_still_fail(ask: Ask) -> None:
 
 
 def test_calls_that_run_side_by_side_may_wait(ask: Ask) -> None:
-    """Some of a batch wait and the others finish, however many run at once."""
+    """Of parallel calls some are suspended, and the others finish."""
     calls = [pay_call(n, f"p{n}") if n % 2 else call("look", id=f"l{n}") for n in range(6)]
     turn = suspended(ask, calls, blocking_concurrency=4)
 
@@ -807,7 +807,7 @@ def test_calls_that_run_side_by_side_may_wait(ask: Ask) -> None:
 @pytest.mark.feature("manager-approval-loop-your-own")
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_loop_of_ones_own_goes_on(blocking: bool) -> None:
-    """With a result's pending turn, also as JSON, and decisions; as often as calls wait."""
+    """A loop of the application resumes with the pending turn or its JSON, any number of times."""
     manager = ToolCallingManager(
         interceptors=[ToolApproval()], limits=ToolLimits(per_tool={"look": 1})
     )
@@ -839,7 +839,7 @@ def test_a_loop_of_ones_own_goes_on(blocking: bool) -> None:
 
 
 def test_a_loop_of_ones_own_sees_what_waits() -> None:
-    """The manager's result names the waiting calls, and its history is without them."""
+    """The manager's result has the pending calls; its history lacks them."""
     manager = ToolCallingManager(interceptors=[ToolApproval()])
     model = ScriptedModel([call("look"), pay_call(5)])
     client = client_of(model)
@@ -856,7 +856,7 @@ def test_a_loop_of_ones_own_sees_what_waits() -> None:
 
 @pytest.mark.feature("manager-resuming-elsewhere")
 def test_a_pending_turn_is_json_both_ways() -> None:
-    """What comes back is equal, to the last detail of its messages."""
+    """A turn that is read from its JSON equals the original."""
     arguments = '{"amount": 5, "note": "für \\ud800 \\"Ann\\""}'
     history = [UserMessage("Hi"), AssistantMessage("Hello"), UserMessage("Pay 5 € — now")]
     wire = DataToolCallback(ToolDefinition("wire", "Wire.", {"type": "object"}), print)
@@ -872,7 +872,7 @@ def test_a_pending_turn_is_json_both_ways() -> None:
 
 
 def test_metadata_of_pending_turns(caplog: pytest.LogCaptureFixture) -> None:
-    """It is read as it was; a value without a JSON form is left out, named there, and logged."""
+    """Metadata is kept; a value without a JSON form is dropped, listed and logged."""
 
     @tool(effect="read")
     def clock() -> ToolResult:
@@ -911,7 +911,7 @@ def test_metadata_of_pending_turns(caplog: pytest.LogCaptureFixture) -> None:
     ],
 )
 def test_what_is_no_pending_turn_is_refused(text: str) -> None:
-    """Broken or foreign JSON, or a version that is not known, is a usage error."""
+    """Invalid JSON, other JSON or an unknown version is a usage error."""
     with pytest.raises(UsageError, match="not a pending turn"):
         client_of(ScriptedModel("never")).resume(text, "approve")
 
@@ -949,7 +949,7 @@ print([response.data for response in model.prompts[0].messages[-1].responses])
 def test_a_decision_holds_wherever_the_turn_goes_on(
     ask: Ask, decision: Any, ran: list[int], told: str, interceptors: int
 ) -> None:
-    """Whoever resumes it need not ask for approval as well, and may ask more than once."""
+    """The resuming client may have no approval interceptor, or several."""
     turn = suspended(ask, pay_call(5))
     model = ScriptedModel("done")
     approvals = [ToolApproval() for _ in range(interceptors)]
@@ -963,7 +963,7 @@ def test_a_decision_holds_wherever_the_turn_goes_on(
 def test_an_interceptor_of_ones_own_may_suspend_a_turn(
     ask: Ask, decision: Any, ran: list[int]
 ) -> None:
-    """It lets pass what has been decided about, and need not know how that is carried out."""
+    """It calls the next one for decided calls, and need not implement the decisions."""
 
     async def careful(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
         if DECISIONS not in invocation.context:
@@ -980,7 +980,7 @@ def test_an_interceptor_of_ones_own_may_suspend_a_turn(
 @pytest.mark.process("pending turn")
 @pytest.mark.feature("manager-resuming-elsewhere", "wish-human-approval-suspend-resume")
 def test_a_turn_goes_on_in_another_process(tmp_path: Path) -> None:
-    """All that another process needs is the JSON and the tools."""
+    """Another process needs only the JSON and the tools."""
     turn = suspended(Ask("call"), [call("look"), pay_call(5)])
     script = tmp_path / "resume.py"
     script.write_text(OTHER_PROCESS)
@@ -1020,8 +1020,8 @@ def test_interceptors_inside_the_approval(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-changed-model")
 @pytest.mark.parametrize("stored", [False, True])
-def test_the_model_is_told_what_the_user_changed(ask: Ask, stored: bool) -> None:
-    """Before the result, with a word of the user's; else it would report what it had asked for."""
+def test_the_result_begins_with_the_changed_arguments(ask: Ask, stored: bool) -> None:
+    """The result names the arguments that the user changed, and the reason."""
     decision = Decision(approved=True, arguments='{"amount": 3}', message="Only 3.")
     model = ScriptedModel(pay_call(900), "done")
     approval = ToolApproval() if stored else ToolApproval(ask=lambda _: decision)
@@ -1050,15 +1050,15 @@ def test_the_model_is_told_what_the_user_changed(ask: Ask, stored: bool) -> None
     ],
 )
 def test_a_word_of_the_user_goes_with_the_result(ask: Ask, decision: Decision, told: str) -> None:
-    """Arguments that were only written anew are no change."""
+    """The user's reason precedes the result; reformatted arguments are no change."""
     model = ScriptedModel(pay_call(5), "done")
     ask(client_of(model, approval=ToolApproval(ask=lambda _: decision)).prompt("x"))
 
     assert results(model.prompts[1])[0].startswith(told)
 
 
-def test_the_model_is_told_what_each_approver_said(ask: Ask) -> None:
-    """One that has nothing to add leaves what those before it have changed."""
+def test_the_result_has_the_changes_of_each_approver(ask: Ask) -> None:
+    """An approver without a change keeps those of earlier ones."""
     changed = Decision(approved=True, arguments='{"amount": 3}')
     approvals = [
         ToolApproval(ask=lambda _: changed),
@@ -1087,7 +1087,7 @@ def test_the_model_is_told_what_each_approver_said(ask: Ask) -> None:
 def test_one_decision_for_several_approvals(
     arguments: str | None, message: str, told: str, ask: Ask
 ) -> None:
-    """All of them ask about the same call."""
+    """One decision applies to all interceptors that need approval of the call."""
     model = ScriptedModel(pay_call(9 if arguments else 3), "done")
     client = client_of(model, interceptors=[ToolApproval(), ToolApproval()])
     turn = pending(ask(client.prompt("x")))
@@ -1097,8 +1097,8 @@ def test_one_decision_for_several_approvals(
     assert results(model.prompts[1]) == [f"{told}\npaid 3"]
 
 
-def test_what_each_of_several_approvers_says_is_told(ask: Ask) -> None:
-    """Also where one of them ends with the words of another one."""
+def test_the_result_has_the_reason_of_each_approver(ask: Ask) -> None:
+    """All reasons are kept, also where one ends with the text of another."""
     approvals = [
         ToolApproval(ask=lambda _, said=said: Decision(True, said))  # type: ignore[misc]
         for said in ("Not urgent, but fine.", "but fine.")
@@ -1112,7 +1112,7 @@ def test_what_each_of_several_approvers_says_is_told(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-changed-model")
 def test_a_failure_of_a_changed_call(ask: Ask) -> None:
-    """The model is told the arguments that the user changed."""
+    """The error result has the arguments that the user changed."""
 
     @tool
     def wire(amount: int) -> str:
@@ -1130,7 +1130,7 @@ def test_a_failure_of_a_changed_call(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-changed-model")
 def test_an_answer_has_no_remark_in_it(ask: Ask) -> None:
-    """A result that is the answer goes to the user, who knows what was changed."""
+    """A result that is returned directly has no note about changed arguments."""
 
     @tool(return_direct=True)
     def wire(amount: int) -> str:
@@ -1144,8 +1144,8 @@ def test_an_answer_has_no_remark_in_it(ask: Ask) -> None:
 
 
 @pytest.mark.feature("manager-arguments-do-not-fit")
-def test_nobody_is_asked_about_what_cannot_be_run(ask: Ask) -> None:
-    """Arguments that do not fit are told to the model at once, before anything looks at them."""
+def test_invalid_arguments_need_no_approval(ask: Ask) -> None:
+    """The model receives an error result before the approval is asked for."""
     seen: list[Any] = []
 
     def large(invocation: ToolInvocation) -> bool:
@@ -1164,7 +1164,7 @@ def test_nobody_is_asked_about_what_cannot_be_run(ask: Ask) -> None:
 @pytest.mark.feature("manager-arguments-do-not-fit")
 @pytest.mark.parametrize("arguments", ['{"amount": "x"}', "{}", "no JSON"])
 def test_a_change_that_cannot_be_run_is_refused(ask: Ask, arguments: str) -> None:
-    """Whoever resumes hears of it before anything is run, and may decide again."""
+    """Invalid approved arguments raise before anything runs; the turn can be resumed again."""
     turn = suspended(ask, [pay_call(1), pay_call(2, "p2")])
     model = ScriptedModel("done")
     client = client_of(model)
@@ -1179,7 +1179,7 @@ def test_a_change_that_cannot_be_run_is_refused(ask: Ask, arguments: str) -> Non
 
 @pytest.mark.parametrize("arguments", ['{"amount": "x"}', "no JSON"])
 def test_a_change_made_at_once_has_to_fit_too(ask: Ask, arguments: str) -> None:
-    """It is the application's mistake, and no model could mend it."""
+    """Invalid arguments from an approval function raise an error to the application."""
     decision = Decision(approved=True, arguments=arguments)
     client = client_of(
         ScriptedModel(pay_call(5), "no"), approval=ToolApproval(ask=lambda _: decision)
@@ -1192,7 +1192,10 @@ def test_a_change_made_at_once_has_to_fit_too(ask: Ask, arguments: str) -> None:
 
 @pytest.mark.parametrize("kind", ["function", "data"])
 def test_a_function_does_not_suspend_the_turn(ask: Ask, kind: str) -> None:
-    """It would again whenever it is run; the error names what does."""
+    """A tool cannot suspend its turn, because it would at each run.
+
+    The error names alternatives.
+    """
 
     def wire(amount: int) -> str:
         raise ApprovalRequired
@@ -1208,7 +1211,7 @@ def test_a_function_does_not_suspend_the_turn(ask: Ask, kind: str) -> None:
 
 
 def test_the_arguments_of_any_tool_can_be_had(ask: Ask) -> None:
-    """By name, as they are in the JSON where the tool does not read them itself."""
+    """Arguments are read by name, from the JSON where the tool does not parse them."""
 
     class Reason(BaseModel):
         reason: str
@@ -1240,8 +1243,8 @@ def test_the_arguments_of_any_tool_can_be_had(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-suspended-turn-remembers")
 @pytest.mark.parametrize("stored", [False, True])
-def test_usage_and_executions_are_those_of_the_whole_turn(ask: Ask, stored: bool) -> None:
-    """However often it waited, and although an advisor asks again: each answer is paid once."""
+def test_usage_and_executions_are_those_of_the_complete_turn(ask: Ask, stored: bool) -> None:
+    """After several suspensions and retries, each model call counts once."""
 
     async def twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         first = await call_next(request)
@@ -1269,7 +1272,7 @@ def test_usage_and_executions_are_those_of_the_whole_turn(ask: Ask, stored: bool
 
 
 def test_a_turn_that_was_stored_earlier_goes_on(ask: Ask) -> None:
-    """Without what an earlier version did not store."""
+    """The JSON of an earlier version is read without the fields that it lacks."""
     data = json.loads(suspended(ask, [call("look"), pay_call(5)]).to_json())
     for key in ("usage", "executions", "breach"):
         del data[key]

@@ -1,4 +1,4 @@
-"""Sagas: what tools have done is undone when a later one fails, or the turn does."""
+"""Sagas: completed calls are undone when a later call or the turn fails."""
 
 import asyncio
 import json
@@ -90,7 +90,7 @@ from tests.support.waiting import LONG, asettled
 
 
 class Trip:
-    """Books, and takes back; notes both."""
+    """Tools that book and cancel, and record both."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -145,7 +145,7 @@ def client_of(model: ScriptedModel, *tools: Any, **manager: Any) -> ChatClient:
 
 @pytest.mark.feature("compensation-compensate-tool-errors")
 def test_a_failure_undoes_what_was_done(ask: Ask) -> None:
-    """All rounds of the turn, the last call first; the model is told where it stands."""
+    """Calls of all rounds are undone in reverse order, and their results report it to the model."""
     trip = Trip()
     model = ScriptedModel(FLIGHT, [HOTEL, DEAR], "sorry")
     result = ask(client_of(model, trip).prompt("x"))
@@ -165,7 +165,7 @@ def test_a_failure_undoes_what_was_done(ask: Ask) -> None:
 
 
 def test_compensations_get_the_original_result(ask: Ask) -> None:
-    """Whatever an advisor that retries shows to the model."""
+    """Compensations receive the original result, although an advisor changed it for the model."""
 
     async def again(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         await call_next(request)
@@ -185,7 +185,7 @@ def test_compensations_get_the_original_result(ask: Ask) -> None:
 
 
 def test_what_is_undone_is_logged(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
-    """And what should have been and could not be; not what nobody can undo."""
+    """Compensations and their failures are logged; calls without a compensation are not."""
     caplog.set_level(logging.INFO, "chatclient.tools.execution.compensation")
 
     def lost() -> None:
@@ -209,7 +209,7 @@ def test_what_is_undone_is_logged(ask: Ask, caplog: pytest.LogCaptureFixture) ->
 
 @pytest.mark.feature("compensation-not-twice")
 def test_what_was_undone_is_not_undone_again(ask: Ask) -> None:
-    """After a second attempt only that is taken back."""
+    """After a second failure, only the calls since the first one are undone."""
     trip = Trip()
     again = call("book_flight", '{"city": "Oslo"}', id="g")
     ask(client_of(ScriptedModel(FLIGHT, DEAR, again, DEAR, "sorry"), trip).prompt("x"))
@@ -221,7 +221,7 @@ def test_what_was_undone_is_not_undone_again(ask: Ask) -> None:
 
 @pytest.mark.parametrize("result", [GuardrailResult.retry("no"), GuardrailResult.reprompt("", "?")])
 def test_what_was_done_for_another_answer_is_undone(ask: Ask, result: GuardrailResult) -> None:
-    """A guard asks again in the same turn, whether it says something to that or not."""
+    """Calls before a guard's retry or reprompt are undone with the turn."""
     guard = OutputGuardrailAdvisor(lambda answer: result if answer.text == "bad" else None)
     model = ScriptedModel(FLIGHT, "bad", [HOTEL, DEAR], "Sorry.")
     trip = Trip()
@@ -237,7 +237,7 @@ def test_what_was_done_for_another_answer_is_undone(ask: Ask, result: GuardrailR
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_what_is_done_once_more_is_undone_once_more(ask: Ask, cached: bool) -> None:
-    """Also where the very same call comes again, out of a cache or from the model itself."""
+    """Equal calls are undone once for each run, also if a cache or the model repeats them."""
 
     def answer(prompt: Prompt) -> Answer:
         match prompt.messages[-1]:
@@ -260,7 +260,7 @@ def test_what_is_done_once_more_is_undone_once_more(ask: Ask, cached: bool) -> N
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_each_time_that_a_call_was_made_is_undone(ask: Ask, cached: bool) -> None:
-    """A request is asked twice, out of a cache, and fails when it has all been done twice."""
+    """If a cache repeats calls in a retried request, both executions are undone."""
 
     def answer(prompt: Prompt) -> Answer:
         return FLIGHT if isinstance(prompt.messages[-1], UserMessage) else "Booked."
@@ -279,8 +279,8 @@ def test_each_time_that_a_call_was_made_is_undone(ask: Ask, cached: bool) -> Non
 
 
 @pytest.mark.feature("compensation-all-rounds-invocation-reverse")
-def test_earlier_turns_stand(ask: Ask) -> None:
-    """A turn takes back what it has done itself; memory holds what came of it."""
+def test_earlier_turns_are_kept(ask: Ask) -> None:
+    """Only calls of the failed turn are undone, not those in the memory."""
     trip = Trip()
     memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
     model = ScriptedModel(FLIGHT, "booked", HOTEL, DEAR, "sorry", "hello")
@@ -301,8 +301,8 @@ def test_earlier_turns_stand(ask: Ask) -> None:
     "slip",
     [call("look_up", '{"city": "Rome"}'), call("pay", '{"euro": "much"}'), call("fly")],
 )
-def test_slips_undo_nothing(slip: Any, ask: Ask) -> None:
-    """Tools that read, arguments that do not fit and names that are unknown can be mended."""
+def test_correctable_failures_undo_nothing(slip: Any, ask: Ask) -> None:
+    """Failures that the model can correct: a failed read, invalid arguments and unknown names."""
     trip = Trip()
     result = ask(client_of(ScriptedModel(FLIGHT, slip, CHEAP, "done"), trip).prompt("x"))
 
@@ -311,7 +311,7 @@ def test_slips_undo_nothing(slip: Any, ask: Ask) -> None:
 
 
 def test_a_compensation_knows_its_call_and_its_request(ask: Ask) -> None:
-    """As the tool did."""
+    """A compensation receives the call and the tool context."""
     seen: list[Any] = []
 
     def take_back(city: str, context: ToolContext) -> None:
@@ -332,7 +332,7 @@ def test_a_compensation_knows_its_call_and_its_request(ask: Ask) -> None:
 
 
 def test_a_call_is_undone_if_its_interceptor_fails(ask: Ask) -> None:
-    """The tool has run, whatever the result of the call is."""
+    """The tool has run, although the result is an error."""
     log: list[str] = []
 
     def take_back(city: str) -> None:
@@ -357,7 +357,7 @@ def test_a_call_is_undone_if_its_interceptor_fails(ask: Ask) -> None:
 
 
 def test_what_came_to_nothing_is_not_undone(ask: Ask) -> None:
-    """A tool may say so itself, without an exception."""
+    """A tool that returns an error result is not undone."""
     undone: list[str] = []
 
     def take_back(city: str) -> None:
@@ -375,7 +375,7 @@ def test_what_came_to_nothing_is_not_undone(ask: Ask) -> None:
 
 
 def test_a_compensation_that_fails_is_not_tried_again(ask: Ask) -> None:
-    """However many there are to see that the turn has failed."""
+    """A failed compensation is called once."""
 
     class Stubborn(Trip):
         async def cancel_hotel(self, execution: ToolExecution) -> None:
@@ -409,9 +409,9 @@ def test_a_handled_failure_undoes_nothing(ask: Ask) -> None:
 @pytest.mark.feature("compensation-fails-logged-others")
 @pytest.mark.parametrize("error", [RuntimeError("non-refundable"), asyncio.CancelledError()])
 def test_the_others_are_undone_when_one_cannot_be(ask: Ask, error: BaseException) -> None:
-    """A compensation that fails is logged; the call still stands, and the model knows.
+    """A failed compensation is logged, and the result of its call is kept.
 
-    So does one that waits for a task which is cancelled: the request itself is not.
+    A `CancelledError` from a compensation does not cancel the request.
     """
 
     class Stubborn(Trip):
@@ -441,7 +441,7 @@ def test_the_others_are_undone_when_one_cannot_be(ask: Ask, error: BaseException
 def test_a_turn_that_fails_is_undone(
     script: tuple[Any, ...], manager: dict[str, Any], error: type[Exception], ask: Ask
 ) -> None:
-    """Whatever ends a turn with an error: a tool's failure that is raised, a limit, a provider."""
+    """Calls are undone after a raised tool failure, a limit or a provider's error."""
     trip = Trip()
     client = client_of(ScriptedModel(*script), trip, **manager, max_concurrency=1)
     with pytest.raises(error):
@@ -469,7 +469,7 @@ def test_undone_calls_are_in_the_history_of_a_limit(ask: Ask) -> None:
 
 
 class Broken(InMemoryChatMemoryRepository):
-    """Can be read only."""
+    """A repository that can only be read."""
 
     async def append(self, *_: Any, **__: Any) -> bool:
         msg = "the disk is full"
@@ -513,7 +513,7 @@ def refuse(_: ChatResponse) -> GuardrailResult:
 def test_a_request_that_fails_around_its_turn_is_undone(
     advisor: Any, error: type[Exception], more: tuple[Any, ...], ask: Ask
 ) -> None:
-    """Its turn has come to an answer, which nobody gets; so it is as if it had not been."""
+    """Calls are undone if an outer advisor fails after the answer."""
     trip = Trip()
     client = client_of(ScriptedModel(FLIGHT, HOTEL, "you fool", *more), trip)
     with pytest.raises(error):
@@ -584,7 +584,7 @@ def test_a_turn_whose_second_attempt_fails_is_undone(
 
 
 class Pause:
-    """Holds a request up in the middle of something, until it is cancelled there."""
+    """Blocks a request at a given place until it is cancelled there."""
 
     def __init__(self) -> None:
         self._begun, self._may_end = threading.Event(), threading.Event()
@@ -620,7 +620,7 @@ class Slow(InMemoryChatMemoryRepository):
 
 @pytest.mark.feature("compensation-not-undone-memory-stored")
 async def test_a_store_finishes_despite_cancellation() -> None:
-    """A store completes what it has begun, and the calls are kept."""
+    """A started store completes, and the calls are kept."""
     trip, slow = Trip(), Slow()
     memory = MessageWindowChatMemory(slow)
     request = client_of(ScriptedModel(FLIGHT, "done"), trip).prompt("x").conversation("c")
@@ -674,7 +674,7 @@ async def test_calls_are_undone_if_a_cancelled_store_fails() -> None:
 
 
 class CancelledAt(InMemorySessionRepository):
-    """Sessions in memory that have the request cancelled in one of the steps of keeping a turn."""
+    """An in-memory session repository that cancels the request at one step of storing a turn."""
 
     def __init__(self, step: str) -> None:
         super().__init__()
@@ -751,7 +751,7 @@ COMPACTED: dict[str, Callable[[], ChatMemory]] = {
 @pytest.mark.parametrize("mode", ["call", "stream"])
 @pytest.mark.parametrize("kind", COMPACTED)
 def test_an_interrupted_compaction_keeps_the_turn(kind: str, mode: Mode) -> None:
-    """By Ctrl-C, while a model writes the summary."""
+    """The turn is stored, although `KeyboardInterrupt` stops the model that summarises."""
     trip, memory = Trip(), COMPACTED[kind]()
     for n in range(2 if kind == "pruned" else 1):
         memory.add("c", [UserMessage(f"before {n}"), AssistantMessage("ok")])
@@ -785,7 +785,7 @@ async def test_a_cancelled_preparation_of_a_store() -> None:
 
 @pytest.mark.feature("compensation-turn-undone-wherever-request")
 def test_what_several_attempts_have_done_is_undone_once(ask: Ask) -> None:
-    """A turn that goes on is shown what was done before, in each attempt."""
+    """A resumed turn has its earlier calls in each attempt; they are undone once."""
     trip = Trip()
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "book_hotel")
     model = ScriptedModel(FLIGHT, HOTEL, "rude", "fool")
@@ -800,7 +800,7 @@ def test_what_several_attempts_have_done_is_undone_once(ask: Ask) -> None:
 
 @pytest.mark.feature("compensation-not-undone-memory-stored")
 def test_a_turn_that_waits_is_not_undone(ask: Ask) -> None:
-    """An advisor may have stored it, and tell so by an error of its own."""
+    """A suspended turn is kept when an advisor raises, because it may have stored it."""
     trip = Trip()
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
     client = client_of(ScriptedModel([FLIGHT, CHEAP]), trip, interceptors=[approval])
@@ -831,7 +831,7 @@ async def _ask(client: ChatClient) -> str:
 
 @pytest.mark.feature("compensation-nothing-when-error-aborts")
 async def test_a_turn_that_is_cancelled_is_undone() -> None:
-    """Cancelling ends when what was done is taken back."""
+    """The cancelled request ends after its compensations."""
     trip, started = Trip(), asyncio.Event()
 
     @tool
@@ -852,7 +852,7 @@ async def test_a_turn_that_is_cancelled_is_undone() -> None:
 
 
 async def test_a_turn_in_a_cancelled_scope_is_undone() -> None:
-    """Also when it has to be looked up how, and the scope cancels whatever is awaited in it."""
+    """Also if a resolver has to find the compensation while the scope cancels each await."""
     trip = Trip()
     booked = {c.definition.name: c for c in tool_callbacks(trip)}
 
@@ -888,7 +888,7 @@ async def pack(context: ToolContext) -> str:
 
 @pytest.mark.feature("compensation-nothing-when-error-aborts")
 def test_a_blocking_stream_that_is_left_is_undone() -> None:
-    """Whoever leaves before the turn has come to its end has nothing booked."""
+    """Closing a stream before the turn has ended undoes its calls."""
     trip = Trip()
     client = client_of(ScriptedModel(FLIGHT, call("pack")), trip, pack)
     for event in (events := client.prompt("x").stream().events()):
@@ -902,7 +902,7 @@ def test_a_blocking_stream_that_is_left_is_undone() -> None:
 @pytest.mark.feature("compensation-plain-tool-runs-while")
 @pytest.mark.parametrize("blocking_concurrency", [1, 4])
 def test_what_has_just_been_done_is_undone(blocking_concurrency: int) -> None:
-    """A stream may be left at the very event that tells of it."""
+    """A call is undone if the stream is closed at the event of its result."""
     trip = Trip()
     model = ScriptedModel([FLIGHT, HOTEL])
     client = client_of(model, trip, blocking_concurrency=blocking_concurrency)
@@ -916,7 +916,7 @@ def test_what_has_just_been_done_is_undone(blocking_concurrency: int) -> None:
 
 
 def test_an_agent_that_undoes_is_let_finish(ask: Ask) -> None:
-    """Although the turn that asked it has failed meanwhile, and cancels its tools."""
+    """Compensations of an agent finish, although its caller has failed and cancels its tools."""
     log: list[str] = []
     begun, failed = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Tool search in the loop: what the model is told of, what it finds, and what stays."""
+"""Tool search in the loop: which tools are offered, found and kept."""
 
 import asyncio
 import gc
@@ -99,13 +99,13 @@ def offered(prompt: Prompt) -> list[str]:
 
 
 def found(prompt: Prompt) -> list[str]:
-    """Return what the search told last has found."""
+    """Return the names that the last search has found."""
     names: list[str] = json.loads(results(prompt)[0])["tools"]
     return names
 
 
 class Recording(KeywordToolIndex):
-    """Notes what it is asked to do."""
+    """An index that records its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class Recording(KeywordToolIndex):
 
 @pytest.mark.feature("search-tool-search-calling-advisor")
 def test_the_model_finds_a_tool_and_calls_it(ask: Ask) -> None:
-    """It is told about the search only, then about what it found as well."""
+    """The model is offered only the search at first, and then the tools that it found as well."""
     model = ScriptedModel(search("weather"), call("get_weather"), "sunny")
     result = ask(client_of(model).prompt("How is the weather?"))
 
@@ -151,7 +151,7 @@ def test_the_model_finds_a_tool_and_calls_it(ask: Ask) -> None:
 
 @pytest.mark.feature("search-tool-search")
 def test_the_search_says_what_it_takes() -> None:
-    """A query, and if the model likes a number and a category."""
+    """The schema of the search has a query and, optionally, a number and a category."""
     model = ScriptedModel("hi")
     client_of(model).prompt("x").call().content()
     [callback] = list(model.prompts[0].options.tool_callbacks or ())
@@ -164,7 +164,7 @@ def test_the_search_says_what_it_takes() -> None:
 
 @pytest.mark.feature("search-reference-tool-name-accumulation", "search-order-tools-random")
 def test_what_is_found_goes_to_the_end(ask: Ask) -> None:
-    """Whatever a provider has cached of the tools stays valid: none moves, none goes."""
+    """Found tools are appended, so that the provider's cache of the tools stays valid."""
     model = ScriptedModel(
         search("sport travel"),
         search("mail"),
@@ -247,7 +247,7 @@ def test_searches_without_accumulation(ask: Ask) -> None:
 def test_the_number_of_results_is_kept_within_reason(
     wanted: Any, max_results: int | None, asked: int | None
 ) -> None:
-    """The model's number goes before the application's; none, zero and less are no number."""
+    """The model's limit overrides the application's, up to ten; a limit below one is ignored."""
     index = Recording()
     advisor = ToolSearchToolCallingAdvisor(index, max_results=max_results)
     more = {} if wanted is None else {"maxResults": wanted}
@@ -259,7 +259,7 @@ def test_the_number_of_results_is_kept_within_reason(
 
 
 def test_nothing_found_is_no_failure(ask: Ask) -> None:
-    """The model is told so, and goes on."""
+    """The model receives a result without tools, and the turn continues."""
     model = ScriptedModel(search("zebra"), "I cannot.")
     result = ask(client_of(model).prompt("x"))
 
@@ -291,8 +291,8 @@ def test_a_blank_query_searches_nothing(ask: Ask) -> None:
         ("[1]", "JSON object"),
     ],
 )
-def test_garbage_arguments_are_told_to_the_model(ask: Ask, arguments: str, told: str) -> None:
-    """Nothing is found, nothing breaks, and the next search works."""
+def test_garbage_arguments_are_an_error_result(ask: Ask, arguments: str, told: str) -> None:
+    """The model receives an error result, and the next search works."""
     model = ScriptedModel(call(SEARCH, arguments), search("mail"), "ok")
     result = ask(client_of(model).prompt("x"))
 
@@ -303,7 +303,7 @@ def test_garbage_arguments_are_told_to_the_model(ask: Ask, arguments: str, told:
 
 @pytest.mark.feature("search-error-text-search-result")
 def test_an_index_that_fails_does_not_end_the_turn(ask: Ask) -> None:
-    """Its error is told like that of any tool."""
+    """The model receives an error result, as from any tool."""
 
     class Broken(KeywordToolIndex):
         async def find(self, request: ToolSearchRequest, runtime: Runtime) -> Any:
@@ -339,7 +339,7 @@ def test_an_index_that_returns_no_response(ask: Ask, plain: bool, part: bool) ->
 
 
 def test_a_tool_that_an_index_names_twice_is_found_once(ask: Ask) -> None:
-    """An index of one's own may have no idea of that."""
+    """Duplicates in the response of an index are removed."""
 
     class Twice(KeywordToolIndex):
         async def find(self, request: ToolSearchRequest, runtime: Runtime) -> ToolSearchResponse:
@@ -366,7 +366,7 @@ def test_a_tool_that_an_index_names_twice_is_found_once(ask: Ask) -> None:
 def test_a_rewritten_result_finds_what_can_be_read_in_it(
     ask: Ask, data: str, names: list[str]
 ) -> None:
-    """An interceptor may say anything in its place, and so may a history from elsewhere."""
+    """Tool names are read from the result, also where an interceptor has replaced it."""
 
     async def rewrite(invocation: Any, call_next: Any) -> Any:
         return ToolResult(data)
@@ -390,7 +390,7 @@ def by_category(callback: ToolCallback) -> ToolReference:
 
 @pytest.mark.feature("search-tool-search")
 def test_a_category_narrows_the_search(ask: Ask) -> None:
-    """Where the application gives its tools some; the model is told which there are."""
+    """The description of the search lists the categories, and the filter is applied."""
     model = ScriptedModel(search("gives", categoryFilter="office"), "ok")
     ask(client_of(model, ToolSearchToolCallingAdvisor(describe=by_category)).prompt("x"))
 
@@ -400,7 +400,7 @@ def test_a_category_narrows_the_search(ask: Ask) -> None:
 
 
 def test_a_category_that_the_model_made_up_hides_nothing(ask: Ask) -> None:
-    """Tools of all categories are searched then, and the model is told."""
+    """An unknown category is ignored, and the result says so."""
     model = ScriptedModel(
         search("mail", categoryFilter="e-mail"), search("x", categoryFilter="y"), "ok"
     )
@@ -413,7 +413,7 @@ def test_a_category_that_the_model_made_up_hides_nothing(ask: Ask) -> None:
 
 @pytest.mark.parametrize("roles", ["boss", ["clerk", "boss"]])
 def test_tools_for_a_role_are_found_in_that_role_only(ask: Ask, roles: Any) -> None:
-    """For others they do not exist, whichever way the model comes by their name."""
+    """For other roles the tools do not exist, also where the model calls them by name."""
     script: list[Answer] = [search("invoice"), call("get_invoice"), "ok"]
     advisor = ToolSearchToolCallingAdvisor(describe=by_category, always_visible="get_invoice")
     model = ScriptedModel(*script, *script)
@@ -438,7 +438,7 @@ def for_the_boss(callback: ToolCallback) -> ToolReference:
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("count", [5, 10])
 def test_roles_hold_where_all_tools_are_sent(ask: Ask, count: int, dynamic: bool) -> None:
-    """There are few, or few that one may use; those of providers as well, in every round."""
+    """Roles also apply to small catalogs and to tools of providers, in every round."""
 
     class Office:
         def __init__(self) -> None:
@@ -465,7 +465,7 @@ def test_roles_hold_where_all_tools_are_sent(ask: Ask, count: int, dynamic: bool
 @pytest.mark.parametrize("way", ["tool_calling", "option"])
 @pytest.mark.parametrize("count", [5, 10])
 def test_roles_hold_where_calls_are_handed_back(ask: Ask, count: int, way: str) -> None:
-    """Whoever runs the tools is not asked for what the user may not use."""
+    """Roles also apply where the caller runs the tools."""
     model = ScriptedModel(call("get_stock"), call("get_stock"))
     advisor = ToolSearchToolCallingAdvisor(describe=for_the_boss)
     builder = ChatClient.builder(model).default_advisors(advisor)
@@ -499,8 +499,8 @@ def test_categories_of_forbidden_tools_are_hidden(ask: Ask) -> None:
 
 @pytest.mark.feature("search-tool-sent-though")
 @pytest.mark.parametrize(("count", "whole"), [(7, True), (8, False)])
-def test_a_small_catalog_is_sent_whole(ask: Ask, count: int, whole: bool) -> None:
-    """No search round for nothing, and no word about one."""
+def test_a_small_catalog_is_sent_completely(ask: Ask, count: int, whole: bool) -> None:
+    """Without a search tool and without a system text about it."""
     model = ScriptedModel("ok")
     client = ChatClient.builder(model).default_advisors(ToolSearchToolCallingAdvisor()).build()
     ask(client.prompt("x").tools(CATALOG[:count]))
@@ -512,7 +512,7 @@ def test_a_small_catalog_is_sent_whole(ask: Ask, count: int, whole: bool) -> Non
 
 @pytest.mark.feature("search-tool-sent-though")
 def test_the_threshold_can_be_moved(ask: Ask) -> None:
-    """Only what could be searched counts; nothing to search is never searched."""
+    """Only searchable tools count for the threshold; without any there is no search."""
     model = ScriptedModel("ok", "ok", "ok", "ok")
     for threshold, always in [(0, ()), (3, ["get_mail"]), (0, ["get_mail", "get_weather"])]:
         advisor = ToolSearchToolCallingAdvisor(threshold=threshold, always_visible=always)
@@ -526,7 +526,7 @@ def test_the_threshold_can_be_moved(ask: Ask) -> None:
 
 @pytest.mark.feature("search-behavior-always-visible", "mcp-always-visible-tool-names")
 def test_some_tools_are_always_visible(ask: Ask) -> None:
-    """In the application's order, before those found, and once."""
+    """They come in the application's order, before the found ones, and once."""
     advisor = ToolSearchToolCallingAdvisor(always_visible=["get_music", "get_mail", "get_zebra"])
     model = ScriptedModel(search("music weather"), "ok")
     ask(client_of(model, advisor).prompt("x"))
@@ -537,7 +537,7 @@ def test_some_tools_are_always_visible(ask: Ask) -> None:
 
 @pytest.mark.feature("search-tool-called-like-search")
 def test_a_tool_like_the_search_is_refused(ask: Ask) -> None:
-    """Nobody could tell which is meant; nothing is sent."""
+    """A tool with the name of the search is a duplicate; nothing is sent."""
     model = ScriptedModel("never")
     with pytest.raises(DuplicateToolError, match="rename it") as caught:
         ask(client_of(model).prompt("x").tools(made(SEARCH, "Mine."), keep_defaults=True))
@@ -547,7 +547,7 @@ def test_a_tool_like_the_search_is_refused(ask: Ask) -> None:
 
 
 class Duck:
-    """Has the methods of an index, as applications call them, and not those of its contract."""
+    """A class with public methods like those of an index, but not those of the protocol."""
 
     def index_tools(self, session_id: str, references: Any) -> None: ...
 
@@ -575,7 +575,7 @@ class Duck:
     ],
 )
 def test_settings_are_checked(settings: dict[str, Any], told: str) -> None:
-    """When the advisor is made, and not in the midst of a conversation."""
+    """Invalid settings are refused when the advisor is created."""
     with pytest.raises(UsageError, match=told):
         ToolSearchToolCallingAdvisor(**settings)
 
@@ -585,7 +585,7 @@ def test_settings_are_checked(settings: dict[str, Any], told: str) -> None:
 
 @pytest.mark.feature("search-system-message-suffix-appended")
 def test_the_system_text_tells_about_the_search(ask: Ask) -> None:
-    """At its end, once, whatever the application says itself."""
+    """A note about the search is appended to the system text, once."""
     model = ScriptedModel("ok", "ok", "ok", "ok")
     client = client_of(model)
     ask(client.prompt("x").system("Be brief."))
@@ -615,7 +615,7 @@ def test_a_tool_that_was_never_found_is_run_all_the_same(ask: Ask) -> None:
 
 @pytest.mark.feature("search-tool-called-without-having")
 def test_running_only_what_was_found_can_be_demanded(ask: Ask) -> None:
-    """Then the model is told there is no such tool, and that it is shown now."""
+    """With `run_undiscovered=False`, a call of a hidden tool fails and makes the tool visible."""
     advisor = ToolSearchToolCallingAdvisor(run_undiscovered=False)
     model = ScriptedModel(call("get_mail"), call("get_mail", id="again"), "ok")
     result = ask(client_of(model, advisor).prompt("x"))
@@ -625,8 +625,8 @@ def test_running_only_what_was_found_can_be_demanded(ask: Ask) -> None:
 
 
 @pytest.mark.feature("search-tool-called-without-having")
-def test_a_tool_that_does_not_exist_is_told(ask: Ask) -> None:
-    """With what is visible, not with a thousand names."""
+def test_a_tool_that_does_not_exist_is_an_error_result(ask: Ask) -> None:
+    """The error result lists the visible tools, not the complete catalog."""
     model = ScriptedModel(call("get_zebra"), "ok")
     result = ask(client_of(model).prompt("x"))
 
@@ -636,7 +636,7 @@ def test_a_tool_that_does_not_exist_is_told(ask: Ask) -> None:
 
 
 def test_a_tool_that_must_be_called_is_visible(ask: Ask) -> None:
-    """The model cannot call what it is not told about."""
+    """A tool that `tool_choice` names is offered without a search."""
     model = ScriptedModel(call("get_mail"), "ok")
     ask(client_of(model).prompt("x").options(tool_choice="get_mail"))
 
@@ -657,7 +657,7 @@ def test_a_search_is_not_the_call_that_is_demanded(ask: Ask) -> None:
 
 @pytest.mark.feature("search-found-tools-forgotten-each")
 def test_the_next_turn_need_not_search(ask: Ask) -> None:
-    """What a conversation has found stays with it, and with no other."""
+    """Found tools stay visible in their conversation, and in no other."""
     model = ScriptedModel(search("mail"), "ok", "ok", "ok", "ok")
     client = client_of(model)
     ask(client.prompt("x").conversation("c"))
@@ -679,7 +679,7 @@ def test_the_next_turn_continues_the_order(ask: Ask) -> None:
 
 
 class Memory:
-    """Remembers what it is asked and answered, and knows nothing of tools."""
+    """A memory that stores questions and answers, and no tool messages."""
 
     is_memory = True
 
@@ -732,7 +732,7 @@ def test_memory_inside_the_loop_sees_every_round(ask: Ask) -> None:
 @pytest.mark.parametrize("order", [MEMORY_ORDER, 0])
 @pytest.mark.parametrize("tool_messages", [True, False])
 def test_found_tools_are_stored_in_the_memory(ask: Ask, order: int, tool_messages: bool) -> None:
-    """Wherever the memory stands and whatever it stores; the next process need not search."""
+    """Another process need not search again, wherever the memory is, with tool messages or not."""
     memory = MessageWindowChatMemory()
     model = ScriptedModel(search("sport mail"), "one", "two")
     for text in "ab":
@@ -765,7 +765,7 @@ def test_a_history_of_the_applications_own_counts(ask: Ask) -> None:
 
 
 def test_a_tool_that_is_gone_for_a_while_keeps_its_place(ask: Ask) -> None:
-    """Requests may bring other tools; what they lack is not shown, and not forgotten."""
+    """Tools that a request lacks are not offered, but not forgotten."""
     model = ScriptedModel(search("sport mail"), *["ok"] * 3)
     client = client_of(model)
     ask(client.prompt("x").conversation("c"))
@@ -783,7 +783,7 @@ def test_a_tool_that_is_gone_for_a_while_keeps_its_place(ask: Ask) -> None:
 
 @pytest.mark.feature("search-tools-indexed-start-session")
 def test_tools_are_indexed_when_they_are_searched(ask: Ask) -> None:
-    """Not before; and the same tools again are the same tuple."""
+    """Tools are indexed at the first search; the same tools again are the same tuple."""
     index = Recording()
     model = ScriptedModel("ok", *turns(2, search("mail"), "ok"))
     client = client_of(model, ToolSearchToolCallingAdvisor(index))
@@ -798,7 +798,7 @@ def test_tools_are_indexed_when_they_are_searched(ask: Ask) -> None:
 
 @pytest.mark.feature("search-session-id-key-name")
 def test_sessions_without_an_id_share_an_index_by_content(ask: Ask) -> None:
-    """One per request would be indexed for nothing; other tools are another catalog."""
+    """Requests without a session id share an index for each catalog."""
     index = Recording()
     model = ScriptedModel(*turns(3, search("mail"), "ok"))
     client = client_of(model, ToolSearchToolCallingAdvisor(index))
@@ -812,7 +812,7 @@ def test_sessions_without_an_id_share_an_index_by_content(ask: Ask) -> None:
 
 @pytest.mark.feature("search-session-id-key-name")
 def test_the_session_id_may_have_another_key(ask: Ask) -> None:
-    """Whatever stands there, as text."""
+    """The value of the configured key is used as text."""
     index = Recording()
     advisor = ToolSearchToolCallingAdvisor(index, session_id_key_name="tenant")
     model = ScriptedModel(search("mail"), "ok")
@@ -823,7 +823,7 @@ def test_the_session_id_may_have_another_key(ask: Ask) -> None:
 
 @pytest.mark.feature("search-lru-eviction-strategy-ttl")
 def test_the_session_used_longest_ago_is_forgotten(ask: Ask) -> None:
-    """Its index and what it has found; whoever comes back starts anew."""
+    """Its index and found tools are dropped; a later request starts without them."""
     index = Recording()
     advisor = ToolSearchToolCallingAdvisor(index, eviction_strategy=LruEvictionStrategy(1))
     model = ScriptedModel(*turns(2, search("mail"), "ok"), "ok")
@@ -837,7 +837,7 @@ def test_the_session_used_longest_ago_is_forgotten(ask: Ask) -> None:
 
 @pytest.mark.feature("search-evict-session")
 def test_a_session_can_be_evicted_by_hand(ask: Ask) -> None:
-    """Blocking or not; the next request indexes again and has found nothing."""
+    """In both colours; the next request indexes again and has no found tools."""
     index = Recording()
     advisor = ToolSearchToolCallingAdvisor(index, eviction_strategy=LruEvictionStrategy(2))
     model = ScriptedModel(*turns(2, search("mail"), "ok"), *["ok"] * 3)
@@ -854,8 +854,8 @@ def test_a_session_can_be_evicted_by_hand(ask: Ask) -> None:
 
 
 @pytest.mark.feature("search-never-evict-strategy-always")
-def test_always_indexing_anew_forgets_no_finds(ask: Ask) -> None:
-    """It is the index that is emptied, not the conversation."""
+def test_always_indexing_again_forgets_no_finds(ask: Ask) -> None:
+    """Only the index is emptied; the conversation keeps its found tools."""
     index = Recording()
     advisor = ToolSearchToolCallingAdvisor(index, eviction_strategy=AlwaysEvictStrategy())
     model = ScriptedModel(search("mail"), "ok", "ok")
@@ -871,7 +871,7 @@ def test_always_indexing_anew_forgets_no_finds(ask: Ask) -> None:
 def test_an_index_that_cannot_forget_harms_nobody_else(
     ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The request goes on; the failure is logged."""
+    """The failure is logged, and the other request succeeds."""
 
     class Stubborn(KeywordToolIndex):
         async def drop(self, session_id: str, runtime: Runtime) -> None:
@@ -887,7 +887,7 @@ def test_an_index_that_cannot_forget_harms_nobody_else(
 
 
 def test_a_session_evicted_while_it_runs_is_indexed_again(ask: Ask) -> None:
-    """Many sessions and a small limit never make a search come up empty."""
+    """A search finds its tools although its session was evicted."""
     advisor = ToolSearchToolCallingAdvisor(eviction_strategy=LruEvictionStrategy(1))
 
     async def other_session(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -930,7 +930,7 @@ def test_parallel_requests_of_one_session(ask: Ask) -> None:
 
 
 class Disturbed(Recording):
-    """Somebody does something to the session while it is searched."""
+    """An index whose session is changed while it is searched."""
 
     disturb: Any = None
 
@@ -942,7 +942,7 @@ class Disturbed(Recording):
 
 @pytest.mark.parametrize("others", [None, ()], ids=["forget", "replace"])
 def test_a_session_that_others_never_leave_alone(ask: Ask, others: Any) -> None:
-    """Its own tools are found, under the name that stands for them."""
+    """After three attempts the tools are indexed under the key of their catalog, and found."""
     index = Disturbed()
     advisor = ToolSearchToolCallingAdvisor(index)
 
@@ -1041,7 +1041,7 @@ def test_equal_concurrent_updates() -> None:
 
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
 def test_many_sessions_at_once_do_not_mix(kind: str) -> None:
-    """One advisor, one index, a hundred sessions, each with tools of its own."""
+    """One advisor and one index serve many parallel sessions with different tools."""
 
     def answer(prompt: Prompt) -> Answer:
         asked = next(m.text for m in prompt.messages if isinstance(m, UserMessage))
@@ -1077,7 +1077,7 @@ def test_many_sessions_at_once_do_not_mix(kind: str) -> None:
 
 @pytest.mark.feature("search-tools-dynamic-providers-never")
 def test_tools_of_a_provider_are_searched(ask: Ask) -> None:
-    """They are decided for each request; those made anew are not hashed anew."""
+    """Tools of a provider are resolved for each request; unchanged ones are described once."""
     described: list[str] = []
 
     class Fresh:
@@ -1135,7 +1135,7 @@ def test_dynamic_tools_are_searched(ask: Ask, always: list[str]) -> None:
 
 @pytest.mark.feature("search-tools-indexed-start-session")
 def test_a_tool_that_changed_is_found_by_its_new_words(ask: Ask) -> None:
-    """The others keep what was computed for them."""
+    """Only the reference of the changed tool is created again."""
     index = Recording()
     model = ScriptedModel(*turns(2, search("zebra"), "ok"))
     client = client_of(model, ToolSearchToolCallingAdvisor(index))
@@ -1161,7 +1161,7 @@ def test_tools_known_to_a_resolver_are_searched(ask: Ask) -> None:
 
 @pytest.mark.feature("search-tools-indexed-start-session")
 def test_the_same_tools_are_looked_at_once(ask: Ask) -> None:
-    """A request over an unchanged catalog describes nothing again."""
+    """A second request with an unchanged catalog describes no tool again."""
     described: list[str] = []
 
     def describe(callback: ToolCallback) -> ToolReference:
@@ -1212,7 +1212,10 @@ def test_tool_search_is_off_without_tool_calling(ask: Ask) -> None:
 
 
 def test_nothing_of_the_search_is_left_in_the_response(ask: Ask) -> None:
-    """Neither in its context nor in what tools are told, and nothing keeps the request alive."""
+    """The contexts of response and tools have no state of the search.
+
+    Nothing keeps the request alive.
+    """
     seen: list[dict[str, Any]] = []
 
     class Token:
@@ -1239,8 +1242,8 @@ def test_nothing_of_the_search_is_left_in_the_response(ask: Ask) -> None:
     assert gone() is None
 
 
-def test_sessions_that_are_forgotten_leave_nothing_behind() -> None:
-    """However many there were."""
+def test_evicted_sessions_are_not_kept() -> None:
+    """Only the state of the sessions within the limit is kept."""
     advisor = ToolSearchToolCallingAdvisor(eviction_strategy=LruEvictionStrategy(3))
     model = ScriptedModel(lambda prompt: "ok" if len(prompt.messages) > 2 else search("mail"))
     client = client_of(model, advisor)
@@ -1253,7 +1256,7 @@ def test_sessions_that_are_forgotten_leave_nothing_behind() -> None:
 
 
 def test_an_anonymous_catalog_is_evicted_like_a_session() -> None:
-    """Tools that are made up for each request do not pile up."""
+    """Catalogs of requests without a session id are evicted, too."""
     index = Recording()
     advisor = ToolSearchToolCallingAdvisor(index, eviction_strategy=LruEvictionStrategy(2))
     model = ScriptedModel(lambda prompt: "ok" if len(prompt.messages) > 2 else search("mail"))
