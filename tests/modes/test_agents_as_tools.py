@@ -64,7 +64,7 @@ def expert(*answers: Answer, tools: Any = (), **metadata: Any) -> tuple[Scripted
 
 @pytest.mark.feature("resolver-agent-tool", "lc4j-tool-services-tools")
 def test_an_agent_is_a_tool(ask: Ask) -> None:
-    """What the model asks is the agent's user text; its answer is the tool's result."""
+    """The request of the model is the agent's user text, and its answer is the tool's result."""
     inner, agent = expert(ADD, "It is 3.", tools=[add])
     model = ScriptedModel(ASK, "The expert says 3.")
     result = ask(client_of(model, agent).prompt("x"))
@@ -80,7 +80,7 @@ def test_an_agent_is_a_tool(ask: Ask) -> None:
 
 @pytest.mark.feature("resolver-agent-tool")
 def test_what_an_agent_does_appears_as_progress(ask: Ask) -> None:
-    """In a stream its events come wrapped; its words are not mixed with the answer."""
+    """Its events are wrapped in a stream; its text is not mixed with the answer."""
     _, agent = expert(["Let me see.", ADD], "It is 3.", tools=[add])
     result = ask(client_of(ScriptedModel(ASK, "Three."), agent).prompt("x"))
 
@@ -107,7 +107,7 @@ def test_what_an_agent_does_appears_as_progress(ask: Ask) -> None:
 
 @pytest.mark.feature("lc4j-tool-services-tools")
 def test_agents_can_ask_agents(ask: Ask) -> None:
-    """Progress of the innermost comes wrapped as often as there are agents around it."""
+    """Progress is wrapped once for each agent."""
     _, innermost = expert("42")
     model = ScriptedModel(ASK, "It is 42.", chunks=100)
     middle = client_of(model, innermost).as_tool("middle", "Knows whom to ask.")
@@ -129,7 +129,7 @@ def test_agents_can_ask_agents(ask: Ask) -> None:
 )
 @pytest.mark.parametrize("kind", ["stream", "astream"])
 def test_a_stream_inside_a_tool_keeps_its_events(mode: Any, kind: str) -> None:
-    """A request that a tool streams for itself shows nothing of it in the stream outside."""
+    """The events of a stream in a tool are not in the outer stream."""
     inner: list[type] = []
 
     @tool
@@ -149,7 +149,7 @@ def test_a_stream_inside_a_tool_keeps_its_events(mode: Any, kind: str) -> None:
 
 @pytest.mark.feature("resolver-agent-tool")
 def test_an_agent_has_the_context_and_the_conversation(ask: Ask) -> None:
-    """Its tools know what the tools of the client outside know."""
+    """The agent's tools receive the outer tool context and conversation id."""
     seen: list[Any] = []
 
     @tool
@@ -190,7 +190,7 @@ def test_a_repeated_question_to_an_agent_runs_again(ask: Ask) -> None:
 
 @pytest.mark.feature("lc4j-tool-services-tools")
 def test_an_agent_that_fails_is_a_tool_that_fails(ask: Ask) -> None:
-    """The model outside is told, and may go on without it."""
+    """The outer model receives an error result, and the turn continues."""
     _, agent = expert(LookupError("out of office"))
     model = ScriptedModel(ASK, "recovered")
 
@@ -200,7 +200,7 @@ def test_an_agent_that_fails_is_a_tool_that_fails(ask: Ask) -> None:
 
 @pytest.mark.parametrize("arguments", ["{}", '{"request": "a", "more": 1}', "no JSON"])
 def test_what_an_agent_is_asked_is_checked(ask: Ask, arguments: str) -> None:
-    """It takes one text; the model is told what is wrong, and the agent is not asked."""
+    """Invalid arguments are an error result, and the agent is not called."""
     inner, agent = expert("never")
     model = ScriptedModel(call("expert", arguments), "done")
     result = ask(client_of(model, agent).prompt("x"))
@@ -210,14 +210,14 @@ def test_what_an_agent_is_asked_is_checked(ask: Ask, arguments: str) -> None:
 
 
 def test_an_agents_answer_can_be_the_answer(ask: Ask) -> None:
-    """Returned directly, the model outside need not repeat it."""
+    """With a direct result, the outer model is not called again."""
     _, agent = expert("It is 3.", return_direct=True)
 
     assert ask(client_of(ScriptedModel(ASK), agent).prompt("x")).text == "It is 3."
 
 
 def test_agents_work_side_by_side(ask: Ask) -> None:
-    """Several are asked at once where the manager allows it; each answers its own call."""
+    """Agents run in parallel up to the manager's limit, and each result belongs to its call."""
     model = ScriptedModel(lambda prompt: f"on {prompt.messages[-1].text}")
     agent = ChatClient.create(model).as_tool("expert", "Knows all.")
     calls = [call("expert", f'{{"request": "{n}"}}', id=f"e{n}") for n in range(4)]
@@ -231,7 +231,7 @@ def test_agents_work_side_by_side(ask: Ask) -> None:
 
 @pytest.mark.feature("lc4j-tool-services-tools")
 def test_the_deadline_outside_holds_inside(ask: Ask) -> None:
-    """An agent's tools have no more time than the whole call, and end with it."""
+    """The outer deadline bounds an agent's tools."""
     seen: list[float] = []
 
     @tool
@@ -249,8 +249,8 @@ def test_the_deadline_outside_holds_inside(ask: Ask) -> None:
     assert seen[0] <= seconds
 
 
-def test_an_agents_own_timeout_is_told(ask: Ask) -> None:
-    """An agent that takes longer than its timeout is given up; the model outside goes on."""
+def test_an_agents_own_timeout_is_an_error_result(ask: Ask) -> None:
+    """After the agent's timeout, the outer model receives an error result."""
 
     @tool
     async def slow() -> None:
@@ -280,7 +280,7 @@ def remembering(model: ScriptedModel, **how: Any) -> ToolCallback:
 
 
 def asking(times: int) -> ScriptedModel:
-    """Return a model that asks the expert in each of so many turns."""
+    """Return a model that calls the expert in each of so many turns."""
     script: list[Answer] = [ASK, "done"]
     return ScriptedModel(*script * times)
 
@@ -321,7 +321,7 @@ def test_the_conversation_of_an_agent_can_be_set(ask: Ask, conversation: Any) ->
     [({}, "'expert' has a memory"), ({"conversation": " "}, "'expert' cannot be asked: a conv")],
 )
 def test_an_agent_that_cannot_be_asked_ends_the_turn(ask: Ask, how: Any, told: str) -> None:
-    """It is the application's mistake, and no model could mend it."""
+    """A configuration error of an agent is raised to the application."""
     client = client_of(ScriptedModel(ASK), remembering(ScriptedModel(), **how))
 
     with pytest.raises(ToolUsageError, match=told):
@@ -329,7 +329,7 @@ def test_an_agent_that_cannot_be_asked_ends_the_turn(ask: Ask, how: Any, told: s
 
 
 def test_a_memory_with_a_conversation_of_its_own_keeps_it(ask: Ask) -> None:
-    """What the agent's client says of all its requests holds."""
+    """A conversation id in the agent client's defaults is used."""
     inner = ScriptedModel(lambda prompt: "an answer")
     memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
     builder = ChatClient.builder(inner).default_advisors(memory)
@@ -360,7 +360,7 @@ def test_an_agent_may_be_given_values(ask: Ask) -> None:
 
 
 def test_an_agent_is_not_asked_nothing(ask: Ask) -> None:
-    """The model is told, for it can mend that."""
+    """A blank request is an error result, and the agent is not called."""
     inner, agent = expert()
     model = ScriptedModel(call("expert", '{"request": " "}'), "done")
     result = ask(client_of(model, agent).prompt("x"))
@@ -377,8 +377,8 @@ def progress_of(events: list[Any]) -> list[Any]:
 
 
 @pytest.mark.feature("wish-progress-local-tools")
-def test_an_async_tool_tells_its_progress(ask: Ask) -> None:
-    """In all four modes the tool may say how it gets on; streams show it as it happens."""
+def test_an_async_tool_reports_its_progress(ask: Ask) -> None:
+    """Progress is streamed while the tool runs; calls ignore it."""
 
     @tool
     async def copy(context: ToolContext, files: int = 3) -> str:
@@ -417,7 +417,7 @@ def test_progress_comes_while_the_tool_runs() -> None:
 
 @pytest.mark.feature("tool-options-progress-tool")
 def test_progress_of_tools_side_by_side(ask: Ask) -> None:
-    """Each event says which call it belongs to."""
+    """Each event has the id of its call."""
 
     @tool
     async def work(n: int, context: ToolContext) -> int:
@@ -438,7 +438,7 @@ def test_progress_of_tools_side_by_side(ask: Ask) -> None:
 
 @pytest.mark.feature("tool-options-progress-tool")
 def test_a_tool_may_emit_events_of_its_own(ask: Ask) -> None:
-    """Whatever the application likes appears in the stream just as it is."""
+    """Any object of the application is streamed unchanged."""
 
     @tool
     async def show(context: ToolContext) -> None:
@@ -449,8 +449,8 @@ def test_a_tool_may_emit_events_of_its_own(ask: Ask) -> None:
     assert ({"chart": [1, 2, 3]} in result.events) is ask.streaming
 
 
-def test_an_interceptor_may_tell_progress(ask: Ask) -> None:
-    """Around a plain tool, which cannot await, an interceptor can."""
+def test_an_interceptor_may_report_progress(ask: Ask) -> None:
+    """An interceptor can report the progress of a plain tool, which cannot await."""
 
     async def announce(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
         await invocation.context.progress("begins")
@@ -471,7 +471,7 @@ WAYS: dict[Way, bool | Literal["if_last"]] = {"direct": True, "if_last": "if_las
 
 
 def tool_of(name: str, way: Way, said_by: str) -> Any:
-    """Return a tool whose result ends the turn in a *way* that itself or its result says."""
+    """Return a tool that is direct in *way*, as set in the tool or in its result."""
     own, other = WAYS[way], way == "plain"
 
     @tool(name=name, return_direct=own if said_by == "tool" else other)
@@ -508,10 +508,10 @@ def tool_of(name: str, way: Way, said_by: str) -> Any:
 def test_when_results_are_the_answer(
     ask: Ask, ways: list[Way], answers: list[int], said_by: str
 ) -> None:
-    """When all tools of a round return directly, or the last does so if it is the last.
+    """Results are the answer if all tools return directly, or the last one with `if_last`.
 
-    The text and the stream have all of them; what the model was to see first is none of them. What
-    a result says of itself counts for more than what its tool says.
+    Results for the model are not part of it. `return_direct` of a result overrides that of its
+    tool.
     """
     tools = [tool_of(f"t{n}", way, said_by) for n, way in enumerate(ways)]
     model = ScriptedModel([call(f"t{n}") for n in range(len(ways))], "from the model")
@@ -535,7 +535,7 @@ def test_when_results_are_the_answer(
 @pytest.mark.feature("loop-forced-tool-choice-never", "wish-required-loops-forever")
 @pytest.mark.parametrize("choice", ["required", "add"])
 def test_a_forced_call_is_forced_once(ask: Ask, choice: str) -> None:
-    """After the first round the model may answer; otherwise it never could."""
+    """After the first round the model may answer."""
 
     def obedient(prompt: Prompt) -> Answer:
         forced = prompt.options.tool_choice not in (None, "auto", "none")
@@ -549,7 +549,7 @@ def test_a_forced_call_is_forced_once(ask: Ask, choice: str) -> None:
 
 
 def test_a_call_is_not_forced_again_for_another_answer(ask: Ask) -> None:
-    """An advisor that asks again goes on with the turn, in which tools have been run."""
+    """A reprompt after the tools have run does not force a call."""
     verdicts = [GuardrailResult.reprompt("Too curt.", "In full, please."), None]
 
     def judge(_: ChatResponse) -> GuardrailResult | None:
@@ -569,7 +569,7 @@ def test_a_call_is_not_forced_again_for_another_answer(ask: Ask) -> None:
 @pytest.mark.feature("loop-forced-tool-choice-never", "wish-required-loops-forever")
 @pytest.mark.parametrize("choice", ["auto", "none", None])
 def test_a_choice_that_forces_nothing_stays(ask: Ask, choice: str | None) -> None:
-    """There is nothing to take back."""
+    """A tool choice that forces no call is kept in all rounds."""
     model = ScriptedModel(ADD, "done")
     ask(client_of(model, add).prompt("x").options(tool_choice=choice))
 
@@ -583,7 +583,7 @@ def with_advisor(model: ScriptedModel, *tools: Any, **settings: Any) -> ChatClie
 
 @pytest.mark.feature("loop-forced-tool-choice-never", "wish-required-loops-forever")
 def test_a_call_can_be_forced_in_every_round(ask: Ask) -> None:
-    """For those who know what they do; a direct result ends the turn then."""
+    """The choice is kept on request, and a direct result ends the turn."""
     model = ScriptedModel(ADD, call("final"))
     client = with_advisor(model, add, final, reset_tool_choice=False)
     result = ask(client.prompt("x").options(tool_choice="required"))
@@ -604,7 +604,7 @@ def final() -> str:
 @pytest.mark.feature("loop-stream-tool-call-responses")
 @pytest.mark.parametrize("streamed", [True, False])
 def test_the_words_of_earlier_rounds_can_be_held_back(ask: Ask, streamed: bool) -> None:
-    """Then only the answer's text is streamed; the calls themselves are told all the same."""
+    """Then only the answer's text is streamed, with the events of all calls."""
     model = ScriptedModel(["Let me see. ", ADD], ["Once more. ", ADD], "It is 3.")
     client = with_advisor(model, add, stream_tool_call_responses=streamed)
     result = ask(client.prompt("x"))
@@ -621,8 +621,8 @@ def test_the_words_of_earlier_rounds_can_be_held_back(ask: Ask, streamed: bool) 
 
 
 @pytest.mark.feature("loop-stream-tool-call-responses")
-def test_a_held_back_answer_comes_whole_and_in_order(ask: Ask) -> None:
-    """What was held back and turns out to be the answer is streamed piece by piece."""
+def test_a_held_back_answer_is_streamed_completely_and_in_order(ask: Ask) -> None:
+    """Text that was held back is streamed once it is the answer."""
     model = ScriptedModel(ADD, "It is 3.", chunks=3)
     result = ask(with_advisor(model, add, stream_tool_call_responses=False).prompt("x"))
 
@@ -631,7 +631,7 @@ def test_a_held_back_answer_comes_whole_and_in_order(ask: Ask) -> None:
 
 
 def test_advisors_outside_the_loop_see_one_answer(ask: Ask) -> None:
-    """However many rounds and agents there were."""
+    """Also after several rounds and agents."""
     seen: list[str] = []
 
     async def watch(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -651,7 +651,7 @@ def test_advisors_outside_the_loop_see_one_answer(ask: Ask) -> None:
 
 
 def test_a_client_can_be_its_own_tool(ask: Ask) -> None:
-    """Recursion ends where the model answers; each level is a request of its own."""
+    """Recursion ends when the model answers; each level is a separate request."""
     depth = itertools.count()
     model = ScriptedModel(lambda prompt: ASK if next(depth) < 3 else "deep enough")
     tools: list[ToolCallback] = []
@@ -668,7 +668,7 @@ def test_a_client_can_be_its_own_tool(ask: Ask) -> None:
 
 
 def test_an_empty_direct_answer_streams_nothing(ask: Ask) -> None:
-    """There are no words to tell; the turn ends all the same."""
+    """The turn ends without text."""
 
     @tool(return_direct=True)
     def mute() -> str:

@@ -1,4 +1,4 @@
-"""Tools that begin while the model is still speaking."""
+"""Tools that start before the model's message is complete."""
 
 import asyncio
 import contextvars
@@ -47,7 +47,7 @@ VAR: contextvars.ContextVar[str] = contextvars.ContextVar("VAR", default="nobody
 
 
 class Watched(ScriptedModel):
-    """A model that, in a stream, tells after each piece what tools have done by then."""
+    """A model that waits after each piece of a stream until a condition is true."""
 
     def __init__(self, *answers: Any, until: Callable[[], bool] = lambda: True) -> None:
         super().__init__(*answers)
@@ -68,7 +68,7 @@ class Watched(ScriptedModel):
 
 
 class Shop:
-    """Tools that note what was done, in which order."""
+    """Tools that record their calls in order."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -109,7 +109,7 @@ class Shop:
 
     @tool(exclusive=True)
     def alone(self) -> str:
-        """Do something that nothing runs beside."""
+        """Run exclusively."""
         self.done.append("alone")
         return "alone"
 
@@ -123,7 +123,7 @@ def eager(model: ScriptedModel, shop: object, **manager: Any) -> ChatClient:
 
 
 async def test_what_has_begun_counts_among_what_runs_at_once() -> None:
-    """The calls that follow when the model has spoken wait for a place."""
+    """Calls that were started early count towards the limit of parallel calls."""
     running: set[str] = set()
     most = 0
 
@@ -157,7 +157,7 @@ async def test_what_has_begun_counts_among_what_runs_at_once() -> None:
 
 @pytest.mark.feature("lc4j-tool-streamed-call-starts-before")
 def test_a_reading_tool_begins_while_the_model_speaks(ask: Ask) -> None:
-    """As soon as the model asks for the next one; the results stand in the order of the calls."""
+    """It starts when the next call begins; results are in the order of the calls."""
     shop = Shop()
     calls = [look("tea"), call("peek", '{"item": "milk"}', id="m"), look("jam")]
     model = Watched(calls, "done", until=lambda: {"tea", "milk"} <= set(shop.done))
@@ -178,7 +178,7 @@ def test_a_reading_tool_begins_while_the_model_speaks(ask: Ask) -> None:
 
 @pytest.mark.parametrize("limits", [ToolLimits(), ToolLimits(max_repeats=None)], ids=str)
 def test_a_reading_tool_without_arguments_begins_early(ask: Ask, limits: ToolLimits) -> None:
-    """Some servers send nothing at all for none."""
+    """Some servers send no arguments at all for an empty object."""
     done: list[str] = []
 
     @tool(effect="read")
@@ -242,7 +242,7 @@ class InTheLoop:
     ids=["effect", "sequential", "exclusive", "unknown", "malformed", "group"],
 )
 def test_what_does_not_begin_early(ask: Ask, calls: list[ToolCall]) -> None:
-    """What has an effect, what must not run beside others, and what comes after such a call."""
+    """Calls with effects, exclusive calls and all calls after them start after the message."""
     shop = Shop()
     early: list[list[str]] = []
 
@@ -260,7 +260,7 @@ def test_what_does_not_begin_early(ask: Ask, calls: list[ToolCall]) -> None:
 
 
 def test_nothing_begins_where_none_may_be_called(ask: Ask) -> None:
-    """As in a last answer that is to do without tools, whatever the model makes of that."""
+    """In a final answer without tools, no call starts early."""
     shop = Shop()
     model = ScriptedModel(lambda prompt: [look("tea"), look("jam")])
     limits = ToolLimits(max_rounds=1, on_exceeded="final_answer")
@@ -274,7 +274,7 @@ def test_nothing_begins_where_none_may_be_called(ask: Ask) -> None:
 @pytest.mark.feature("lc4j-tool-streamed-call-starts-before")
 @pytest.mark.parametrize("ask", ["stream", "astream"], indirect=True)
 def test_what_was_started_is_ended_with_the_turn(ask: Ask) -> None:
-    """When the model breaks off, nothing is left running, and the error is the model's."""
+    """When the model fails, started tools are cancelled, and its error is raised."""
     begun, ended = threading.Event(), threading.Event()
 
     @tool(effect="read")
@@ -302,7 +302,7 @@ def test_what_was_started_is_ended_with_the_turn(ask: Ask) -> None:
 
 
 def test_leaving_the_stream_ends_what_was_started() -> None:
-    """A consumer who goes away leaves nothing running."""
+    """Closing the stream cancels started tools."""
     begun, ended = asyncio.Event(), asyncio.Event()
 
     @tool(effect="read")
@@ -342,7 +342,7 @@ def long_reading(ended: threading.Event) -> Any:
 
 @pytest.mark.parametrize("ask", ["stream", "astream"], indirect=True)
 def test_early_tools_end_with_the_turn(ask: Ask) -> None:
-    """In the round that waits for them."""
+    """Started tools are cancelled when the round fails."""
     ended = threading.Event()
 
     @tool
@@ -364,7 +364,7 @@ def test_early_tools_end_with_the_turn(ask: Ask) -> None:
 
 @pytest.mark.parametrize("most", [None, 1])
 def test_leaving_a_blocking_stream_ends_what_was_started(most: int | None) -> None:
-    """At an event of its own, whether the round waits for others beside or not."""
+    """Closing it at an event of a tool cancels the tool, with other waiting calls or without."""
     ended = threading.Event()
     limits = ToolLimits(per_tool={"wait": most}, on_exceeded="tell_model")
     model = ScriptedModel([call("wait", id="1"), call("wait", id="2")])
@@ -379,7 +379,7 @@ def test_leaving_a_blocking_stream_ends_what_was_started(most: int | None) -> No
 
 
 async def test_what_was_started_cleans_up_in_a_cancelled_scope() -> None:
-    """An advisor's scope cancels its awaits again and again; the tool has one cancellation."""
+    """A scope cancels each await of the advisor, but the tool is cancelled once."""
     cleaned: list[str] = []
 
     @tool(effect="read")
@@ -407,7 +407,7 @@ async def test_what_was_started_cleans_up_in_a_cancelled_scope() -> None:
 
 
 def test_calls_that_an_advisor_takes_back_come_to_nothing(ask: Ask) -> None:
-    """Only what the loop sees in the end is answered; what was begun for others is dropped."""
+    """If an advisor replaces calls, the results of early ones are dropped."""
     shop = Shop()
 
     async def other_arguments(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -428,8 +428,8 @@ def test_calls_that_an_advisor_takes_back_come_to_nothing(ask: Ask) -> None:
     assert_paired(model.prompts[1].messages)
 
 
-def test_an_error_is_told_as_ever(ask: Ask) -> None:
-    """The model hears of it once, or the turn fails, as the policy says."""
+def test_an_error_is_handled_by_the_policy(ask: Ask) -> None:
+    """The model receives one error result, or the error is raised."""
 
     @tool(effect="read")
     def fails(n: int) -> str:
@@ -450,7 +450,7 @@ def test_an_error_is_told_as_ever(ask: Ask) -> None:
 
 
 def test_limits_hold(ask: Ask) -> None:
-    """A call beyond the limit is not begun."""
+    """Calls beyond a limit are not started early."""
     shop = Shop()
     calls = [look(f"{n}") for n in range(5)]
     limits = ToolLimits(per_tool={"look": 2}, on_exceeded="tell_model")
@@ -465,7 +465,7 @@ def test_limits_hold(ask: Ask) -> None:
 
 
 def test_keys_are_the_same_whatever_begins_early(ask: Ask) -> None:
-    """They depend on the turn, and not on what a hook shows the model beside it."""
+    """Idempotency keys depend on the turn only, and not on early starts or hooks."""
 
     class Reminding(ToolCallingAdvisor):
         async def before_call(self, request: ChatClientRequest) -> ChatClientRequest:
@@ -499,8 +499,8 @@ def test_no_early_start_after_an_unresolved_tool(ask: Ask) -> None:
     assert shop.done[0] == "alone"
 
 
-def test_what_tools_tell_is_not_held_back_with_the_words(ask: Ask) -> None:
-    """Of a message whose words are held back, what was begun early may go on after its end."""
+def test_events_of_tools_are_not_held_back(ask: Ask) -> None:
+    """If a message's text is held back, the events of its tools are streamed."""
 
     @tool(effect="read")
     async def work(context: ToolContext) -> str:
@@ -523,7 +523,7 @@ def test_what_tools_tell_is_not_held_back_with_the_words(ask: Ask) -> None:
 
 
 def test_no_more_at_once_than_may_be(ask: Ask) -> None:
-    """Of one message, as many begin early as may run side by side."""
+    """The limit of parallel calls applies to early calls."""
     shop = Shop()
     early: list[int] = []
 
@@ -539,7 +539,7 @@ def test_no_more_at_once_than_may_be(ask: Ask) -> None:
 
 
 def test_approval_is_asked_for_as_ever(ask: Ask) -> None:
-    """A reading tool that waits for a decision waits with the turn."""
+    """A reading tool that needs approval suspends the turn."""
     shop = Shop()
     approval = ToolApproval(needed=lambda _: True)
     client = eager(Watched([look("tea"), look("jam")], "done"), shop, interceptors=[approval])
@@ -553,7 +553,7 @@ def test_approval_is_asked_for_as_ever(ask: Ask) -> None:
 
 
 def test_events_and_context_are_the_rounds(ask: Ask) -> None:
-    """A tool that is begun early sees the caller's context variables, and its news arrive."""
+    """An early tool has the caller's context variables, and its progress is streamed."""
 
     @tool(effect="read")
     async def work(n: int, context: ToolContext) -> str:
@@ -575,7 +575,7 @@ def test_events_and_context_are_the_rounds(ask: Ask) -> None:
 
 
 def test_words_may_be_held_back_all_the_same(ask: Ask) -> None:
-    """Where the loop streams the final answer only, tools begin early nevertheless."""
+    """Tools start early although only the final answer is streamed."""
     shop = Shop()
     model = Watched(["Hm.", look("tea"), look("jam")], "done", until=lambda: "tea" in shop.done)
     manager = ToolCallingManager(eager_reads=True, blocking_concurrency=4)
@@ -592,7 +592,7 @@ def test_words_may_be_held_back_all_the_same(ask: Ask) -> None:
 
 
 def test_calls_without_ids_wait_for_the_end(ask: Ask) -> None:
-    """They get ids of ours only then."""
+    """They get generated ids when the message is complete."""
     shop = Shop()
     nameless = [replace(look("tea"), id=""), replace(look("jam"), id="")]
     model = Watched(nameless, "done")
@@ -627,10 +627,10 @@ def test_calls_of_one_id_are_run_once_each(ask: Ask) -> None:
     ],
     ids=["numbered", "one number", "no number", "fragments numbered", "all repeated"],
 )
-def test_calls_in_pieces_begin_when_they_are_whole(
+def test_calls_in_pieces_begin_when_they_are_complete(
     ask: Ask, number: Callable[[ToolCallChunk, int], ToolCallChunk]
 ) -> None:
-    """However the server tells its calls apart, a tool is run with what the model has written."""
+    """With each way of numbering the pieces, tools receive their complete arguments."""
     shop = Shop()
     chunks = [
         number(chunk, at)
@@ -654,7 +654,7 @@ def test_calls_in_pieces_begin_when_they_are_whole(
 
 @pytest.mark.parametrize("ask", ["stream", "astream"], indirect=True)
 def test_calls_whose_pieces_are_mixed_wait_for_the_end(ask: Ask) -> None:
-    """The model goes on to the next before it has said the last of this one."""
+    """If pieces of several calls are interleaved, no call starts early."""
     shop = Shop()
     chunks = [
         ToolCallChunk(0, "t", "look", '{"item": "te'),
@@ -670,7 +670,7 @@ def test_calls_whose_pieces_are_mixed_wait_for_the_end(ask: Ask) -> None:
 
 
 def test_each_of_equal_calls_has_its_number(ask: Ask) -> None:
-    """Whether it began early or late: a key of its own, and the attempt that it is."""
+    """Each has its own idempotency key and attempt, whether it started early or not."""
     shop = Shop()
     model = Watched([look("tea", id=id) for id in "abc"], "done", until=lambda: len(shop.keys) == 2)
     result = ask(eager(model, shop).prompt("x"))
@@ -683,7 +683,7 @@ def test_each_of_equal_calls_has_its_number(ask: Ask) -> None:
 
 @pytest.mark.parametrize("ask", ["stream", "astream"], indirect=True)
 def test_what_an_advisor_keeps_to_itself_does_not_begin(ask: Ask) -> None:
-    """Here the beginnings of calls, so that their arguments belong to none."""
+    """Calls whose first pieces an advisor removes from the stream do not start early."""
 
     async def hide(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         async def emit(event: Any) -> None:
@@ -704,8 +704,8 @@ def test_what_an_advisor_keeps_to_itself_does_not_begin(ask: Ask) -> None:
     assert results(model.prompts[1]) == ["tea is in stock", "jam is in stock"]
 
 
-def test_the_trail_tells_them_in_their_round(ask: Ask) -> None:
-    """Beginning early changes nothing about where a call belongs."""
+def test_the_trail_has_early_calls_in_their_round(ask: Ask) -> None:
+    """Early calls are recorded in the round of their message."""
     shop = Shop()
     model = Watched([look("tea"), look("jam")], "done", until=lambda: "tea" in shop.done)
     result = ask(eager(model, shop).prompt("x"))

@@ -1,4 +1,4 @@
-"""What the consumer of a stream can rely on: its end, its time, and what was said last."""
+"""Guarantees for the consumer of a stream: its end, its timeouts and its response."""
 
 import asyncio
 import threading
@@ -37,7 +37,7 @@ from tests.support.ask import Ask
 
 
 class Slow(ChatModel):
-    """Says two words, and then nothing until it is told to go on."""
+    """A model that streams two pieces, and the third when an event is set."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -53,7 +53,7 @@ class Slow(ChatModel):
 
 
 async def _begun(model: Slow) -> tuple[AsyncItems[str], asyncio.Future[str]]:
-    """Return pieces of which two were taken, and a task that waits for the third."""
+    """Return a stream of which two pieces were read, and a task that waits for the third."""
     pieces = ChatClient.create(model).prompt("Hi").astream().content()
     assert [await anext(pieces), await anext(pieces)] == ["one ", "two "]
     waiting = asyncio.ensure_future(anext(pieces))
@@ -63,7 +63,7 @@ async def _begun(model: Slow) -> tuple[AsyncItems[str], asyncio.Future[str]]:
 
 @pytest.mark.feature("answer-cancelling-subscription")
 def test_an_async_stream_may_be_closed_by_another_task() -> None:
-    """Somebody presses stop: whoever waits for the next piece is at the end, and not cancelled."""
+    """The task that waits for the next piece gets the end of the stream, without a cancellation."""
 
     async def main() -> list[str]:
         pieces, waiting = await _begun(Slow())
@@ -76,7 +76,7 @@ def test_an_async_stream_may_be_closed_by_another_task() -> None:
 
 
 class Endless(ChatModel):
-    """Speaks until it is told to stop, and says when it has."""
+    """A model that streams until it is closed, and records that."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -94,7 +94,7 @@ class Endless(ChatModel):
 
 @pytest.mark.parametrize("error", [None, KeyError])
 def test_the_end_of_a_with_ends_a_stream(error: type[KeyError] | None) -> None:
-    """Whoever holds on to the iterator, the request is over by then; its trail can be read."""
+    """After the block, the request has ended although the iterator is still referenced."""
     model = Endless()
     stream = ChatClient.create(model).prompt("Hi").stream()
     pieces: Generator[str, None, None] | None = None
@@ -113,7 +113,7 @@ def test_the_end_of_a_with_ends_a_stream(error: type[KeyError] | None) -> None:
 @pytest.mark.feature("answer-cancelling-subscription")
 @pytest.mark.parametrize("error", [None, KeyError])
 def test_the_end_of_an_async_with_ends_a_stream(error: type[KeyError] | None) -> None:
-    """It has cleaned up by then, although the loop has let go of the iterator before."""
+    """The request has cleaned up when the block ends."""
     model = Endless()
 
     async def main() -> None:
@@ -132,7 +132,7 @@ def test_the_end_of_an_async_with_ends_a_stream(error: type[KeyError] | None) ->
 
 
 def test_a_stream_has_its_response_after_its_with() -> None:
-    """What came to its end stays; what nobody began is not begun."""
+    """A completed stream keeps its response; an unread one sends nothing."""
 
     async def main() -> str:
         async with ChatClient.create(ScriptedModel("Hello")).prompt("Hi").astream() as stream:
@@ -165,7 +165,7 @@ def test_an_abandoned_stream_ends() -> None:
 
 
 def test_a_stream_that_is_being_consumed_is_not_entered() -> None:
-    """It could not be ended by that: `with` comes first."""
+    """`with` has to be entered before the first piece is read."""
 
     async def main() -> None:
         stream = ChatClient.create(ScriptedModel("Hello")).prompt("Hi").astream()
@@ -182,7 +182,7 @@ def test_a_stream_that_is_being_consumed_is_not_entered() -> None:
 
 
 def test_an_async_stream_has_one_consumer() -> None:
-    """A second one is told so; the first goes on."""
+    """A second consumer gets an error, and the first continues."""
 
     async def main() -> list[str]:
         model = Slow()
@@ -254,7 +254,7 @@ def test_an_advisors_answer_after_a_round_is_streamed(ask: Ask) -> None:
 
 
 def test_what_a_turn_says_that_waits_is_streamed_once(ask: Ask) -> None:
-    """Also when other calls of the same message needed no approval and have been run."""
+    """Also when other calls of the same message ran without approval."""
     model = ScriptedModel(["Let me see. ", call("look", id="a"), call("pay", id="b")])
     manager = ToolCallingManager(interceptors=[ToolApproval()])
     builder = ChatClient.builder(model).default_tools(look, pay).tool_calling_manager(manager)
@@ -327,7 +327,7 @@ def test_text_beside_tool_calls_is_streamed_once(ask: Ask) -> None:
 
 
 def test_an_advisor_that_can_do_without_a_loop_goes_on(ask: Ask) -> None:
-    """It is told in blocking requests that there is none, and may have an answer to that."""
+    """An advisor may catch `BlockingCallError` and continue."""
 
     async def pause(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         with suppress(BlockingCallError):
@@ -340,8 +340,8 @@ def test_an_advisor_that_can_do_without_a_loop_goes_on(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("ask", ["call", "stream"], indirect=True)
-def test_an_advisor_that_cannot_is_told_so_once(ask: Ask) -> None:
-    """Whoever waits for a loop again gets nowhere."""
+def test_an_advisor_that_insists_on_a_loop_fails(ask: Ask) -> None:
+    """A second wait for a loop ends the request with the error."""
 
     async def insist(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         for _ in range(2):

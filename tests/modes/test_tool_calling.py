@@ -1,4 +1,4 @@
-"""The tool loop: rounds, results, errors, hooks, in all four ways of calling."""
+"""The tool loop in all four modes: rounds, results, errors and hooks."""
 
 import asyncio
 import contextvars
@@ -108,14 +108,14 @@ def offered(model: ScriptedModel) -> Sequence[ToolCallback]:
 
 
 def results(prompt: Prompt) -> list[str]:
-    """Return what the tools answered in the last message of *prompt*."""
+    """Return the tool results in the last message of *prompt*."""
     message = prompt.messages[-1]
     assert isinstance(message, ToolResponseMessage)
     return [response.data for response in message.responses]
 
 
 def assert_paired(messages: Sequence[Message]) -> None:
-    """Check what every provider checks: each call is answered, at once and in order."""
+    """Check that each call is followed by its result, in order, as providers require."""
     for message, following in zip(messages, [*messages[1:], None], strict=True):
         if isinstance(message, AssistantMessage) and message.tool_calls:
             assert isinstance(following, ToolResponseMessage)
@@ -133,7 +133,7 @@ def assert_paired(messages: Sequence[Message]) -> None:
     "wish-one-loop-call-stream",
 )
 def test_the_model_gets_the_result_and_answers(ask: Ask) -> None:
-    """A tool call is run, its result sent back with the whole conversation, and answered."""
+    """A tool is called, its result is sent with the conversation, and the model answers."""
     model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "It is 3.")
     result = ask(client_of(model, add).prompt("1 + 2?"))
 
@@ -164,8 +164,8 @@ def test_plain_and_async_tools_work_in_every_mode(ask: Ask) -> None:
     "lc4j-tool-execution-request-result",
     "lc4j-tool-result-tool-executions",
 )
-def test_executions_tell_what_was_run(ask: Ask) -> None:
-    """Every call can be looked at afterwards: arguments, result, error, duration."""
+def test_executions_have_every_call(ask: Ask) -> None:
+    """Each execution has the arguments, the result, the error and the duration."""
     model = ScriptedModel([call("add", '{"a": 1, "b": 2}'), call("nobody")], "done")
     ok, failed = ask(client_of(model, add).prompt("x")).executions
 
@@ -182,7 +182,7 @@ def test_executions_tell_what_was_run(ask: Ask) -> None:
     "lc4j-tool-result-content-summed-usage",
 )
 def test_usage_is_summed_over_the_rounds(ask: Ask) -> None:
-    """What a turn costs is what all its rounds cost; the rest is that of the last round."""
+    """The usage of a turn is the sum of all rounds; other metadata is that of the last one."""
 
     def answer(text: str | None, usage: Usage, *calls: ToolCall) -> ChatResponse:
         from chatclient.chat.response import ChatResponseMetadata
@@ -209,7 +209,7 @@ def test_usage_is_summed_over_the_rounds(ask: Ask) -> None:
     "lc4j-tool-before-tool-execution-executed",
 )
 def test_the_events_of_a_tool_round(ask: Ask) -> None:
-    """A stream tells the call as it comes, its result, and where rounds end."""
+    """A stream has events for the call, its result and the end of each round."""
     if not ask.streaming:
         pytest.skip("a call has no events")
     model = ScriptedModel(["Let me see.", call("add", '{"a": 1, "b": 2}')], "3", chunks=20)
@@ -238,7 +238,7 @@ def test_the_events_of_a_tool_round(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-order-responses", "lc4j-results-keyed-request-value")
 def test_parallel_calls_are_answered_in_their_order(ask: Ask) -> None:
-    """However long each tool takes, the answers stand in the order of the calls."""
+    """Results are in the order of the calls, however long each tool takes."""
 
     @tool
     async def wait(seconds: float) -> float:
@@ -254,7 +254,7 @@ def test_parallel_calls_are_answered_in_their_order(ask: Ask) -> None:
 
 
 def overlap(manager: dict[str, Any], mode: Ask, *, goal: int = 1, **options: Any) -> int:
-    """Return how many of ten calls of a tool ran at once; they wait for *goal* to be there."""
+    """Return how many of ten calls of a tool ran in parallel; they wait for *goal* of them."""
     running = peak = 0
     lock = threading.Lock()
 
@@ -281,13 +281,13 @@ def overlap(manager: dict[str, Any], mode: Ask, *, goal: int = 1, **options: Any
     "manager-calls-run-one-after", "lc4j-results-keyed-request-value", "lc4j-tool-concurrency-off"
 )
 def test_tools_run_side_by_side_up_to_the_limit(ask: Ask) -> None:
-    """On a loop tools run concurrently, bounded; blocking one by one unless asked otherwise."""
+    """Tools run in parallel on a loop, and one by one in blocking requests, up to the limit."""
     assert overlap({}, ask, goal=1 if ask.blocking else 8) == (1 if ask.blocking else 8)
     assert overlap({"max_concurrency": 2, "blocking_concurrency": 2}, ask, goal=2) == 2
 
 
 def test_sequential_tools_run_in_order(ask: Ask) -> None:
-    """Also if they would have to wait for each other in parallel."""
+    """With a limit of one, calls run in order, with a concurrency group or without."""
     log: list[int] = []
 
     @tool
@@ -313,7 +313,7 @@ def test_sequential_tools_run_in_order(ask: Ask) -> None:
     "option", [{"sequential": True}, {"concurrency_group": "db"}, {"exclusive": True}]
 )
 def test_a_tool_can_refuse_company(ask: Ask, option: dict[str, Any]) -> None:
-    """Sequential, grouped and exclusive tools never run beside themselves."""
+    """Sequential, grouped and exclusive tools never run in parallel with themselves."""
     assert overlap({"blocking_concurrency": 6}, ask, **option) == 1
 
 
@@ -345,7 +345,7 @@ def test_an_exclusive_tool_runs_alone(ask: Ask) -> None:
 
 
 def told(ask: Ask, model_call: ToolCall, *tools: Any) -> str:
-    """Return what the model is told about a call, having checked that it goes on."""
+    """Return the error result of a call, having checked that the turn continues."""
     model = ScriptedModel(model_call, "recovered")
     result = ask(client_of(model, *tools).prompt("x"))
     assert result.text == "recovered"
@@ -355,8 +355,8 @@ def told(ask: Ask, model_call: ToolCall, *tools: Any) -> str:
 
 
 @pytest.mark.feature("manager-unknown-tool-aborts-turn", "lc4j-tool-unknown-tool-throws")
-def test_an_unknown_tool_is_told_with_the_nearest_names(ask: Ask) -> None:
-    """The model learns which tool it may have meant."""
+def test_an_unknown_tool_is_reported_with_the_nearest_names(ask: Ask) -> None:
+    """The error result has the names of similar tools."""
     assert told(ask, call("ad"), add) == "There is no tool 'ad'; did you mean 'add'?"
     assert "available: add" in told(ask, call("zzz"), add)
     assert "no tools are available" in told(ask, call("zzz"))
@@ -402,7 +402,7 @@ def test_other_name_is_not_guessed(ask: Ask, name: str) -> None:
 
 
 def test_approval_is_asked_for_by_the_name_of_the_tool(ask: Ask) -> None:
-    """Whatever a model writes before it."""
+    """The approval function receives the tool's name without the namespace that the model wrote."""
     asked: list[str] = []
 
     def decide(invocation: ToolInvocation) -> bool:
@@ -420,8 +420,8 @@ def test_approval_is_asked_for_by_the_name_of_the_tool(ask: Ask) -> None:
     "lc4j-tool-parameter-required",
     "lc4j-tool-argument-error-rethrown",
 )
-def test_wrong_arguments_are_told_in_full(ask: Ask) -> None:
-    """The model learns which argument is wrong and why."""
+def test_wrong_arguments_are_reported_in_full(ask: Ask) -> None:
+    """The error result names each invalid argument and the reason."""
     text = told(ask, call("add", '{"a": "one", "c": 3}'), add)
 
     assert "a: should be a valid integer" in text
@@ -430,8 +430,8 @@ def test_wrong_arguments_are_told_in_full(ask: Ask) -> None:
 
 
 @pytest.mark.feature("function-unparsable-json-told-model", "lc4j-tool-argument-error-rethrown")
-def test_malformed_arguments_are_told(ask: Ask) -> None:
-    """Text that is no JSON even with good will is told as such."""
+def test_malformed_arguments_are_reported(ask: Ask) -> None:
+    """Text that cannot be repaired to JSON is an error result."""
     assert "not valid JSON" in told(ask, call("add", "a is one, b is two"), add)
 
 
@@ -441,8 +441,8 @@ def test_malformed_arguments_are_told(ask: Ask) -> None:
     "lc4j-tool-exception-told",
     "lc4j-tool-blank-message-class-name",
 )
-def test_what_a_tool_raises_is_told_in_its_own_words_only(ask: Ask) -> None:
-    """Of an exception the model sees the message; never the cause, where secrets live."""
+def test_only_the_message_of_an_exception_is_sent(ask: Ask) -> None:
+    """The model receives the message of an exception, not its cause, which may have secrets."""
 
     @tool
     def leaky() -> None:
@@ -473,8 +473,8 @@ def test_what_a_tool_raises_is_told_in_its_own_words_only(ask: Ask) -> None:
 
 
 @pytest.mark.feature("tool-timeouts-per-tool", "lc4j-tool-timeout")
-def test_a_tool_that_takes_too_long_is_told(ask: Ask) -> None:
-    """A timeout ends the waiting; the model learns that the tool did not answer."""
+def test_a_tool_that_takes_too_long_is_reported(ask: Ask) -> None:
+    """After the timeout, the model receives an error result."""
 
     @tool(timeout=0.05)
     async def slow() -> None:
@@ -500,7 +500,7 @@ def test_timeout_of_a_custom_tool(mode: Mode) -> None:
 
 @pytest.mark.feature("function-no-generators")
 def test_generators_are_tools(ask: Ask) -> None:
-    """The model is told all that they yield, as a list."""
+    """The result of a generator is the list of its items."""
 
     @tool
     def pages(context: ToolContext) -> Iterator[dict[str, int]]:
@@ -524,7 +524,7 @@ def test_generators_are_tools(ask: Ask) -> None:
 
 @pytest.mark.feature("function-no-generators")
 def test_the_body_of_a_generator_runs_as_any_tool_does(ask: Ask) -> None:
-    """On a thread where plain functions run, and no longer than the tool may."""
+    """It runs in another thread, and within the timeout of the tool."""
     threads: list[int] = []
     slept = threading.Event()
 
@@ -560,7 +560,7 @@ def test_errors_of_a_generators_body_are_the_tools(ask: Ask) -> None:
     "lc4j-tool-lazy-result-text",
 )
 def test_an_unserialisable_result_is_raised(ask: Ask) -> None:
-    """The tool has done its work, and no model can mend what it returns: the developer can."""
+    """The error is raised to the application, because the model cannot correct it."""
 
     @tool
     def odd() -> object:
@@ -577,7 +577,7 @@ def test_an_unserialisable_result_is_raised(ask: Ask) -> None:
 @pytest.mark.feature("failure-checked-exceptions-error-thrown")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])
 def test_what_is_no_ordinary_error_goes_through(error: type[BaseException]) -> None:
-    """Interrupts and the like are never shown to a model."""
+    """`BaseException` such as an interrupt is raised, and not sent to the model."""
 
     @tool
     def ends() -> None:
@@ -596,7 +596,7 @@ def test_what_is_no_ordinary_error_goes_through(error: type[BaseException]) -> N
     "loop-no-cancellation", "lc4j-streaming-handle-cancel", "wish-cancelling-must-stop-tool"
 )
 def test_cancelling_the_turn_cancels_its_tools() -> None:
-    """Cancelled in the middle of a round, no tool and no task goes on."""
+    """After a cancellation within a round, no tool and no task is left."""
     begun: list[str] = []
     ended: list[str] = []
 
@@ -626,7 +626,7 @@ def test_cancelling_the_turn_cancels_its_tools() -> None:
 
 
 def test_no_tool_begins_once_another_has_ended_the_turn(ask: Ask) -> None:
-    """What waits for its turn is left undone, and what was cancelled is no failure to be mended."""
+    """Waiting calls do not start, and cancelled ones are not handled as failures."""
     log: list[str] = []
 
     looking = threading.Event()
@@ -661,7 +661,7 @@ def test_no_tool_begins_once_another_has_ended_the_turn(ask: Ask) -> None:
 
 
 def test_no_agent_is_asked_once_a_tool_has_ended_the_turn(ask: Ask) -> None:
-    """Nor any other tool that does not go through a function."""
+    """Neither an agent nor another tool without a function starts."""
     looking, watching, heard = threading.Event(), threading.Event(), threading.Event()
 
     @tool(concurrency_group="bank")
@@ -697,7 +697,7 @@ def test_no_agent_is_asked_once_a_tool_has_ended_the_turn(ask: Ask) -> None:
 
 
 def test_a_turn_is_gone_with_its_response(ask: Ask) -> None:
-    """What it said and was told in secret does not wait for the garbage collector."""
+    """The tool context is released by reference counting, without a garbage collection."""
 
     class Secret:
         pass
@@ -728,7 +728,7 @@ def test_a_turn_is_gone_with_its_response(ask: Ask) -> None:
     "lc4j-tool-return-behavior-immediate",
 )
 def test_return_direct_ends_the_turn(ask: Ask) -> None:
-    """The tool's result is the answer, streamed as well, with what it is and what it cost."""
+    """The result is the answer, also in a stream, with its metadata and usage."""
     model = ScriptedModel(call("direct"), "never")
     result = ask(client_of(model, direct).prompt("x"))
     generation = result.response.chat_response.generations[0]
@@ -742,7 +742,7 @@ def test_return_direct_ends_the_turn(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-return-direct-all-tools", "lc4j-tool-return-behavior-immediate")
 def test_return_direct_is_all_or_nothing(ask: Ask) -> None:
-    """Beside a tool whose result the model has to see, it sees all of them."""
+    """If another result must be sent to the model, all of them are sent."""
     model = ScriptedModel([call("direct"), call("add", '{"a": 1, "b": 2}')], "done")
 
     assert ask(client_of(model, direct, add).prompt("x")).text == "done"
@@ -751,7 +751,7 @@ def test_return_direct_is_all_or_nothing(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-failed-tools-return-direct", "lc4j-tool-error-round-continues")
 def test_a_failed_direct_tool_is_shown_to_the_model(ask: Ask) -> None:
-    """An error is no answer for the user."""
+    """An error result is sent to the model, not returned to the user."""
 
     @tool(return_direct=True)
     def broken() -> str:
@@ -761,7 +761,7 @@ def test_a_failed_direct_tool_is_shown_to_the_model(ask: Ask) -> None:
 
 
 class Till:
-    """Knows while it runs whether its answer will do."""
+    """Tools whose results say whether they end the turn."""
 
     def __init__(self, *, return_direct: Any = None, **result: Any) -> None:
         self.result = ToolResult("12 euros", return_direct=return_direct, **result)
@@ -781,7 +781,7 @@ class Till:
 
 @pytest.mark.feature("manager-result-says-so")
 def test_a_result_may_end_the_turn(ask: Ask) -> None:
-    """A tool may find out that there is nothing left for the model to say."""
+    """A tool may return a result that is the answer."""
     model = ScriptedModel(call("total"), "never")
     result = ask(client_of(model, Till(return_direct=True)).prompt("x"))
 
@@ -791,7 +791,7 @@ def test_a_result_may_end_the_turn(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-result-says-so")
 def test_a_result_may_be_shown_to_the_model_after_all(ask: Ask) -> None:
-    """Such as one that found nothing, of a tool that returns directly as a rule."""
+    """A tool with `return_direct` may return a result for the model."""
     model = ScriptedModel(call("bill"), "done")
     result = ask(client_of(model, Till(return_direct=False)).prompt("x"))
 
@@ -800,7 +800,7 @@ def test_a_result_may_be_shown_to_the_model_after_all(ask: Ask) -> None:
 
 @pytest.mark.parametrize("name", ["total", "bill"])
 def test_an_error_is_no_answer_whatever_it_says(ask: Ask, name: str) -> None:
-    """The model is told of it, as of any other."""
+    """An error result is sent to the model, although it sets `return_direct`."""
     model = ScriptedModel(call(name), "done")
     result = ask(client_of(model, Till(is_error=True, return_direct=True)).prompt("x"))
 
@@ -808,7 +808,7 @@ def test_an_error_is_no_answer_whatever_it_says(ask: Ask, name: str) -> None:
 
 
 def test_an_interceptor_may_end_the_turn(ask: Ask) -> None:
-    """Whoever makes the result says what becomes of it."""
+    """An interceptor may set `return_direct` in the result."""
 
     async def answer(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
         return replace(await call_next(invocation), return_direct="if_last")
@@ -820,7 +820,7 @@ def test_an_interceptor_may_end_the_turn(ask: Ask) -> None:
 
 
 def test_what_is_made_of_a_failure_may_end_the_turn(ask: Ask) -> None:
-    """An exception processor has the last word on what the model, or the user, is told."""
+    """An exception processor may return a direct result."""
 
     def apologise(failure: ToolFailure) -> ToolResult:
         return ToolResult(f"Sorry: {failure.error}.", return_direct=True)
@@ -833,7 +833,7 @@ def test_what_is_made_of_a_failure_may_end_the_turn(ask: Ask) -> None:
 
 @pytest.mark.parametrize("wrong", ["last", 1])
 def test_a_result_says_plainly_whether_it_is_the_answer(ask: Ask, wrong: Any) -> None:
-    """No model could mend what the application got wrong."""
+    """An invalid `return_direct` raises an error to the application."""
 
     @tool
     def slip() -> ToolResult:
@@ -866,7 +866,7 @@ def test_return_direct_in_an_own_loop() -> None:
     "lc4j-tool-invocation-parameters-mutable",
 )
 def test_the_tool_context_reaches_tools_and_not_the_model(ask: Ask) -> None:
-    """What the application tells its tools is never part of what is sent."""
+    """The tool context is passed to tools, and is not part of the prompt or of the schema."""
     seen: list[Any] = []
 
     @tool
@@ -901,7 +901,7 @@ def test_blocking_tools_run_on_the_callers_thread(ask: Ask) -> None:
 
 @pytest.mark.feature("result-made-hand", "message-tool-call", "message-tool-response")
 def test_a_call_and_its_response_go_back_as_they_are(ask: Ask) -> None:
-    """What the model wrote, letter for letter; what the tool says, with all that belongs to it."""
+    """The call is sent back unchanged, and the response with error flag, media and metadata."""
     made = ToolCall("c1", "draw", ' {"n":\n1.0, }', {"signature": "s"})
     picture = Media("image/png", b"png")
 
@@ -1052,7 +1052,7 @@ def test_a_loop_of_ones_own_with_the_model() -> None:
 
 @pytest.mark.feature("manager-no-tool-call-response")
 def test_executing_a_response_without_calls_is_refused() -> None:
-    """The manager says what to check first."""
+    """The error names the method that says whether there are calls."""
     with pytest.raises(UsageError, match="has_tool_calls"):
         ToolCallingManager().execute_tool_calls(Prompt("x"), ChatResponse.of("no calls"))
 
@@ -1075,8 +1075,8 @@ def test_executing_something_else_is_refused() -> None:
     "manager-resolve-tool-definitions",
     "lc4j-tool-specifications-object-class",
 )
-def test_the_manager_tells_definitions() -> None:
-    """The tools of options can be looked at as the model sees them."""
+def test_the_manager_returns_definitions() -> None:
+    """It returns the definitions of the tools in options, as they are sent to the model."""
     options = ChatOptions(tool_callbacks=tuple(tool_callbacks(add)))
 
     names = [d.name for d in ToolCallingManager().resolve_tool_definitions(options)]
@@ -1085,8 +1085,8 @@ def test_the_manager_tells_definitions() -> None:
 
 
 @pytest.mark.feature("manager-resolve-tool-definitions")
-def test_the_manager_tells_definitions_of_tools_by_name() -> None:
-    """Those that its resolver knows, each once."""
+def test_the_manager_returns_definitions_of_tools_by_name() -> None:
+    """Names are resolved, and each tool is returned once."""
     options = ChatOptions(tool_callbacks=tool_callbacks(add), tool_names=["double", "add"])
     manager = ToolCallingManager(resolver=StaticToolCallbackResolver(double))
 
@@ -1112,7 +1112,7 @@ def test_tools_that_were_not_offered(ask: Ask) -> None:
     "lc4j-tool-execution-requests-criterion",
 )
 def test_another_eligibility_checker_decides() -> None:
-    """Tool calls that the checker does not want run come back as they are."""
+    """Tool calls that the checker does not accept are returned to the caller."""
     advisor = ToolCallingAdvisor(eligibility=lambda response: False)
     model = ScriptedModel(call("add", '{"a": 1, "b": 2}'))
     client = ChatClient.builder(model).default_tools(add).default_advisors(advisor).build()
@@ -1134,7 +1134,7 @@ def test_another_eligibility_checker_decides() -> None:
     "wish-one-loop-call-stream",
 )
 def test_the_hooks_of_the_loop(ask: Ask) -> None:
-    """A subclass sees the start, each round before and after, and the end."""
+    """A subclass has hooks for the start, before and after each round, and for the end."""
     log: list[str] = []
 
     class Watching(ToolCallingAdvisor):
@@ -1234,7 +1234,7 @@ def test_a_loop_without_history(ask: Ask) -> None:
 @pytest.mark.feature("advisor-memory-advisor-marker", "loop-history-off-automatically-memory")
 @pytest.mark.parametrize(("order", "own_history"), [(0, False), (HIGHEST_PRECEDENCE + 200, True)])
 def test_memory_inside_the_loop_switches_its_history_off(order: int, own_history: bool) -> None:
-    """The loop notices where a memory advisor stands."""
+    """With a memory advisor inside, the loop sends no history."""
 
     class Memory:
         is_memory = True
@@ -1253,14 +1253,14 @@ def test_memory_inside_the_loop_switches_its_history_off(order: int, own_history
 
 @pytest.mark.feature("loop-advisor-order-strictly-between")
 def test_the_order_of_the_loop_lies_in_the_chain() -> None:
-    """The outermost and innermost places are not for a tool loop."""
+    """The outermost order is refused for a tool loop."""
     with pytest.raises(UsageError, match="order"):
         ToolCallingAdvisor(order=HIGHEST_PRECEDENCE)
 
 
 @pytest.mark.feature("answer-content", "loop-null-response", "stream-without-chunks")
 def test_a_model_may_say_nothing_at_all(ask: Ask) -> None:
-    """A response without generations goes through the loop unharmed."""
+    """A response without generations passes through the loop."""
     answers: list[Answer] = [ChatResponse()]
     result = ask(client_of(ScriptedModel(*answers), add).prompt("x"))
 
@@ -1269,7 +1269,7 @@ def test_a_model_may_say_nothing_at_all(ask: Ask) -> None:
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "error"])
 def test_a_call_that_was_cut_off_is_never_completed(ask: Ask, reason: Any) -> None:
-    """At a limit or by a filter, half a call may look mendable; it is told instead of being run."""
+    """Arguments truncated by a limit or filter are not repaired; the model gets an error result."""
     cut = AssistantMessage(tool_calls=[call("add", '{"a": 1, "b": 2')])
     model = ScriptedModel(ChatResponse((Generation(cut, reason),)), "recovered")
     ask(client_of(model, add).prompt("x"))

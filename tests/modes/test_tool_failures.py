@@ -1,4 +1,4 @@
-"""What comes of a failed tool call: who is told, in which words, and how often."""
+"""Failures of tool calls: what is sent to the model, what is raised, and how often."""
 
 import asyncio
 from collections.abc import Callable
@@ -47,11 +47,11 @@ SECRET = "postgres://admin:hunter2@db"
 
 
 class DatabaseError(RuntimeError):
-    """What the tools of an application raise."""
+    """An error of an application's tool."""
 
 
 class ConnectionLostError(DatabaseError):
-    """One kind of it."""
+    """A subclass of it."""
 
 
 @tool
@@ -68,18 +68,18 @@ def query(sql: str = "") -> str:
 
 @tool(timeout=0.02)
 async def slow() -> None:
-    """Take long."""
+    """Take longer than the timeout."""
     await asyncio.sleep(5)
 
 
 @tool
 def forbidden() -> None:
-    """Do what nobody may."""
+    """Fail, because the guard denies each call."""
     raise AssertionError("it was run")
 
 
 async def guard(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
-    """Deny the one tool that nobody may call."""
+    """Deny calls of the tool `forbidden`."""
     if invocation.definition.name == "forbidden":
         raise ToolDeniedError("Not on a Sunday.", tool_name="forbidden")
     return await call_next(invocation)
@@ -106,7 +106,7 @@ def failing(model: ScriptedModel, policy: Callable[[ToolFailure], str | ToolResu
 
 @pytest.mark.feature("function-exceptions-method")
 def test_what_a_tool_waits_for_may_be_cancelled(ask: Ask) -> None:
-    """That is a failure of the tool; nobody has cancelled the request."""
+    """A cancelled task that a tool awaits is a failure of the tool, and the request continues."""
 
     @tool
     async def fetch() -> None:
@@ -142,7 +142,7 @@ def test_what_a_tool_waits_for_may_be_cancelled(ask: Ask) -> None:
     ids=["for the model", "timeout", "nested"],
 )
 def test_an_error_in_a_task_group_is_itself(ask: Ask, error: Exception, told: str) -> None:
-    """A task group wraps even the only error of its tasks, whose words the model needs."""
+    """An exception group of one error is reported as that error."""
 
     @tool
     async def fetch() -> None:
@@ -159,8 +159,8 @@ def test_an_error_in_a_task_group_is_itself(ask: Ask, error: Exception, told: st
 
 
 @pytest.mark.feature("function-exceptions-method")
-def test_of_several_errors_in_a_task_group_all_are_told(ask: Ask) -> None:
-    """The message of the group itself says only how many there were."""
+def test_all_errors_in_a_task_group_are_reported(ask: Ask) -> None:
+    """The result has the messages of all errors, not that of the group."""
 
     @tool
     async def fetch() -> None:
@@ -199,8 +199,8 @@ def test_usage_errors_in_a_task_group(ask: Ask) -> None:
     "failure-default-processor",
 )
 @each_kind
-def test_every_failure_is_told_by_default(ask: Ask, kind: FailureKind) -> None:
-    """Whatever goes wrong, the model is told what, marked as an error, and goes on."""
+def test_every_failure_is_an_error_result_by_default(ask: Ask, kind: FailureKind) -> None:
+    """The model receives an error result for each kind of failure, and the turn continues."""
     made, _, words = FAILURES[kind]
     model = ScriptedModel(made, "recovered")
     result = ask(failing(model, ToolFailurePolicy()))
@@ -233,7 +233,7 @@ def test_a_kind_of_failure_can_be_raised(ask: Ask, kind: FailureKind) -> None:
 @pytest.mark.feature("failure-per-tool")
 @each_kind
 def test_a_tool_goes_before_the_kind_of_its_failure(ask: Ask, kind: FailureKind) -> None:
-    """What is said about a single tool wins over what is said about the kind, both ways."""
+    """The reaction for a tool overrides the reaction for the kind of failure."""
     made, error, _ = FAILURES[kind]
     told = ToolFailurePolicy(reactions={kind: "raise"}, tools={made.name: "tell"})
     raised = ToolFailurePolicy(reactions={kind: "tell"}, tools={made.name: "raise"})
@@ -246,7 +246,7 @@ def test_a_tool_goes_before_the_kind_of_its_failure(ask: Ask, kind: FailureKind)
 @pytest.mark.feature("loop-other-exceptions-leave-loop", "failure-always-throw")
 @each_kind
 def test_every_failure_can_be_raised(ask: Ask, kind: FailureKind) -> None:
-    """With always_raise no failure is told, whatever else is said."""
+    """`always_raise` overrides all other reactions."""
     made, error, _ = FAILURES[kind]
     policy = ToolFailurePolicy(always_raise=True, tools={made.name: "tell"})
 
@@ -268,7 +268,7 @@ def test_a_raised_failure_has_its_cause(ask: Ask) -> None:
 
 @pytest.mark.feature("failure-rethrow-exceptions-cause-itself", "wish-per-exception-visibility")
 def test_named_exceptions_are_raised_as_they_are(ask: Ask) -> None:
-    """With raise_on the caller gets the tool's own exception; others are told as before."""
+    """`raise_on` raises these exceptions unchanged; others are error results."""
     with pytest.raises(ConnectionLostError, match="no connection"):
         ask(failing(ScriptedModel(call("query"), "never"), ToolFailurePolicy((DatabaseError,))))
 
@@ -302,8 +302,8 @@ def test_how_much_of_an_exception_the_model_sees(ask: Ask, exception_text: Any, 
 
 @pytest.mark.feature("function-tool-own-exception-type", "wish-per-exception-visibility")
 @pytest.mark.parametrize("exception_text", ["message", "class", "nothing"])
-def test_a_tool_error_is_always_told(ask: Ask, exception_text: Any) -> None:
-    """What a tool says to the model on purpose arrives, however little else does."""
+def test_a_tool_error_is_always_sent_to_the_model(ask: Ask, exception_text: Any) -> None:
+    """The text of a `ToolError` is sent, whatever `exception_text` is."""
 
     @tool
     def shop() -> None:
@@ -317,7 +317,7 @@ def test_a_tool_error_is_always_told(ask: Ask, exception_text: Any) -> None:
 
 
 def test_a_tool_error_may_show_more_than_a_text(ask: Ask) -> None:
-    """The model is shown the picture; the rest is for the application."""
+    """Its media are sent to the model, and the rest is available to the application."""
     picture = Media("image/png", b"\x89PNG")
 
     @tool
@@ -355,7 +355,7 @@ def test_tool_errors_without_super_init(ask: Ask) -> None:
 
 @pytest.mark.feature("failure-endless-mistakes", "wish-retry-budget-mistakes")
 def test_a_tool_has_a_budget_of_failures(ask: Ask) -> None:
-    """One tool may fail in one way so often in a turn; then it is raised after all."""
+    """After `max_failures` failures of one kind in a turn, a tool's error is raised."""
     policy = ToolFailurePolicy(max_failures=2)
     calls = [call("query", f'{{"sql": "{n}"}}') for n in range(3)]
     model = ScriptedModel(*calls, "never")
@@ -369,7 +369,7 @@ def test_a_tool_has_a_budget_of_failures(ask: Ask) -> None:
 
 @pytest.mark.feature("failure-endless-mistakes")
 def test_calls_side_by_side_that_fail_are_one_failure(ask: Ask) -> None:
-    """The model makes them before it can know better: only the next round shows if it does."""
+    """Failed calls of one message count once, because the model has not seen their results."""
     calls = [call("query", f'{{"sql": "{n}"}}', id=str(n)) for n in range(6)]
     policy = ToolFailurePolicy(max_failures=1)
 
@@ -382,7 +382,7 @@ def test_calls_side_by_side_that_fail_are_one_failure(ask: Ask) -> None:
 
 @pytest.mark.feature("failure-endless-mistakes")
 def test_the_budget_of_failures_is_that_of_one_turn(ask: Ask) -> None:
-    """The next request begins with a whole budget again."""
+    """The count starts again with the next request."""
     model = ScriptedModel(call("query"), "one", call("query"), "two")
     request = failing(model, ToolFailurePolicy(max_failures=1))
 
@@ -404,8 +404,8 @@ def test_failure_limits_in_an_own_loop() -> None:
 
 
 @pytest.mark.feature("failure-checked-exceptions-error-thrown")
-def test_running_out_of_memory_is_nobodys_answer(ask: Ask) -> None:
-    """A MemoryError goes to the caller whatever the policy says; no model can help."""
+def test_running_out_of_memory_is_raised(ask: Ask) -> None:
+    """`MemoryError` is raised whatever the policy says."""
 
     @tool
     def hungry() -> None:
@@ -445,7 +445,7 @@ def test_an_interrupt_goes_through(error: type[BaseException]) -> None:
     "lc4j-tool-execution-error-handler",
 )
 def test_a_processor_of_ones_own_decides(ask: Ask) -> None:
-    """A function sees the kind, the call, the error and the count, and says what is told."""
+    """A function receives the kind, call, error and count of a failure, and returns the text."""
     seen: list[tuple[str, str, str, int]] = []
 
     def process(failure: ToolFailure) -> str:
@@ -469,7 +469,7 @@ def test_a_processor_of_ones_own_decides(ask: Ask) -> None:
 
 @pytest.mark.feature("failure-tool-execution-exception-processor")
 def test_a_processor_may_answer_in_the_tools_place(ask: Ask) -> None:
-    """A whole result from the processor counts as it is, also as no error."""
+    """A `ToolResult` of the processor is used unchanged, also if it is no error."""
     model = ScriptedModel(call("query"), "done")
     result = ask(failing(model, lambda failure: ToolResult("from yesterday's cache")))
 
@@ -482,7 +482,7 @@ def test_a_processor_may_answer_in_the_tools_place(ask: Ask) -> None:
     "failure-tool-execution-exception-processor", "lc4j-tool-handler-throws-aborts"
 )
 def test_what_a_processor_raises_ends_the_turn(ask: Ask) -> None:
-    """An error of the processor's own goes to the caller."""
+    """An error in the processor is raised to the caller."""
 
     def process(failure: ToolFailure) -> str:
         raise LookupError("escalated") from failure.error
@@ -531,7 +531,7 @@ def test_a_raised_failure_leaves_no_partial_round(ask: Ask) -> None:
     ],
 )
 def test_what_can_only_mean_one_thing_is_mended(ask: Ask, arguments: str) -> None:
-    """A trailing comma, a missing brace, a fence, numbers as strings: no round is lost."""
+    """Trailing commas, missing braces, code fences and numbers as strings are repaired."""
     model = ScriptedModel(call("add", arguments), "It is 3.")
     result = ask(failing(model, ToolFailurePolicy(always_raise=True)))
 
@@ -540,8 +540,8 @@ def test_what_can_only_mean_one_thing_is_mended(ask: Ask, arguments: str) -> Non
 
 
 @pytest.mark.parametrize("arguments", ['{"a": 1, "b": 2', '{"a": 1, "b": "2'])
-def test_half_a_value_is_not_taken_for_a_whole_one(ask: Ask, arguments: str) -> None:
-    """Some servers say of a call that was cut off at the token limit that it is whole."""
+def test_truncated_values_are_not_repaired(ask: Ask, arguments: str) -> None:
+    """Some servers report a truncated call as complete; it is an error result."""
     model = ScriptedModel(call("add", arguments), "It is 3.")
     ask(client_of(model, add).prompt("x"))
 
@@ -563,7 +563,7 @@ def test_a_timeout_of_the_tools_own_is_one_too(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-failed-tools-return-direct", "lc4j-tool-error-round-continues")
 def test_a_failure_never_ends_the_turn_as_a_direct_answer(ask: Ask) -> None:
-    """Beside a failed call, the result of a direct tool is shown to the model as well."""
+    """If another call failed, a direct result is sent to the model as well."""
 
     @tool(return_direct=True)
     def direct() -> str:
@@ -577,7 +577,7 @@ def test_a_failure_never_ends_the_turn_as_a_direct_answer(ask: Ask) -> None:
 
 
 def test_the_message_of_a_key_error_says_what_it_is(ask: Ask) -> None:
-    """By itself it is only the key."""
+    """The message has the name of the class, because the key alone is unclear."""
 
     @tool
     def look_up() -> None:
@@ -590,7 +590,7 @@ def test_the_message_of_a_key_error_says_what_it_is(ask: Ask) -> None:
 
 
 def test_a_processor_may_be_asynchronous(ask: Ask) -> None:
-    """It knows the context of the call."""
+    """It receives the tool context of the call."""
 
     async def process(failure: ToolFailure) -> str:
         await asyncio.sleep(0)
@@ -605,7 +605,7 @@ def test_a_processor_may_be_asynchronous(ask: Ask) -> None:
 
 @pytest.mark.parametrize("nonsense", [None, {"a": 1}])
 def test_a_processor_that_says_nothing_is_named(ask: Ask, nonsense: Any) -> None:
-    """What it returned is nothing that a model could be told."""
+    """An invalid return value is an error with the processor's name."""
 
     def process(failure: ToolFailure) -> Any:
         return nonsense

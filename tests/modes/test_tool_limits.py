@@ -1,6 +1,6 @@
 # pyright: reportPossiblyUnboundVariable=false
 # A loop over `longer_and_longer` runs at least once.
-"""How long a turn may go on: rounds, calls, seconds, the same again and again, and a deadline."""
+"""Limits of a turn: rounds, calls, seconds, repetition, and a deadline."""
 
 import asyncio
 import itertools
@@ -60,7 +60,7 @@ def look(n: int = 0) -> str:
 
 
 def stepping(*, batch: int = 1, names: tuple[str, ...] = ("step",)) -> ScriptedModel:
-    """Return a model that calls tools for ever, each time differently, unless it has none."""
+    """Return a model that calls tools with different arguments until it is offered none."""
     numbers = itertools.count()
 
     def answer(prompt: Prompt) -> Any:
@@ -104,7 +104,7 @@ each_limit = pytest.mark.parametrize(("limits", "rounds", "words"), LIMITS)
 def test_a_limit_ends_the_turn_with_what_there_is(
     ask: Ask, limits: dict[str, Any], rounds: int, words: str
 ) -> None:
-    """By default the answer says which limit was reached, and carries the finish reason."""
+    """By default the answer names the limit, and has a finish reason for it."""
     model = stepping()
     result = ask(limited(model, **limits))
     answer = result.response.chat_response
@@ -136,7 +136,7 @@ def test_a_limit_can_be_raised(ask: Ask, limits: dict[str, Any], rounds: int, wo
 def test_a_limit_can_ask_for_a_final_answer(
     ask: Ask, limits: dict[str, Any], rounds: int, words: str
 ) -> None:
-    """The model is asked once more, without tools, with everything that was found out."""
+    """The model is called once more with the complete turn, without tools."""
     model = stepping()
     result = ask(limited(model, on_exceeded="final_answer", **limits))
     answer = result.response.chat_response
@@ -152,8 +152,8 @@ def test_a_limit_can_ask_for_a_final_answer(
 
 @pytest.mark.feature("manager-limit-exceeded")
 @pytest.mark.parametrize(("limits", "words"), [(each[0], each[2]) for each in LIMITS[1:]])
-def test_a_limit_can_be_told_to_the_model(ask: Ask, limits: dict[str, Any], words: str) -> None:
-    """The call is refused, and the model goes on without it."""
+def test_a_limit_can_be_an_error_result(ask: Ask, limits: dict[str, Any], words: str) -> None:
+    """The call is refused, and the turn continues."""
     calls = [call("step", f'{{"n": {n}}}', id=f"c{n}") for n in range(3)]
     model = ScriptedModel(*calls, "I stop.")
     result = ask(limited(model, on_exceeded="tell_model", **limits))
@@ -165,8 +165,8 @@ def test_a_limit_can_be_told_to_the_model(ask: Ask, limits: dict[str, Any], word
     assert_paired(model.prompts[3].messages)
 
 
-def test_rounds_end_also_when_limits_are_told(ask: Ask) -> None:
-    """A round cannot be refused, so the model is asked for its final answer."""
+def test_a_limit_of_rounds_asks_for_a_final_answer(ask: Ask) -> None:
+    """With `tell_model`, the limit of rounds requests a final answer."""
     result = ask(limited(stepping(), max_rounds=3, on_exceeded="tell_model"))
 
     assert result.text == "So far so good."
@@ -198,7 +198,7 @@ def test_results_before_a_limit(ask: Ask) -> None:
 @pytest.mark.feature("manager-limit-exceeded-partial-result", "wish-history-valid-whatever-happens")
 @pytest.mark.parametrize("limits", [{"max_calls_per_tool": 2}, {"max_total_calls": 2}])
 def test_every_call_of_a_batch_is_answered_at_a_limit(ask: Ask, limits: dict[str, Any]) -> None:
-    """Calls before the limit are run; it and those after it are answered and not run."""
+    """Calls before the limit run; it and the later ones get a result without a run."""
     ran: list[int] = []
 
     @tool
@@ -223,8 +223,8 @@ def test_every_call_of_a_batch_is_answered_at_a_limit(ask: Ask, limits: dict[str
 
 
 @pytest.mark.feature("manager-limit-exceeded")
-def test_refused_calls_of_a_batch_are_each_told(ask: Ask) -> None:
-    """Where limits are told, each call of a batch is judged for itself."""
+def test_each_call_of_a_batch_is_checked(ask: Ask) -> None:
+    """With `tell_model`, only the calls above the limit are refused."""
     model = ScriptedModel(
         [*(call("step", f'{{"n": {n}}}', id=f"s{n}") for n in range(3)), call("look")], "done"
     )
@@ -237,7 +237,7 @@ def test_refused_calls_of_a_batch_are_each_told(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-max-calls-per-tool-n")
 def test_a_tools_own_bound_goes_before_the_general_one(ask: Ask) -> None:
-    """One tool may be called more often than others, or without end."""
+    """The bound of a tool overrides the general one, also with None."""
     model = stepping(names=("step", "look"))
     ask(limited(model, max_calls_per_tool=2, per_tool={"step": None}))
     assert len(model.prompts) == 6  # the third look
@@ -249,7 +249,7 @@ def test_a_tools_own_bound_goes_before_the_general_one(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-exclude-tool-limit")
 def test_an_excluded_tool_counts_towards_the_total_only(ask: Ask) -> None:
-    """It has no bound of its own, but still cannot go on for ever."""
+    """Excluded tools are bounded by the limit of all calls."""
     model = stepping()
     result = ask(limited(model, max_calls_per_tool=1, excluded="step", max_total_calls=5))
 
@@ -258,7 +258,7 @@ def test_an_excluded_tool_counts_towards_the_total_only(ask: Ask) -> None:
 
 
 def test_reading_tools_count_towards_the_total_only(ask: Ask) -> None:
-    """Two hundred parallel calls of one tool are no loop if it only reads."""
+    """Many parallel reads of one tool are allowed."""
 
     @tool(effect="read")
     def read(n: int) -> int:
@@ -276,7 +276,7 @@ def test_reading_tools_count_towards_the_total_only(ask: Ask) -> None:
 
 
 def test_unknown_tools_count(ask: Ask) -> None:
-    """A model that invents names for ever comes to an end as well."""
+    """Calls of unknown tools count towards the limit of all calls."""
     result = ask(limited(stepping(names=("this", "that")), max_total_calls=7))
 
     assert result.text.startswith("Total tool call limit (7)")
@@ -285,7 +285,7 @@ def test_unknown_tools_count(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-unlimited-calls-per-tool")
 def test_without_limits_a_turn_goes_on(ask: Ask) -> None:
-    """None is no bound: a turn may be longer than the defaults."""
+    """With None as the bounds, a turn may exceed the defaults."""
     calls = [call("step", id=f"c{n}") for n in range(160)]
     model = ScriptedModel(*calls, "done at last")
 
@@ -296,7 +296,7 @@ def test_without_limits_a_turn_goes_on(ask: Ask) -> None:
     "loop-no-cap-rounds", "manager-max-calls-per-tool", "manager-max-total-tool-calls"
 )
 def test_the_defaults_end_an_endless_turn(ask: Ask) -> None:
-    """Forty calls of one tool, if nothing is said."""
+    """By default, a tool may be called forty times."""
     model = stepping()
     result = ask(client_of(model, step).prompt("x"))
 
@@ -307,7 +307,7 @@ def test_the_defaults_end_an_endless_turn(ask: Ask) -> None:
 
 @pytest.mark.feature("loop-no-wall-clock-limit", "lc4j-tool-limits-per-tool-turn")
 def test_time_is_a_limit_between_rounds(ask: Ask, clock: Clock) -> None:
-    """After so many seconds no further round is begun; what runs is not interrupted."""
+    """After `max_seconds` no round starts; running calls are not interrupted."""
 
     @tool
     def step(n: int) -> int:
@@ -325,7 +325,7 @@ def test_time_is_a_limit_between_rounds(ask: Ask, clock: Clock) -> None:
 
 @pytest.mark.feature("manager-counted-history-since-user")
 def test_each_turn_counts_for_itself(ask: Ask) -> None:
-    """The calls of a request before, and of the turns in the history, do not count."""
+    """Calls of earlier requests and of turns in the history do not count."""
     earlier = [
         message
         for n in range(3)
@@ -351,7 +351,7 @@ def test_each_turn_counts_for_itself(ask: Ask) -> None:
     ["max_rounds", "max_calls_per_tool", "max_total_calls", "max_seconds", "max_repeats"],
 )
 def test_a_bound_is_greater_than_nothing(name: str, bound: int) -> None:
-    """A bound that admits nothing is refused at once, by name."""
+    """A bound below one is refused with its name."""
     with pytest.raises(UsageError, match=name):
         ToolLimits(**{name: bound})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="step"):
@@ -392,7 +392,7 @@ WRITTEN = [
 
 @pytest.mark.feature("loop-repetition-not-noticed", "tool-options-doing-thing-once")
 def test_a_call_is_the_same_however_it_is_written(ask: Ask) -> None:
-    """With other spaces, escapes or slips, and the fields in another order."""
+    """Parsed arguments are compared: white space, escapes and the order of fields do not count."""
     keys: list[str] = []
 
     @tool(effect="read")
@@ -416,20 +416,20 @@ def test_a_call_is_the_same_however_it_is_written(ask: Ask) -> None:
 @pytest.mark.parametrize("bound", ["3", True, float("nan")])
 @pytest.mark.parametrize("name", ["max_rounds", "max_seconds", "step"])
 def test_a_bound_is_a_number(name: str, bound: Any) -> None:
-    """Anything else is refused at once, by name; it would be no bound, or fail in the turn."""
+    """Any other type is refused with the bound's name."""
     bounds: dict[str, Any] = {"per_tool": {name: bound}} if name == "step" else {name: bound}
     with pytest.raises(UsageError, match=name):
         ToolLimits(**bounds)
 
 
 def test_time_may_be_given_as_such() -> None:
-    """As wherever the library asks for seconds."""
+    """A `timedelta` is accepted, as in other places."""
     assert ToolLimits(max_seconds=timedelta(minutes=1)).max_seconds == 60  # type: ignore[arg-type]
 
 
 @pytest.mark.feature("lc4j-tool-execution-request-result")
 def test_refused_calls_are_among_the_executions(ask: Ask) -> None:
-    """What was refused can be looked at like what was run; it took no time."""
+    """A refused call has an execution with a duration of zero."""
     result = ask(limited(stepping(batch=2), max_total_calls=3))
 
     assert [(each.tool_call.id, each.is_error) for each in result.executions] == [
@@ -456,7 +456,7 @@ def in_a_turn(*calls: ToolCall, user: bool = True) -> tuple[Any, ...]:
 
 @pytest.mark.feature("manager-counted-history-since-user")
 def test_a_loop_of_ones_own_counts_from_the_history() -> None:
-    """What the turn has done so far is read from the messages since the user's last one."""
+    """Calls are counted since the last user message."""
     before = in_a_turn(*[call("step")] * 5)
     now = in_a_turn(call("step"), call("look"), call("step"))
     turn = ToolState.of(Prompt((*before, *now), ChatOptions(tool_context={"tenant": "acme"})))
@@ -468,7 +468,7 @@ def test_a_loop_of_ones_own_counts_from_the_history() -> None:
 
 @pytest.mark.feature("manager-counted-history-since-user")
 def test_a_loop_of_ones_own_comes_to_its_limits() -> None:
-    """The manager says in its result that a limit was reached."""
+    """The manager's result says which limit was exceeded."""
     manager = ToolCallingManager(limits=ToolLimits(max_calls_per_tool=2))
     options = ChatOptions(tool_callbacks=tuple(tool_callbacks(step)))
     asks = ChatResponse((Generation(AssistantMessage(tool_calls=[call("step", id="c9")])),))
@@ -485,7 +485,7 @@ def test_a_loop_of_ones_own_comes_to_its_limits() -> None:
 
 
 def test_a_loop_of_ones_own_may_keep_its_turn() -> None:
-    """A turn kept between rounds notices repetition as well."""
+    """A `Turn` that is kept between rounds also detects repetition."""
     manager, turn = ToolCallingManager(), ToolState()
     prompt = Prompt("x", ChatOptions(tool_callbacks=tuple(tool_callbacks(step))))
     asks = ChatResponse((Generation(AssistantMessage(tool_calls=[call("step")])),))
@@ -504,8 +504,8 @@ def test_a_loop_of_ones_own_may_keep_its_turn() -> None:
 
 
 @pytest.mark.feature("loop-repetition-not-noticed")
-def test_the_same_again_is_first_told_and_then_ended(ask: Ask) -> None:
-    """Identical calls with identical results: a nudge after three, the end after six."""
+def test_repetition_is_first_reported_and_then_ended(ask: Ask) -> None:
+    """After three equal calls and results, further ones are refused; the sixth ends the turn."""
     ran: list[int] = []
 
     @tool
@@ -525,7 +525,7 @@ def test_the_same_again_is_first_told_and_then_ended(ask: Ask) -> None:
 
 
 def test_a_nudge_that_is_heeded_ends_well(ask: Ask) -> None:
-    """A model that does something else after the nudge goes on."""
+    """A different call after the note continues the turn."""
     model = ScriptedModel(*[call("step")] * 4, call("look"), "done")
 
     assert ask(client_of(model, step, look).prompt("x")).text == "done"
@@ -535,7 +535,7 @@ def test_a_nudge_that_is_heeded_ends_well(ask: Ask) -> None:
 @pytest.mark.feature("wish-retry-budget-mistakes")
 @pytest.mark.parametrize("arguments", ["?", '{"n": "many"}', '{"m": 1}'])
 def test_a_mistake_repeated_is_no_progress_either(ask: Ask, arguments: str) -> None:
-    """A model that makes the same wrong call for ever is stopped."""
+    """Identical calls that fail count as a repetition."""
     model = ScriptedModel(lambda prompt: call("step", arguments))
     result = ask(client_of(model, step).prompt("x"))
 
@@ -545,7 +545,7 @@ def test_a_mistake_repeated_is_no_progress_either(ask: Ask, arguments: str) -> N
 
 @pytest.mark.feature("loop-repetition-not-noticed")
 def test_results_that_change_are_progress(ask: Ask) -> None:
-    """Polling something that changes may take as many calls as it needs."""
+    """Identical calls with different results do not count as a repetition."""
     ticks = itertools.count()
 
     @tool
@@ -560,7 +560,7 @@ def test_results_that_change_are_progress(ask: Ask) -> None:
 
 @pytest.mark.parametrize("seen", [b"\x89PNG%d", "https://example.org/%d.png"])
 def test_pictures_that_change_are_progress(ask: Ask, seen: bytes | str) -> None:
-    """A screenshot has no text that could differ."""
+    """Media are compared as part of the results."""
     taken = itertools.count()
 
     @tool(effect="read")
@@ -575,7 +575,7 @@ def test_pictures_that_change_are_progress(ask: Ask, seen: bytes | str) -> None:
 
 
 def test_the_same_picture_is_no_progress(ask: Ask) -> None:
-    """What does not change may as well be remembered."""
+    """Equal media count as equal results."""
 
     @tool(effect="read")
     def screenshot() -> Media:
@@ -588,7 +588,7 @@ def test_the_same_picture_is_no_progress(ask: Ask) -> None:
 
 
 def test_other_arguments_are_progress(ask: Ask) -> None:
-    """The same result for other arguments is another call."""
+    """Equal results for different arguments do not count."""
 
     @tool
     def search(text: str) -> str:
@@ -608,7 +608,7 @@ def test_repetition_can_be_allowed(ask: Ask, limits: dict[str, Any]) -> None:
 
 
 def test_no_progress_can_be_raised_or_answered(ask: Ask) -> None:
-    """It is a limit like the others."""
+    """`on_exceeded` applies to repetition as well."""
 
     def stuck(prompt: Prompt) -> Any:
         return "I give up." if prompt.options.tool_choice == "none" else call("step")
@@ -624,7 +624,7 @@ def test_no_progress_can_be_raised_or_answered(ask: Ask) -> None:
 
 @pytest.mark.feature("tool-options-time-left")
 def test_tools_know_how_much_time_is_left(ask: Ask) -> None:
-    """The deadline of the whole call is readable, and bounds each tool's own timeout."""
+    """The tool context has the deadline, which bounds the tool's timeout."""
     seen: list[tuple[float, float | None]] = []
 
     @tool
@@ -649,7 +649,7 @@ def test_tools_know_how_much_time_is_left(ask: Ask) -> None:
 @pytest.mark.feature("request-no-wall-clock-limit", "loop-no-wall-clock-limit")
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_the_deadline_ends_a_tool(ask: Ask, kind: str) -> None:
-    """A tool that runs when the deadline passes ends the request with an error of its own."""
+    """A deadline that passes while a tool runs ends the request; the error names the tool."""
     begun, release = threading.Event(), threading.Event()
 
     @tool
@@ -675,7 +675,7 @@ def test_the_deadline_ends_a_tool(ask: Ask, kind: str) -> None:
 
 
 def test_a_timeout_before_the_deadline_is_only_a_timeout(ask: Ask) -> None:
-    """The model is told about it and has the rest of the time."""
+    """The model receives an error result, and the turn continues."""
 
     @tool(timeout=0.02)
     async def slow() -> None:
@@ -687,7 +687,7 @@ def test_a_timeout_before_the_deadline_is_only_a_timeout(ask: Ask) -> None:
 
 
 def test_no_tool_begins_after_the_deadline(ask: Ask, clock: Clock) -> None:
-    """What interceptors take is taken from the tool; with nothing left it is not run."""
+    """If interceptors use up the time, the tool does not run."""
     ran: list[float | None] = []
 
     async def wait(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
@@ -711,7 +711,7 @@ def test_no_tool_begins_after_the_deadline(ask: Ask, clock: Clock) -> None:
 
 @pytest.mark.feature("loop-no-wall-clock-limit")
 def test_no_round_begins_after_the_deadline(ask: Ask, clock: Clock) -> None:
-    """What came of the tools in time does not buy the model another round."""
+    """Results that arrive in time do not start another round after the deadline."""
 
     async def linger(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
         result = await call_next(invocation)
@@ -728,7 +728,7 @@ def test_no_round_begins_after_the_deadline(ask: Ask, clock: Clock) -> None:
 
 @pytest.mark.feature("wish-history-valid-whatever-happens")
 def test_the_deadline_leaves_nothing_half_written(ask: Ask) -> None:
-    """Finished tools of the batch stay done; the model never sees a part of their results."""
+    """Completed tools of a batch are kept, and no partial results are sent to the model."""
     done: list[str] = []
 
     @tool
@@ -786,7 +786,7 @@ def test_a_client_inside_a_tool_has_the_same_deadline(ask: Ask) -> None:
 
 @pytest.mark.feature("lc4j-tool-timeout")
 def test_a_tools_timeout_bounds_the_clients_inside_it(ask: Ask) -> None:
-    """A request made in a tool with a timeout ends with it, and without one is free."""
+    """The timeout of a tool bounds requests that are made in it."""
     seen: list[float] = []
 
     @tool
