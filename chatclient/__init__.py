@@ -7,7 +7,6 @@ from chatclient._internal.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from chatclient.chain.chain import (
-        DOCUMENTS as DOCUMENTS,
         HIGHEST_PRECEDENCE as HIGHEST_PRECEDENCE,
         LOWEST_PRECEDENCE as LOWEST_PRECEDENCE,
         MEMORY_ORDER as MEMORY_ORDER,

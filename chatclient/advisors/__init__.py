@@ -6,16 +6,12 @@ from chatclient._internal.exports import lazy_exports
 
 if TYPE_CHECKING:
     from chatclient.advisors.budget import (
-        SPENT as SPENT,
         Budget as Budget,
         Period as Period,
         Price as Price,
-        Spent as Spent,
     )
     from chatclient.advisors.context_window import (
-        CLEARED_RESULTS as CLEARED_RESULTS,
         CONTEXT_WINDOW_ORDER as CONTEXT_WINDOW_ORDER,
-        TRIMMED_MESSAGES as TRIMMED_MESSAGES,
         ContextWindowAdvisor as ContextWindowAdvisor,
     )
     from chatclient.advisors.guardrails.advisors import (
@@ -44,7 +40,6 @@ if TYPE_CHECKING:
     )
     from chatclient.advisors.guardrails.safe_guard import (
         FAILURE_RESPONSE as FAILURE_RESPONSE,
-        SAFE_GUARD_BLOCKED as SAFE_GUARD_BLOCKED,
         SAFE_GUARD_ORDER as SAFE_GUARD_ORDER,
         SafeGuardAdvisor as SafeGuardAdvisor,
     )

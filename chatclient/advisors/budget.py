@@ -32,9 +32,9 @@ from chatclient.chain.model_call import (
 )
 from chatclient.chain.params import ANY
 from chatclient.chain.prices import prices_installed, unpriced_models
-from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
+from chatclient.chat.response import ChatResponse, Usage
 from chatclient.chat.serialization import usage_from_dict, usage_to_dict
-from chatclient.chat.turn import Turn
+from chatclient.chat.turn import Spent, Turn
 from chatclient.errors import BudgetExceededError, MissingExtraError, UnknownPriceError, UsageError
 from chatclient.observability.decision_call import DecisionCall
 from chatclient.observability.operations import ModelCall
@@ -116,27 +116,8 @@ class Quota:
         return f"quota:{unit}:{self.seconds:g}:{period}:{user}"
 
 
-SPENT = "spent"
-"""The key in a response's context of the `Spent` of the turn."""
-
 Price = Callable[[ChatResponse], float]
 """Returns the cost of a response, in the currency of the budget."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """The usage, calls and cost of a turn.
-
-    Attributes:
-        usage: The number of tokens.
-        calls: The number of model calls.
-        cost: The sum of the cost of all calls, by the budget's *price* or the extra `prices`; calls
-            whose cost is not known count nothing.
-    """
-
-    usage: Usage = NO_USAGE
-    calls: int = 0
-    cost: float = 0.0
 
 
 class Budget:
@@ -227,7 +208,7 @@ class Budget:
         return None if cost is None else float(cost.amount)
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        """Return the response, with the `Spent` of the turn in its context.
+        """Return the response, and record in its turn what that has spent.
 
         Raises:
             BudgetExceededError: A limit was reached before the last model call.
@@ -244,18 +225,18 @@ class Budget:
         except BaseException:
             ledger.close()
             raise
-        spent = ledger.spent
+        spent = turn.spent = ledger.spent
 
         def spent_so_far() -> dict[str, Any]:
             return {"usage": usage_to_dict(spent.usage), "calls": spent.calls, "cost": spent.cost}
 
-        def finish() -> dict[str, Any]:
+        def finish() -> None:
             ledger.close()
-            return {SPENT: ledger.spent}
+            turn.spent = ledger.spent
 
         turn.finish_at_end(self, finish)  # memories may call models when they store the turn
         save_note(key, spent_so_far, turn)
-        return response.mutate(context={SPENT: spent})
+        return response
 
 
 def _store_or_new(store: UsageStore | None) -> UsageStore:
@@ -309,7 +290,7 @@ class _Ledger:
     outer: UsageLedger | None
     turn: Turn | None
     user: str = ""
-    spent: Spent = Spent()
+    spent: Spent = field(default_factory=Spent)
     closed: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 

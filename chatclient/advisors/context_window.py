@@ -12,18 +12,13 @@ from chatclient.chat.message_merging import current_turn_start
 from chatclient.chat.messages import Message, ToolResponseMessage, system_messages
 from chatclient.chat.options import ChatOptions, OptionsCache
 from chatclient.chat.prompt import Prompt
+from chatclient.chat.turn import LeftOut
 from chatclient.errors import ContextWindowError
 from chatclient.memory.window import Window, block_start, estimated_tokens
 
 CONTEXT_WINDOW_ORDER = LOWEST_PRECEDENCE - 700
 """The default order: inside the tool loop, whose prompts grow with every round, and outside of rate
 limits and response caches."""
-
-TRIMMED_MESSAGES = "trimmed_messages"
-"""The key in a response's context of the number of removed messages, if any."""
-
-CLEARED_RESULTS = "cleared_tool_results"
-"""The key in a response's context of the number of messages with cleared tool results, if any."""
 
 CLEARED = "This result was removed, because the conversation is long."
 """What the model sees instead of the result of a tool that was cleared."""
@@ -89,7 +84,7 @@ class ContextWindowAdvisor:
         Raises:
             ContextWindowError: The prompt does not fit; nothing was sent.
         """
-        prompt = request.prompt
+        prompt, request.turn.left_out = request.prompt, None
         answer = prompt.options.max_tokens or self._reserve
         room = self.max_tokens - answer - self._overhead.get(prompt.options)
         if self._tokens(prompt.messages) <= room:
@@ -111,9 +106,8 @@ class ContextWindowAdvisor:
                 " shorten the current turn, or lower max_tokens in the options"
             )
             raise ContextWindowError(msg, tokens=tokens, limit=room)
-        response = await call_next(request.mutate(prompt=Prompt.of(kept, prompt.options)))
-        shortened = {TRIMMED_MESSAGES: trimmed, CLEARED_RESULTS: cleared}
-        return response.mutate(context={key: count for key, count in shortened.items() if count})
+        request.turn.left_out = LeftOut(trimmed, cleared)
+        return await call_next(request.mutate(prompt=Prompt.of(kept, prompt.options)))
 
     def _cleared(
         self, messages: tuple[Message, ...], room: int, spare: int

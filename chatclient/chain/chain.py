@@ -35,9 +35,6 @@ TOOL_CALLING_ORDER = HIGHEST_PRECEDENCE + 300
 
 _ARGUMENTS = 2  # positional arguments of an advisor: request and call_next
 
-DOCUMENTS = "documents"
-"""Key in a response's context: the documents that the answer is based on, in order."""
-
 
 def _turn() -> Turn:
     """Return the turn of a request or response that an advisor makes without naming one."""
@@ -321,8 +318,8 @@ async def _run_turn(request: ChatClientRequest, call_next: Next) -> ChatClientRe
             response = await call_next(sent)
             await turn.commit(request.runtime)
     finally:
-        added = turn.close()
-    return response.mutate(context=added) if added else response
+        turn.close()
+    return response
 
 
 def _step(advisor: Advisor, call_next: Next, model: ChatModel) -> Next:

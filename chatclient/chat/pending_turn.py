@@ -52,7 +52,7 @@ class PendingTurn:
         repeats: The calls that were repeated with the same result: names, arguments, results and
             numbers.
         seconds: The duration of the turn so far.
-        notes: JSON values that advisors outside the loop need when the turn continues.
+        notes: Values that advisors outside the loop need when the turn continues.
         breach: The limit that was reached in this round, in words, or None.
         usage: The token usage of the turn so far.
         executions: The answered calls of the turn, without errors and values, which have no JSON

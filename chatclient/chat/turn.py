@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
@@ -21,7 +21,7 @@ from chatclient.chat.messages import (
 )
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.recorder import Recorder, Work
-from chatclient.chat.response import ChatResponse
+from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
 from chatclient.chat.resumption import Resumption
 from chatclient.chat.tool import ToolCallback
 from chatclient.chat.tool_execution import ToolExecution
@@ -53,6 +53,35 @@ TurnLog = Callable[[AssistantMessage | None, Runtime], Awaitable[None]]
 """Called before each model call of a turn with None, and after it with the answer."""
 
 _REFUSALS = (GuardrailError, InvalidRequestError, UsageError)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The usage, calls and cost of a turn, which a `Budget` counts.
+
+    Attributes:
+        usage: The number of tokens.
+        calls: The number of model calls.
+        cost: The sum of the cost of all calls, by the budget's *price* or the extra `prices`; calls
+            whose cost is not known count nothing.
+    """
+
+    usage: Usage = NO_USAGE
+    calls: int = 0
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What a `ContextWindowAdvisor` left out of a prompt.
+
+    Attributes:
+        messages: The number of messages that were removed.
+        results: The number of messages whose tool results were cleared.
+    """
+
+    messages: int = 0
+    results: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -124,6 +153,9 @@ class Turn:
         handoffs: The names of the clients that the turn was handed to; the last one continues it.
         pending: The turn as a value, if it waits for decisions about its tool calls; else None.
         validated: The converter, text and value of an answer that an advisor has converted.
+        spent: What the turn has spent so far, if it has a budget; or None.
+        left_out: What was left out of the last prompt, because it was too long; or None.
+        blocked: Whether a `SafeGuardAdvisor` refused the `input` or the `output`; else None.
         part: What belongs to the client that continues the turn.
         recorder: Executes the steps of the turn; None executes them directly.
         outer_recorder: The recorder of the turn that this one is part of, while it runs; or None.
@@ -145,6 +177,9 @@ class Turn:
     handoffs: tuple[str, ...] = ()
     pending: PendingTurn | None = None
     validated: tuple[Any, str, Any] | None = None
+    spent: Spent | None = None
+    left_out: LeftOut | None = None
+    blocked: Literal["input", "output"] | None = None
     recorder: Recorder | None = None
     outer_recorder: Recorder | None = None
     _outer: "Turn | None" = None
@@ -169,7 +204,8 @@ class Turn:
         self._beginner: object = None
         self._stores: dict[object, PendingStore] = {}
         self._early_stores: dict[object, Work] = {}
-        self._finishers: dict[object, Callable[[], Mapping[str, Any]]] = {}
+        self._finishers: dict[object, Callable[[], None]] = {}
+        self._sources: dict[object, tuple[Any, ...]] = {}
 
     @classmethod
     def of(cls, context: Mapping[str, Any], id: str | None = None) -> Self:
@@ -183,8 +219,9 @@ class Turn:
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: what the turn has led to, without the objects that took part."""
         kept = ("id", "key", "request_messages", "rounds", "executions", "responses")
-        more = ("handoffs", "pending", "resumed", "history_sent")
-        return {**vars(type(self)()), **{name: getattr(self, name) for name in (*kept, *more)}}
+        more = ("handoffs", "pending", "resumed", "history_sent", "spent", "left_out", "blocked")
+        values = {name: getattr(self, name) for name in (*kept, *more)}
+        return {**vars(type(self)()), **values, "_sources": {None: self.sources}}
 
     def __enter__(self) -> Self:
         self.is_running = True
@@ -310,11 +347,25 @@ class Turn:
             except (asyncio.CancelledError, GeneratorExit):
                 pass  # it is stored, and the maintenance of the memory was cancelled with the turn
 
-    def finish_at_end(self, participant: object, finish: Callable[[], Mapping[str, Any]]) -> None:
-        """Call *finish* when the turn is over, stored or failed; the last one of a participant.
+    @property
+    def sources(self) -> tuple[Any, ...]:
+        """What the answer is based on, in order and each once; usually retrieved documents."""
+        found: list[Any] = []
+        for sources in self._sources.values():
+            found += [each for each in sources if each not in found]
+        return tuple(found)
 
-        What it returns is added to the context of the response.
+    def record_sources(self, participant: object, sources: Iterable[Any]) -> None:
+        """Record *sources* of the answer; they replace those that *participant* recorded before.
+
+        Args:
+            participant: The advisor that has found them.
+            sources: Documents or other values, in the order in which the model is shown them.
         """
+        self._sources[participant] = tuple(sources)
+
+    def finish_at_end(self, participant: object, finish: Callable[[], None]) -> None:
+        """Call *finish* when the turn is over, stored or failed; the last one of a participant."""
         earlier = self._finishers.get(participant)
         if earlier is not None:
             earlier()
@@ -356,9 +407,10 @@ class Turn:
         if cancelled is not None:
             raise cancelled
 
-    def close(self) -> dict[str, Any]:
-        """End the turn, and return what participants add to the context of its response."""
-        added = {key: value for each in self._finishers.values() for key, value in each().items()}
+    def close(self) -> None:
+        """End the turn, and release what took part in it."""
+        for finish in self._finishers.values():
+            finish()
         self._finishers.clear()
         self._stores.clear()
         self._early_stores.clear()
@@ -367,7 +419,6 @@ class Turn:
         self.logs.clear()
         self.part = ClientPart()
         self.recorder = None
-        return added
 
 
 class ShownAnswer:

@@ -4,7 +4,7 @@ from asyncio import CancelledError
 from typing import TYPE_CHECKING, TypeVar
 
 from chatclient._internal.logging import get_logger
-from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
+from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.message_merging import (
     append_messages,
     complete_answer,
@@ -36,8 +36,8 @@ def executions_in(response: ChatClientResponse) -> tuple[ToolExecution, ...]:
 
 
 def documents_in(response: ChatClientResponse) -> "tuple[Document, ...]":
-    """Return the retrieved documents in the context of a response."""
-    sources = response.context.get(DOCUMENTS)
+    """Return the documents among the sources of the turn of *response*."""
+    sources = response.turn.sources
     if not sources:
         return ()
     from chatclient.retrieval.vector_store.store import documents_among  # noqa: PLC0415 - optional

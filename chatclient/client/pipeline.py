@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from chatclient._internal.frozen import EMPTY, merged
+from chatclient._internal.frozen import merged
 from chatclient.advisors.structured_output import (
     StructuredOutputAdvisor,
     StructuredOutputValidationAdvisor,
@@ -188,7 +188,6 @@ class Pipeline:
             turn,
             self.shared.name,
         )
-        added: Mapping[str, Any] = EMPTY
         try:
             with runtime.observe(call) as step, turn if continued is None else nullcontext():
                 if continued is None:
@@ -213,9 +212,8 @@ class Pipeline:
             raise
         finally:
             if continued is None:
-                added = turn.close()
-        context = merged(response.context, added) if added else response.context
-        return ChatClientResponse(response.chat_response, context, trail, turn)
+                turn.close()
+        return ChatClientResponse(response.chat_response, response.context, trail, turn)
 
     def _new_turn(self, settings: RequestSettings) -> Turn:
         """Return the turn that a request begins or resumes."""

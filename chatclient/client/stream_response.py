@@ -5,7 +5,6 @@ from collections.abc import Coroutine, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from chatclient._internal.frozen import EMPTY
 from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.events import Done, StreamEvent, TextDelta
@@ -168,8 +167,9 @@ class _Stream(LazyResponse):
         chunk: Any = chunk_of(event)
         if chunk is NOTHING:
             return NOTHING  # type: ignore[no-any-return]
-        context = self.response.context if isinstance(event, Done) else EMPTY
-        return ChatClientResponse(chunk, context)
+        if isinstance(event, Done):
+            return self.response.mutate(chat_response=chunk)
+        return ChatClientResponse(chunk)
 
     def _for_events(
         self, entity: Any, native: Native | None, *, validate: bool

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 from chatclient._internal.annotations import alias_value
-from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
+from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.events import StreamEvent
 from chatclient.chat.messages import AssistantMessage
 from chatclient.chat.pending_turn import PendingTurn
@@ -54,7 +54,7 @@ class Result(Generic[T]):
             content,
             chat.usage,
             chat.finish_reason,
-            tuple(response.context.get(DOCUMENTS, ())),
+            response.turn.sources,
             executions_in(response),
             response,
             pending_in(response),

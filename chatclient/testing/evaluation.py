@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Self
 
-from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
+from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.errors import InvalidResponseError, UsageError
@@ -66,7 +66,7 @@ class EvaluationRequest:
     @classmethod
     def of(cls, question: str, response: ChatClientResponse, expected: str | None = None) -> Self:
         """Return a request to judge *response*, with its retrieved documents."""
-        documents = documents_among(response.context.get(DOCUMENTS, ()))
+        documents = documents_among(response.turn.sources)
         return cls(question, response.chat_response.text, documents, expected)
 
 

@@ -12,7 +12,7 @@ from pydantic_evals.evaluators import (
 )
 
 from chatclient._internal.checks import check_type
-from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
+from chatclient.chain.chain import ChatClientResponse
 from chatclient.errors import WrongTypeError
 from chatclient.retrieval.vector_store.store import Document, documents_among
 from chatclient.testing.evaluation import EvaluationRequest, Evaluator
@@ -119,7 +119,7 @@ class RetrievalMetrics(TheirEvaluator[str, Any, dict[str, list[str]]]):
 
 def _documents(output: Any) -> Sequence[Document]:
     if isinstance(output, ChatClientResponse):
-        return documents_among(output.context.get(DOCUMENTS, ()))
+        return documents_among(output.turn.sources)
     hint = "return documents or a ChatClientResponse"
     check_type("the output of a task", output, (list, tuple), hint)
     for document in output:

@@ -18,7 +18,6 @@ pytest.importorskip("mcp")
 
 from chatclient import ChatClient, ChatModel, ChatResponse, UserMessage
 from chatclient.advisors import Budget
-from chatclient.advisors.budget import SPENT
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.errors import OverloadedError
@@ -233,7 +232,7 @@ def test_sampling_counts_in_the_budget(ask: Ask) -> None:
     with McpToolCallbackProvider(inquirer(sampling=ScriptedModel("tea"))) as provider:
         client = ChatClient.builder(ScriptedModel(call("say"), "done")).default_tools(provider)
         request = client.default_advisors(Budget(total_tokens=1000)).build().prompt("x")
-        spent = ask(request).response.context[SPENT]
+        spent = ask(request).response.turn.spent
 
     assert spent.calls == 3
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from chatclient import ChatClient, ChatResponse
-from chatclient.advisors.budget import SPENT, Budget, Spent
+from chatclient.advisors.budget import Budget
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.usage_store import InMemoryUsageStore
 from chatclient.chat.response import ChatResponseMetadata, Usage
+from chatclient.chat.turn import Spent
 from chatclient.errors import BudgetExceededError, UsageError
 from chatclient.memory import SummarizingChatMemory, Window
 from chatclient.testing import ScriptedModel, call
@@ -79,7 +80,7 @@ def test_an_answer_that_is_there_is_not_thrown_away(ask: Ask) -> None:
     result = ask(client_of(looping(1), total_tokens=16, cost=9, price=price).prompt("?"))
 
     assert result.text == "done"
-    assert result.response.context[SPENT] == Spent(Usage(20, 10), 2, 3.0)
+    assert result.response.turn.spent == Spent(Usage(20, 10), 2, 3.0)
 
 
 def test_each_turn_has_its_own_budget(ask: Ask) -> None:
@@ -106,8 +107,8 @@ def test_agents_spend_from_the_turn_they_are_asked_in(ask: Ask) -> None:
         request = client.prompt("?").tools(agent(inner))
         if fits:
             result = ask(request)
-            assert result.response.context[SPENT].usage == Usage(220, 10)
-            assert result.response.context[SPENT].calls == 4
+            assert result.response.turn.spent.usage == Usage(220, 10)
+            assert result.response.turn.spent.calls == 4
         else:
             with pytest.raises(BudgetExceededError):
                 ask(request)
@@ -148,7 +149,7 @@ def test_auxiliary_calls_count_for_the_budget(ask: Ask) -> None:
     ask(client.prompt("x").conversation("c"))
     result = ask(client.prompt("y").conversation("c"))
 
-    assert result.response.context[SPENT] == Spent(Usage(110, 5), 2)
+    assert result.response.turn.spent == Spent(Usage(110, 5), 2)
 
 
 def test_what_a_turn_leaves_running_is_booked_no_more() -> None:
@@ -167,7 +168,7 @@ def test_what_a_turn_leaves_running_is_booked_no_more() -> None:
 
     client = client_of(ScriptedModel(call("begin"), "done"), calls=2)
     answer = client.prompt("?").tools(begin).call()
-    spent = answer.chat_client_response().context[SPENT]
+    spent = answer.chat_client_response().turn.spent
     threads[0].start()
     threads[0].join()
 
@@ -199,7 +200,7 @@ def test_several_budgets_count_each_call_once(ask: Ask) -> None:
     """A request may have one of its own beside the client's; either ends the turn at its limit."""
     client = client_of(looping(3), calls=6)
     result = ask(client.prompt("x").advisors(Budget(calls=5)))
-    assert result.response.context[SPENT].calls == 4
+    assert result.response.turn.spent.calls == 4
 
     with pytest.raises(BudgetExceededError, match="spent 2 of 2"):
         ask(client_of(looping(3), calls=2).prompt("x").advisors(Budget(calls=5)))
@@ -242,7 +243,7 @@ def test_a_turn_that_waits_goes_on_with_what_it_has_spent(ask: Ask) -> None:
     """However often: several budgets count on each for itself, and so does what is told of it."""
     budgets = Budget(calls=4, cost=9.0, price=price), Budget(cost=99.0, price=lambda answer: 10.0)
     result = approved_to_the_end(ask, approving(paying(3), *budgets))
-    assert result.response.context[SPENT] == Spent(Usage(40, 20), 4, 6.0)
+    assert result.response.turn.spent == Spent(Usage(40, 20), 4, 6.0)
 
     model = paying(9)
     with pytest.raises(BudgetExceededError, match="spent 3 of 3"):
@@ -261,7 +262,7 @@ def test_a_suspended_agent_keeps_its_spending(ask: Ask) -> None:
     client = ChatClient.builder(model).default_advisors(Budget(calls=5)).default_tools(expert)
     result = approved_to_the_end(ask, client.build())
 
-    assert result.response.context[SPENT].calls == 5
+    assert result.response.turn.spent.calls == 5
     assert [each.response.data for each in result.executions] == ["done"]
 
 
@@ -275,7 +276,7 @@ def test_negative_usage_does_not_increase_a_budget(ask: Ask) -> None:
     budget = Budget(total_tokens=10, cost=1.0, price=lambda response: -5.0)
     client = ChatClient.builder(model).default_advisors(budget).build()
 
-    spent = [ask(client.prompt("x")).response.context[SPENT] for _ in answers]
+    spent = [ask(client.prompt("x")).response.turn.spent for _ in answers]
     assert [(each.usage.total_tokens, each.cost) for each in spent] == [(0, 0.0), (5, 0.0)]
 
 

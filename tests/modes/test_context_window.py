@@ -21,11 +21,10 @@ from chatclient import (
 )
 from chatclient.advisors.context_window import (
     CLEARED,
-    CLEARED_RESULTS,
-    TRIMMED_MESSAGES,
     ContextWindowAdvisor,
 )
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
+from chatclient.chat.turn import LeftOut
 from chatclient.errors import ContextLengthExceededError, ContextWindowError, UsageError
 from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.window import estimated_tokens
@@ -73,7 +72,8 @@ def test_the_oldest_turns_are_left_out_whole(ask: Ask, room: int, texts: list[st
     sent = model.prompts[0].messages
     assert [m.text for m in sent] == texts
     assert conversation_problems(sent) == ()
-    assert result.response.context.get(TRIMMED_MESSAGES, 0) == len(HISTORY) - len(texts)
+    left_out = result.response.turn.left_out or LeftOut()
+    assert left_out == LeftOut(messages=len(HISTORY) - len(texts))
 
 
 @pytest.mark.feature("advisors-last-max-token-size")
@@ -204,7 +204,7 @@ def test_old_tool_results_are_cleared_first(ask: Ask) -> None:
     assert [type(m) for m in sent] == [UserMessage, *[AssistantMessage, ToolResponseMessage] * 12]
     assert results == [*[CLEARED] * cleared, *["x" * 800] * (12 - cleared)]
     assert 3 <= cleared <= 6
-    assert result.response.context[CLEARED_RESULTS] == cleared
+    assert result.response.turn.left_out == LeftOut(results=cleared)
     with pytest.raises(ContextWindowError):
         ask(client.prompt([question, *looked_up(4, 3000)]))
 
@@ -218,8 +218,8 @@ def test_turns_are_removed_if_clearing_does_not_suffice(ask: Ask) -> None:
         model = ScriptedModel("ok")
         advisor = ContextWindowAdvisor(2000, reserve=0, **how)
         result = ask(ChatClient.builder(model).default_advisors(advisor).build().prompt(prompt))
-        assert result.response.context[TRIMMED_MESSAGES] == 2
-        assert result.response.context[CLEARED_RESULTS] > 2
+        left_out = result.response.turn.left_out
+        assert (left_out.messages, left_out.results > 2) == (2, True)
         return [m.text for m in model.prompts[0].messages]
 
     assert sent()[0] == "?"

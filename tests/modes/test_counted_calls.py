@@ -26,9 +26,10 @@ from chatclient import (
     Prompt,
     ask_decision,
 )
-from chatclient.advisors.budget import SPENT, Budget, Spent
+from chatclient.advisors.budget import Budget
 from chatclient.advisors.usage_store import InMemoryUsageStore, SharedUsageStore, UsageStore
 from chatclient.chat.response import ChatResponseMetadata, Cost, Usage
+from chatclient.chat.turn import Spent
 from chatclient.durable import Recording, TurnRetries, recorded
 from chatclient.errors import (
     BudgetExceededError,
@@ -177,7 +178,7 @@ def test_calls_that_were_not_sent(ask: Ask) -> None:
     with pytest.raises(UsageError):
         ask(client.prompt("?"))
 
-    assert ask(client.prompt("?")).response.context[SPENT].calls == 1
+    assert ask(client.prompt("?")).response.turn.spent.calls == 1
     with pytest.raises(BudgetExceededError):
         ask(client.prompt("?"))
 
@@ -243,7 +244,7 @@ def test_fallback_is_one_call(ask: Ask) -> None:
     model = FallbackChatModel(busy, ScriptedModel("ok"))
     client = ChatClient.builder(model).default_advisors(Budget()).build()
 
-    assert ask(client.prompt("?")).response.context[SPENT] == Spent(Usage(10, 5), 1)
+    assert ask(client.prompt("?")).response.turn.spent == Spent(Usage(10, 5), 1)
 
 
 def test_stream_that_breaks_off() -> None:
@@ -299,7 +300,7 @@ def deciding(model: DecisionModel, *advisors: Any, answers: ChatModel | None = N
 )
 def test_decisions(ask: Ask, model: DecisionModel, tokens: int) -> None:
     """A decision is one call, with its tokens; one that asks a chat model is that call."""
-    spent = ask(deciding(model, Budget()).prompt("Fool!")).response.context[SPENT]
+    spent = ask(deciding(model, Budget()).prompt("Fool!")).response.turn.spent
 
     assert (spent.calls, spent.usage.total_tokens) == (2, 15 + tokens)
 
@@ -310,7 +311,7 @@ def test_cost_of_decisions(ask: Ask) -> None:
         ask(deciding(always(0.9), Budget(cost=1.0)).prompt("Fool!"))
     budget = Budget(cost=1.0, price=lambda response: response.usage.input_tokens / 100)
 
-    assert ask(deciding(always(0.9), budget).prompt("Fool!")).response.context[SPENT].cost == 0.17
+    assert ask(deciding(always(0.9), budget).prompt("Fool!")).response.turn.spent.cost == 0.17
 
 
 def test_repeated_record(ask: Ask) -> None:
@@ -323,7 +324,7 @@ def test_repeated_record(ask: Ask) -> None:
         client = deciding(always(0.9), *budgets, answers=model)
         recording = Recording(journal.reopen(), retries=TurnRetries(attempts=2, seconds=0.001))
         request = recorded(client.prompt("Fool!"), recording, "turn 1")
-        spent.append(ask(request).response.context[SPENT])
+        spent.append(ask(request).response.turn.spent)
 
     assert spent == [Spent(Usage(17, 7), 3)] * 2
     with pytest.raises(BudgetExceededError, match="3 of 3"):

@@ -26,7 +26,7 @@ from chatclient.advisors.guardrails.advisors import (
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.tool_loop.steering import Steering
-from chatclient.chain.chain import DOCUMENTS, TOOL_CALLING_ORDER, AdvisorChain
+from chatclient.chain.chain import TOOL_CALLING_ORDER, AdvisorChain
 from chatclient.chat.events import RoundEnded, ToolCallStarted
 from chatclient.chat.response import Usage
 from chatclient.errors import GuardrailError, UsageError
@@ -426,11 +426,12 @@ def test_an_output_guardrail_may_ask_for_the_request(ask: Ask) -> None:
     seen: list[Any] = []
 
     async def retrieval(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        return await call_next(request.mutate(context={DOCUMENTS: ("noon",)}))
+        request.turn.record_sources(retrieval, ["noon"])
+        return await call_next(request)
 
     def grounded(answer: ChatResponse, request: ChatClientRequest) -> GuardrailResult:
         seen.append((answer.text, request.prompt.contents, request.context["tenant"]))
-        known = any(source in answer.text for source in request.context[DOCUMENTS])
+        known = any(source in answer.text for source in request.turn.sources)
         return success() if known else reprompt("not in the sources", "Stick to the sources.")
 
     async def brief(answer: ChatResponse, *, most: int = 99) -> None:

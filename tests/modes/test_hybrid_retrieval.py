@@ -8,7 +8,6 @@ import pytest
 
 from chatclient import ChatClient, EmbeddingModel, RerankModel, Runtime, Vector
 from chatclient.advisors import RetrievalAugmentationAdvisor
-from chatclient.chain.chain import DOCUMENTS
 from chatclient.errors import OverloadedError, UsageError, WrongTypeError
 from chatclient.observability import Retrieval
 from chatclient.providers import CohereRerankModel, JinaRerankModel
@@ -93,7 +92,7 @@ def test_reranked_documents_of_an_answer(
 
     asked = ask(client.prompt("refund of an order within days"))
 
-    documents = asked.response.context[DOCUMENTS]
+    documents = asked.response.turn.sources
     assert [(d.id, d.score) for d in documents] == [("refund", 0.833333), ("parcel", 0.166667)]
     [request] = server.requests
     assert request["query"] == "refund of an order within days"
@@ -128,7 +127,7 @@ def test_failed_reranker(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
         with pytest.raises(OverloadedError):
             ask(raised.prompt("when does a parcel arrive?"))
 
-    assert ids(asked.response.context[DOCUMENTS]) == ["parcel"]
+    assert ids(asked.response.turn.sources) == ["parcel"]
     assert "documents not reranked" in caplog.text
 
 
@@ -199,9 +198,7 @@ def test_keyword_results_are_limited_and_scored(ask: Ask) -> None:
     """There are at most top_k documents, in the order of their scores."""
     client = client_of(KeywordDocumentRetriever(ALL, top_k=2))
 
-    documents = ask(client.prompt("days of the office, days of parcels")).response.context[
-        DOCUMENTS
-    ]
+    documents = ask(client.prompt("days of the office, days of parcels")).response.turn.sources
 
     assert len(documents) == 2
     assert documents[0].score >= documents[1].score > 0
@@ -265,7 +262,7 @@ def test_large_keyword_index(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
 
     asked = ask(client.prompt("E4711"))
 
-    assert ids(asked.response.context[DOCUMENTS]) == ["error"]
+    assert ids(asked.response.turn.sources) == ["error"]
 
 
 def test_keyword_retrieval_is_observed(ask: Ask) -> None:
@@ -290,9 +287,9 @@ def test_hybrid_retrieval_finds_meaning_and_words(ask: Ask) -> None:
     by_meaning = ask(client.prompt("money back"))
     by_words = ask(client.prompt("E4711"))
 
-    assert set(ids(by_both.response.context[DOCUMENTS])) == {"refund", "error"}
-    assert ids(by_meaning.response.context[DOCUMENTS]) == ["refund"]
-    assert ids(by_words.response.context[DOCUMENTS])[0] == "error"
+    assert set(ids(by_both.response.turn.sources)) == {"refund", "error"}
+    assert ids(by_meaning.response.turn.sources) == ["refund"]
+    assert ids(by_words.response.turn.sources)[0] == "error"
 
 
 def test_documents_of_several_retrievers_come_first() -> None:
@@ -329,7 +326,7 @@ def test_failing_part_of_a_hybrid_retriever(ask: Ask, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING):
         asked = ask(client_of(hybrid).prompt("E4711"))
 
-    assert ids(asked.response.context[DOCUMENTS]) == ["error"]
+    assert ids(asked.response.turn.sources) == ["error"]
     assert "no connection" in caplog.text
 
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from chatclient import ChatClient, ChatModel, ChatOptions, ChatResponse, Cost, Usage
-from chatclient.advisors import SPENT, Budget
+from chatclient.advisors import Budget
 from chatclient.chain import prices
 from chatclient.chat.response import ChatResponseMetadata
 from chatclient.chat.serialization import response_from_dict, response_to_dict
@@ -433,7 +433,7 @@ def test_budget_with_prices(ask: Ask) -> None:
 def test_budget_counts_cost(ask: Ask) -> None:
     """A budget without limits says what the turn cost."""
     client = ChatClient.builder(Priced("ok")).default_advisors(Budget()).build()
-    spent = ask(client.prompt("?")).response.context[SPENT]
+    spent = ask(client.prompt("?")).response.turn.spent
 
     assert spent.cost == pytest.approx(0.00053)
 

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -38,7 +39,7 @@ from chatclient.advisors.retrieval.question_answer import (
 )
 from chatclient.advisors.retrieval.re_reading import ReReadingAdvisor
 from chatclient.advisors.tool_loop.steering import Steering
-from chatclient.chain.chain import DOCUMENTS, MEMORY_ORDER, TOOL_CALLING_ORDER
+from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.chain.params import FILTER_EXPRESSION
 from chatclient.chat.embedding import EmbeddingModel, Vector
 from chatclient.chat.messages import Media
@@ -198,7 +199,8 @@ async def test_an_answer_without_retrieval_has_no_documents() -> None:
     """Other values in the context are ignored; a stream has documents at its end."""
 
     async def cites(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        return (await call_next(request)).mutate(context={DOCUMENTS: ["Britannica"]})
+        request.turn.record_sources(cites, ["Britannica"])
+        return await call_next(request)
 
     client = client_of(ScriptedModel(*"1234"))
     assert client.prompt("?").call().documents() == ()
@@ -950,7 +952,7 @@ def test_a_correction_is_no_question(ask: Ask) -> None:
     asked, _, correction = model.prompts[1].messages
     assert asked == model.prompts[0].messages[0]
     assert correction.text == "Say that in English."
-    assert result.response.context[DOCUMENTS] == (ROME,)
+    assert result.response.turn.sources == (ROME,)
 
 
 def test_sources_are_streamed_once_for_all_rounds(ask: Ask) -> None:
@@ -965,7 +967,7 @@ def test_sources_are_streamed_once_for_all_rounds(ask: Ask) -> None:
     advisors = [RetrievalAugmentationAdvisor(finding(each), order=0) for each in (ROME, LION)]
     result = ask(client_of(model, *advisors).prompt("When?").tools(look))
 
-    assert result.response.context[DOCUMENTS] == (ROME, LION)
+    assert result.response.turn.sources == (ROME, LION)
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -1033,7 +1035,7 @@ def test_a_turn_that_waited_still_rests_on_its_documents(ask: Ask) -> None:
     seen: list[Any] = []
 
     def grounded(answer: ChatResponse, request: ChatClientRequest) -> None:
-        seen.append(request.context[DOCUMENTS])
+        seen.append(request.turn.sources)
 
     model = ScriptedModel([call("book", id="1")], [call("book", id="2")], "Booked.")
     stores = [QuestionAnswerAdvisor(store_of(each)) for each in (ROME, PARIS)]
@@ -1049,7 +1051,7 @@ def test_a_turn_that_waited_still_rests_on_its_documents(ask: Ask) -> None:
     turn = ask(client.resume(turn.to_json(), "approve")).waiting
     result = ask(client.resume(turn.to_json(), "approve"))
 
-    plain = Document(hours.text, {"since": [2020]}, "hours")
+    plain = replace(hours, metadata={"since": [2020], "until": None})
     assert seen == [(ROME, PARIS, plain)]
     assert result.answer.documents() == (ROME, PARIS, plain)
     assert result.response.context[DOCUMENT_CONTEXT] == (plain,)

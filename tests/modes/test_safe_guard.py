@@ -17,7 +17,6 @@ from chatclient import (
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.guardrails.safe_guard import (
     FAILURE_RESPONSE,
-    SAFE_GUARD_BLOCKED,
     SafeGuardAdvisor,
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
@@ -73,7 +72,7 @@ def test_what_is_forbidden_is_never_asked(ask: Ask, forbidden: Any, text: str, b
     result = ask(guarded(model, forbidden).prompt(text))
 
     assert result.text == FAILURE_RESPONSE
-    assert result.response.context[SAFE_GUARD_BLOCKED] == "input"
+    assert result.response.turn.blocked == "input"
     assert result.response.chat_response.finish_reason == "content_filter"
     assert model.prompts == []
 
@@ -89,7 +88,7 @@ def test_what_is_forbidden_is_never_answered(
         result = ask(guarded(model, forbidden, check_input=False).prompt("?"))
 
         assert result.response.chat_response.text == FAILURE_RESPONSE
-        assert result.response.context[SAFE_GUARD_BLOCKED] == "output"
+        assert result.response.turn.blocked == "output"
         assert result.text.endswith(FAILURE_RESPONSE)
         said = result.text.removesuffix(FAILURE_RESPONSE).removesuffix("\n\n")
         assert f"Well, {text[: text.index(begin)]}".startswith(said)
@@ -146,7 +145,7 @@ def test_what_only_looks_like_it_passes(ask: Ask, forbidden: Any, text: str) -> 
     result = ask(guarded(ScriptedModel(text, chunks=2), forbidden).prompt(text))
 
     assert result.text == text
-    assert SAFE_GUARD_BLOCKED not in result.response.context
+    assert result.response.turn.blocked is None
 
 
 ESCAPED = [
@@ -286,7 +285,7 @@ def test_each_round_is_looked_at(ask: Ask) -> None:
 
     assert result.text == (f"The\n\n{FAILURE_RESPONSE}" if ask.streaming else FAILURE_RESPONSE)
     assert result.response.chat_response.text == FAILURE_RESPONSE
-    assert result.response.context[SAFE_GUARD_BLOCKED] == "output"
+    assert result.response.turn.blocked == "output"
     assert (len(model.prompts), len(result.executions)) == (2, 1)
     assert [message.role for message in memory.get("c")] == ["user", "assistant", "tool"]
     assert pickle.loads(pickle.dumps(result.response)) == result.response
@@ -421,10 +420,9 @@ def test_what_the_user_says_meanwhile_is_looked_at(
     assert len(model.prompts) == asked
     refused = asked == 1
     assert result.text == (FAILURE_RESPONSE if refused else "Like this.")
-    assert result.response.context.get(SAFE_GUARD_BLOCKED) == ("input" if refused else None)
+    assert result.response.turn.blocked == ("input" if refused else None)
     assert result.response.chat_response.usage.total_tokens == 15 * asked
-    left = {key for key in result.response.context if key.startswith("safe_guard")}
-    assert left <= {SAFE_GUARD_BLOCKED}
+    assert not any(key.startswith("safe_guard") for key in result.response.context)
 
 
 def test_what_a_guardrail_says_is_not_the_users_word(ask: Ask) -> None:

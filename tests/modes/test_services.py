@@ -12,7 +12,6 @@ from pydantic import BaseModel
 from typing_extensions import TypeAliasType
 
 from chatclient import (
-    DOCUMENTS,
     AssistantMessage,
     ChatClient,
     ChatClientRequest,
@@ -176,8 +175,8 @@ def lookup() -> str:
 
 
 async def _cites(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-    response = await call_next(request)
-    return response.mutate(context={DOCUMENTS: ["Britannica"]})
+    request.turn.record_sources(_cites, ["Britannica"])
+    return await call_next(request)
 
 
 @pytest.mark.feature("service-result-t")

@@ -291,7 +291,7 @@ def test_what_was_refused_is_not_remembered(ask: Ask, question: str, answer: str
     advisors = [VectorStoreChatMemoryAdvisor(store), SafeGuardAdvisor("bomb")]
     result = ask(client_of(ScriptedModel(answer), *advisors).prompt(question).conversation("a"))
 
-    assert result.response.context["safe_guard_blocked"]
+    assert result.response.turn.blocked
     assert kept(store) == []
 
 

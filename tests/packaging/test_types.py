@@ -390,7 +390,7 @@ def test_unknown_names_of_public_packages_are_type_errors(checker: str, tmp_path
     """Type checkers refuse a name that a public package does not export."""
     if importlib.util.find_spec(checker) is None:
         pytest.skip(f"{checker} is not installed")
-    (tmp_path / "program.py").write_text("from chatclient.services import DOCUMENTS, ai_service\n")
+    (tmp_path / "program.py").write_text("from chatclient.services import TURN_KEY, ai_service\n")
     root = ROOT
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(root)]}))
 
@@ -404,5 +404,5 @@ def test_unknown_names_of_public_packages_are_type_errors(checker: str, tmp_path
     )
 
     assert checked.returncode == 1
-    assert "DOCUMENTS" in checked.stdout
+    assert "TURN_KEY" in checked.stdout
     assert "ai_service" not in checked.stdout

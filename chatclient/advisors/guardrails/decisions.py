@@ -7,7 +7,7 @@ from typing import Any
 from chatclient._internal.checks import check_type
 from chatclient.advisors.guardrails.builtin import last_user_text
 from chatclient.advisors.guardrails.result import GuardrailResult, InputGuardrail, OutputGuardrail
-from chatclient.chain.chain import DOCUMENTS, ChatClientRequest
+from chatclient.chain.chain import ChatClientRequest
 from chatclient.chain.decision_call import ask_decision
 from chatclient.chat.decision import YesNoQuestion, check_probability
 from chatclient.chat.decision_model import DecisionInput, DecisionModel, DecisionRequest
@@ -95,7 +95,7 @@ def decision_output_guardrail(
         if not answer.strip():
             return GuardrailResult.success()
         judged: dict[str, Any] = {"question": last_user_text(request), "answer": answer}
-        if documents := documents_among(request.context.get(DOCUMENTS, ())):
+        if documents := documents_among(request.turn.sources):
             judged["documents"] = [document.text for document in documents]
         rejected = await judge.rejecting(judged, request.runtime)
         if not rejected:

@@ -69,5 +69,5 @@ OutputGuardrail = (
 )
 """Checks a response and returns a `GuardrailResult`, or None for success; plain or async.
 
-It may take the request as a second argument. The context of that request is the response's: the
-documents that the answer is based on (`DOCUMENTS`), the tools that were run."""
+It may take the request as a second argument. The context of that request is the response's, and its
+turn has the documents that the answer is based on (`sources`) and the tools that were run."""

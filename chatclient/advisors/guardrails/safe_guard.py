@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import dropwhile, takewhile
+from typing import Literal
 
 from chatclient.advisors.guardrails.word_matcher import (
     CachedMatcher,
@@ -26,9 +27,6 @@ from chatclient.chat.response import ChatResponse, Generation
 SAFE_GUARD_ORDER = MEMORY_ORDER + 50
 """The default order: inside memory, which does not store refused requests; outside of retrieval,
 whose documents are not user input; and outside of the tool loop."""
-
-SAFE_GUARD_BLOCKED = "safe_guard_blocked"
-"""The key in a response's context of what was refused: `input` or `output`."""
 
 FAILURE_RESPONSE = (
     "I cannot respond to that because it touches on sensitive content. Could we rephrase it or"
@@ -97,13 +95,12 @@ class SafeGuardAdvisor:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response of the rest of the chain, or a refusal."""
-        runtime = request.runtime
+        runtime, request.turn.blocked = request.runtime, None
         # The messages of a resumed turn were checked before advisors rewrote them.
         user_text = "" if request.turn.part.resumption is not None else _new_user_text(request)
         if self._check_input and user_text and await self._matcher.matches(user_text, runtime):
-            return _refusal(
-                ChatClientResponse(ChatResponse(), request.context), self._failure_response, "input"
-            )
+            response = ChatClientResponse(ChatResponse(), request.context)
+            return _refusal(response, self._failure_response, "input")
         if not self._check_output:
             return await call_next(request)
         # Shared with the part inside the loop.
@@ -157,12 +154,13 @@ def _user_text(messages: Iterable[Message]) -> str:
 
 
 def _refusal(
-    response: ChatClientResponse, failure_response: str, blocked: str
+    response: ChatClientResponse, failure_response: str, blocked: Literal["input", "output"]
 ) -> ChatClientResponse:
-    """Return *response* with *failure_response* as its answer, and *blocked* in its context."""
+    """Return *response* with *failure_response* as its answer, and record what was *blocked*."""
     generation = Generation(AssistantMessage(failure_response), "content_filter")
     refusal = replace(response.chat_response, generations=(generation,))
-    return response.mutate(chat_response=refusal, context={SAFE_GUARD_BLOCKED: blocked})
+    response.turn.blocked = blocked
+    return response.mutate(chat_response=refusal)
 
 
 _REFUSED = "refused"  # replaces the cache in the state of the turn once a round is refused

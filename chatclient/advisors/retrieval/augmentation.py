@@ -1,7 +1,6 @@
 """`Augmentation`: adds documents to the question of a request, for all retrieval advisors."""
 
-import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from chatclient.advisors.retrieval.question import (
     question_in,
 )
 from chatclient.advisors.tool_loop.pending_notes import load_note, save_note
-from chatclient.chain.chain import DOCUMENTS, ChatClientRequest, ChatClientResponse, Next
+from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.chain.params import FILTER_EXPRESSION
 from chatclient.retrieval.query import Query, QueryAugmenter
 from chatclient.retrieval.vector_store.store import Document, documents_among
@@ -38,34 +37,24 @@ class Augmentation:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the augmented request, with the documents."""
-        note: Mapping[str, Any] | None = load_note(self._key, request.turn)
+        turn = request.turn
+        note: Mapping[str, Any] | None = load_note(self._key, turn)
         if note is None:
             augmented = await self._augmented(request)
             if augmented is None:
                 return await call_next(request)
             sent, documents = augmented
-            sources = documents
-        else:  # the suspended turn contains the augmented question
-            sent = request
-            documents, sources = _load(note["documents"]), _load(note["sources"])
-        all_sources: tuple[Any, ...] = request.context.get(DOCUMENTS, ())
-        all_sources = (*all_sources, *(each for each in sources if each not in all_sources))
-        context = {self._key: documents, DOCUMENTS: all_sources}
+            turn.record_sources(self, documents)
+        else:  # the suspended turn contains the augmented question, and all sources
+            sent, documents = request, documents_among(note["documents"])
+        context = {self._key: documents}
         response = await call_next(sent.mutate(context=context))
-        if DOCUMENTS in response.context:  # includes the documents of advisors further in
-            del context[DOCUMENTS]
         answer = response.chat_response
         metadata = answer.metadata
-        values = merged(metadata.values, {self._key: documents})
+        values = merged(metadata.values, context)
         answer = replace(answer, metadata=replace(metadata, values=values))
-        response = response.mutate(chat_response=answer, context=context)
-
-        def note_documents() -> dict[str, Any]:
-            used = documents_among(response.context[DOCUMENTS])
-            return {"documents": _dump(documents), "sources": _dump(used)}
-
-        save_note(self._key, note_documents, request.turn)
-        return response
+        save_note(self._key, lambda: {"documents": documents}, turn)
+        return response.mutate(chat_response=answer, context=context)
 
     async def _augmented(
         self, request: ChatClientRequest
@@ -88,29 +77,3 @@ class Augmentation:
             entry = retrieved[self] = (question_text, text, documents, where)
         _, text, documents, _ = entry
         return question.with_text(text, request), documents
-
-
-def _dump(documents: Iterable[Document]) -> list[dict[str, Any]]:
-    """Return *documents* as JSON values, without scores and metadata that have no JSON form."""
-    return [
-        {
-            "text": document.text,
-            "metadata": {k: v for k, v in document.metadata.items() if _has_json_form(v)},
-            "id": document.id,
-            "score": document.score if _has_json_form(document.score) else None,
-        }
-        for document in documents
-    ]
-
-
-def _load(values: Iterable[Mapping[str, Any]]) -> tuple[Document, ...]:
-    """Return the documents that `_dump` returned as JSON values."""
-    return tuple(Document(**fields) for fields in values)
-
-
-def _has_json_form(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return False
-    return True

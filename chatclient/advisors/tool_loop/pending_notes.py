@@ -56,6 +56,7 @@ def save_turn(pending: PendingTurn, turn: Turn) -> PendingTurn:
         "rounds": dump_messages(turn.rounds, pending),
         "history_sent": turn.history_sent or history_sent,
         "models": turn.model_state,
+        "sources": turn.sources,
     }
     return replace(pending, notes={**pending.notes, TURN_NOTE: note})
 
@@ -99,6 +100,8 @@ def _turn_from(note: Any, pending: PendingTurn) -> Turn:
         turn = Turn(note["id"], note["key"], request, load_messages(note["rounds"], pending))
         turn.history_sent = note["history_sent"]
         turn.model_state.update(note.get("models", {}))
+        # One that could not be stored is None.
+        turn.record_sources(None, (each for each in note.get("sources", ()) if each is not None))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         msg = f"not a pending turn: notes.{TURN_NOTE}: {error!r}"
         raise UsageError(msg) from error

@@ -8,7 +8,7 @@ import pytest
 
 from chatclient import ChatClient, ChatOptions
 from chatclient.advisors.retrieval.question_answer import QuestionAnswerAdvisor
-from chatclient.chain.chain import DOCUMENTS, ChatClientResponse
+from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import InvalidResponseError, OverloadedError, TemplateError, UsageError
 from chatclient.retrieval import Document, InMemoryVectorStore
@@ -157,14 +157,15 @@ def test_documents_of_a_response() -> None:
 
 def test_other_sources_are_no_documents() -> None:
     """Other values under the key are ignored."""
-    response = ChatClientResponse(ChatResponse.of("At nine."), {DOCUMENTS: ("a page", ZOO)})
+    response = ChatClientResponse(ChatResponse.of("At nine."))
+    response.turn.record_sources(None, ["a page", ZOO])
 
     assert EvaluationRequest.of("?", response).documents == (ZOO,)
 
 
 def test_response_without_retrieval() -> None:
-    """There are no documents without retrieval or with an empty context."""
+    """There are no documents without retrieval ."""
     response = ChatClientResponse(ChatResponse.of("At nine."))
 
-    assert DOCUMENTS not in response.context
+    assert response.turn.sources == ()
     assert EvaluationRequest.of("?", response).documents == ()
