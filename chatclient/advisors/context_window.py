@@ -84,7 +84,7 @@ class ContextWindowAdvisor:
         Raises:
             ContextWindowError: The prompt does not fit; nothing was sent.
         """
-        prompt, request.turn.left_out = request.prompt, None
+        prompt, request.turn.left_out = request.prompt, LeftOut()
         answer = prompt.options.max_tokens or self._reserve
         room = self.max_tokens - answer - self._overhead.get(prompt.options)
         if self._tokens(prompt.messages) <= room:

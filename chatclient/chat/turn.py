@@ -153,8 +153,8 @@ class Turn:
         handoffs: The names of the clients that the turn was handed to; the last one continues it.
         pending: The turn as a value, if it waits for decisions about its tool calls; else None.
         validated: The converter, text and value of an answer that an advisor has converted.
-        spent: What the turn has spent so far, if it has a budget; or None.
-        left_out: What was left out of the last prompt, because it was too long; or None.
+        spent: What the turn has spent so far; nothing is counted without a `Budget`.
+        left_out: What was left out of the last prompt, because it was too long.
         blocked: Whether a `SafeGuardAdvisor` refused the `input` or the `output`; else None.
         part: What belongs to the client that continues the turn.
         recorder: Executes the steps of the turn; None executes them directly.
@@ -177,8 +177,8 @@ class Turn:
     handoffs: tuple[str, ...] = ()
     pending: PendingTurn | None = None
     validated: tuple[Any, str, Any] | None = None
-    spent: Spent | None = None
-    left_out: LeftOut | None = None
+    spent = Spent()
+    left_out = LeftOut()
     blocked: Literal["input", "output"] | None = None
     recorder: Recorder | None = None
     outer_recorder: Recorder | None = None

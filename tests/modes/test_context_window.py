@@ -72,8 +72,7 @@ def test_the_oldest_turns_are_left_out_whole(ask: Ask, room: int, texts: list[st
     sent = model.prompts[0].messages
     assert [m.text for m in sent] == texts
     assert conversation_problems(sent) == ()
-    left_out = result.response.turn.left_out or LeftOut()
-    assert left_out == LeftOut(messages=len(HISTORY) - len(texts))
+    assert result.response.turn.left_out == LeftOut(messages=len(HISTORY) - len(texts))
 
 
 @pytest.mark.feature("advisors-last-max-token-size")

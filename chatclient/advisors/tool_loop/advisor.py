@@ -46,10 +46,17 @@ def has_tool_calls(response: ChatResponse) -> bool:
 def _by_options_and_response(
     checker: EligibilityChecker,
 ) -> Callable[[ChatOptions, ChatResponse], Eligible] | None:
-    """Return *checker* as a function of both arguments; None for the default one."""
+    """Return *checker* as a function of both arguments; None for the default one.
+
+    Raises:
+        WrongTypeError: It is not a function of a response, or of options and a response.
+    """
     if checker is has_tool_calls:
         return None
-    if wants_both(checker):
+    check_callable("eligibility", checker)
+    both = wants_both(checker)
+    check_callable("eligibility", checker, takes=("options", "response") if both else ("response",))
+    if both:
         return cast("Callable[[ChatOptions, ChatResponse], Eligible]", checker)
     by_response = cast("Callable[[ChatResponse], Eligible]", checker)
     return lambda _, response: by_response(response)
@@ -96,9 +103,6 @@ class ToolCallingAdvisor:
         stream_tool_call_responses: bool = True,
     ) -> None:
         check_type("the order of an advisor", order, int)
-        check_callable("eligibility", eligibility)
-        takes = ("options", "response") if wants_both(eligibility) else ("response",)
-        check_callable("eligibility", eligibility, takes=takes)
         if not HIGHEST_PRECEDENCE < order < LOWEST_PRECEDENCE:
             msg = "the order of a tool calling advisor must lie between the highest and the lowest"
             raise UsageError(msg)

@@ -49,6 +49,10 @@ from chatclient.tools.execution.toolset import (
     resolve_tool,
 )
 
+# Frozen, so all managers share them; made once, because making one checks all values.
+_LIMITS = ToolLimits()
+_POLICY = ToolFailurePolicy()
+
 
 class ToolCallingManager:
     """Finds and runs the tools that a response calls.
@@ -93,8 +97,9 @@ class ToolCallingManager:
         if resolver is not None:
             check_method("resolver", resolver, "resolve")
         if exception_processor is None:
-            exception_processor = ToolFailurePolicy()
-        check_callable("exception_processor", exception_processor, takes=("failure",))
+            exception_processor = _POLICY
+        else:
+            check_callable("exception_processor", exception_processor, takes=("failure",))
         check_number("max_concurrency", max_concurrency, least=1)
         check_number("blocking_concurrency", blocking_concurrency, least=1)
         if wait_together and eager_reads:
@@ -103,7 +108,7 @@ class ToolCallingManager:
                 "that or wait_together=True"
             )
             raise UsageError(msg)
-        self.limits = limits or ToolLimits()
+        self.limits = limits or _LIMITS
         self._resolver = resolver
         self._interceptors = checked_interceptors(interceptors)
         self._chain = InterceptorChain(self._interceptors, invoke_tool)
