@@ -1,4 +1,4 @@
-"""The advisor chain: order, context, repeating, and what is streamed past it."""
+"""The advisor chain: order, context, repetition and streaming."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ from tests.support.bag_of_words import BagOfWords
 
 @tool
 def ping() -> str:
-    """Say pong."""
+    """Return "pong"."""
     return "pong"
 
 
@@ -52,7 +52,7 @@ def pay() -> str:
 
 
 class Noting:
-    """Notes when it is passed, on the way in and out."""
+    """An advisor that records when it is entered and left."""
 
     def __init__(self, label: str, log: list[str], order: int = 0) -> None:
         self.name = label
@@ -100,7 +100,7 @@ def test_advisors_are_sorted_by_order(ask: Ask) -> None:
 
 
 def test_an_advisor_without_an_order_has_order_0(ask: Ask) -> None:
-    """So that it stands where it was added, among those that say so."""
+    """It keeps its place among advisors with order 0."""
     log: list[str] = []
 
     async def plain(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -114,7 +114,7 @@ def test_an_advisor_without_an_order_has_order_0(ask: Ask) -> None:
 
 
 def test_what_each_advisor_returned_is_known(ask: Ask) -> None:
-    """To who reads the trail, or observes: that may be another response than the model's."""
+    """The trail and observers have the response of each advisor."""
     advisors = [Noting("outer", [], -5), Noting("inner", [], 5)]
     client = ChatClient.builder(ScriptedModel("ok")).default_advisors(*advisors).build()
     steps = ask(client.prompt("x")).answer.trail().steps
@@ -141,7 +141,7 @@ def test_what_each_advisor_returned_is_known(ask: Ask) -> None:
     "lc4j-entity-chat-request-transformer",
 )
 def test_context_flows_in_and_out(ask: Ask) -> None:
-    """On the way in the innermost word counts, on the way out the outermost."""
+    """Inner values win in the request's context, and outer ones in the response's."""
     advisors = [Noting("outer", [], -5), Noting("inner", [], 5)]
     client = ChatClient.builder(ScriptedModel("ok")).default_advisors(*advisors).build()
     context = ask(client.prompt("x").advisor_params({"param": 1})).response.context
@@ -207,7 +207,7 @@ def test_an_advisor_that_makes_new_values_stays_in_the_turn(ask: Ask) -> None:
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_an_advisor_cannot_wait(ask: Ask, reads: bool) -> None:
-    """If another client that it asks waits for approval, that is an error; nothing more is sent."""
+    """If a client that an advisor calls is suspended, an error is raised, and no more is sent."""
     paying = ChatClient.create(ScriptedModel(call("pay"))).mutate().default_tools(pay).build()
     model = ScriptedModel("never")
 
@@ -233,7 +233,7 @@ def test_an_exception_keeps_its_type(ask: Ask) -> None:
 
 @pytest.mark.feature("advisor-forgotten-response")
 def test_an_advisor_that_returns_nothing_is_named(ask: Ask) -> None:
-    """A forgotten `return` is told, with the advisor's name and the mend."""
+    """A missing `return` raises an error with the advisor's name."""
 
     async def forgetful(request: ChatClientRequest, call_next: Next) -> Any:
         await call_next(request)
@@ -266,15 +266,15 @@ def test_what_cannot_be_called_is_no_advisor(wrong: Any, mend: str) -> None:
         partial(SessionMemoryAdvisor, SessionService(InMemorySessionRepository())),
     ],
 )
-def test_an_advisor_stands_where_it_is_told_to(make: Any) -> None:
-    """Those that come with the library, too."""
+def test_an_advisor_has_the_order_that_it_is_given(make: Any) -> None:
+    """Advisors of the library accept an order, too."""
     client = ChatClient.builder(ScriptedModel("x")).default_advisors(make(order=7)).build()
 
     assert "(order 7)" in str(client)
 
 
 def test_an_order_is_a_number() -> None:
-    """A method of that name is a slip; the error names the advisor, as soon as it is given."""
+    """An `order` that is a method is refused immediately, with the advisor's name."""
 
     class Getter:
         def order(self) -> int:
@@ -288,7 +288,7 @@ def test_an_order_is_a_number() -> None:
 
 
 def test_a_plain_function_is_no_advisor(ask: Ask) -> None:
-    """The error says what to write in its place."""
+    """The error says to write a coroutine function."""
 
     def plain(request: ChatClientRequest, call_next: Next) -> Any:
         return None
@@ -299,7 +299,7 @@ def test_a_plain_function_is_no_advisor(ask: Ask) -> None:
 
 
 def test_a_function_that_returns_an_awaitable_is_an_advisor() -> None:
-    """Such as a future of an event loop."""
+    """Such as a function that returns a future."""
 
     async def main() -> str:
         def plain(request: ChatClientRequest, call_next: Next) -> Any:
@@ -313,7 +313,7 @@ def test_a_function_that_returns_an_awaitable_is_an_advisor() -> None:
 
 @pytest.mark.feature("advisor-changing-streamed", "advisor-each-level-aggregates-chunks")
 def test_an_advisor_may_rewrite_what_is_streamed(ask: Ask) -> None:
-    """With a mapped emitter the stream says what the response says."""
+    """With a mapped emitter, the streamed text equals that of the response."""
 
     async def loud(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         async def emit(event: Any) -> None:
@@ -361,7 +361,7 @@ def test_only_one_advisor_runs_the_tool_loop() -> None:
 def test_a_tool_loop_of_ones_own_takes_the_place_of_ours(ask: Ask) -> None:
     """An advisor marked as handling tool calls prevents the automatic one.
 
-    It is left out where no tools are to be run, as nobody can tell it so.
+    It is left out if tool calling is switched off, because it has no such option.
     """
 
     class MyLoop:
@@ -399,8 +399,8 @@ def test_the_logger_logs_every_round(ask: Ask, caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.feature("advisor-request-string-response", "observation-log-prompt-completion")
-def test_the_logger_logs_what_it_is_told_to(caplog: pytest.LogCaptureFixture) -> None:
-    """Functions of one's own choose what is logged."""
+def test_the_logger_logs_the_given_texts(caplog: pytest.LogCaptureFixture) -> None:
+    """Functions of the application make the logged texts."""
     caplog.set_level(logging.DEBUG)
     advisor = SimpleLoggerAdvisor(
         request_to_text=lambda request: "the request",
@@ -414,10 +414,10 @@ def test_the_logger_logs_what_it_is_told_to(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize(("level", "made"), [("info", 2), ("debug", 0)])
-def test_the_logger_makes_no_text_that_nobody_reads(
+def test_the_logger_makes_no_text_below_its_level(
     ask: Ask, caplog: pytest.LogCaptureFixture, level: Any, made: int
 ) -> None:
-    """The text of a long conversation, made anew in each round, would be work for nothing."""
+    """The functions are called only if the level is enabled."""
     caplog.set_level(logging.INFO)
     texts: list[Any] = []
 
@@ -432,7 +432,7 @@ def test_the_logger_makes_no_text_that_nobody_reads(
 
 
 class Counting:
-    """Counts the rounds in the context, as it finds and leaves it."""
+    """An advisor that counts the rounds in the context, and records what it reads."""
 
     order = 5
 
@@ -497,7 +497,7 @@ def test_an_empty_context_keeps_earlier_values(ask: Ask) -> None:
 
 @pytest.mark.feature("response-text")
 def test_an_advisor_may_reword_every_round_of_a_tool_loop(ask: Ask) -> None:
-    """Other words are all that changes: tools still run, and usage and reason are still told."""
+    """`with_text` keeps the tool calls, the usage and the finish reason."""
 
     async def shout(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)
@@ -532,14 +532,14 @@ class OneParameter:
 @pytest.mark.parametrize(
     "advisor", [one_parameter, three_parameters, OneParameter(), OneParameter().advise]
 )
-def test_an_invalid_advisor_is_refused_at_once(advisor: Any) -> None:
-    """When it is added, not at the first request."""
+def test_an_invalid_advisor_is_refused_when_it_is_added(advisor: Any) -> None:
+    """The error is not raised at the first request only."""
     with pytest.raises(TypeError, match=r"those are called with \(request, call_next\)"):
         ChatClient.builder(ScriptedModel()).default_advisors(advisor)
 
 
 def test_an_advisor_may_take_more_than_it_is_given(ask: Ask) -> None:
-    """Defaults, a variable number of arguments, a method and a partial are all the same."""
+    """Optional and variable arguments, methods and partials are accepted."""
 
     async def defaults(request: Any, call_next: Next, *, label: str = "") -> ChatClientResponse:
         return await call_next(request)
@@ -571,8 +571,8 @@ def test_an_advisor_may_take_more_than_it_is_given(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("order", [-1, LOWEST_PRECEDENCE])
-def test_the_chain_goes_on_with_a_request_only(ask: Ask, order: int) -> None:
-    """Whatever else is passed on, to another advisor or to the model, is named."""
+def test_the_chain_continues_with_a_request_only(ask: Ask, order: int) -> None:
+    """Any other argument of `call_next` is refused with the advisor's name."""
 
     class Wrong:
         async def __call__(self, request: Any, call_next: Any) -> ChatClientResponse:
@@ -589,7 +589,7 @@ def test_the_chain_goes_on_with_a_request_only(ask: Ask, order: int) -> None:
 
 
 def test_a_request_holds_a_prompt(ask: Ask) -> None:
-    """A text in its place is refused where it is put in."""
+    """A text as the prompt is refused in the constructor."""
 
     async def wrong(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         prompt: Any = "hello"
@@ -619,12 +619,12 @@ def test_a_callable_iterable_is_one_advisor(ask: Ask) -> None:
 
 
 async def limited(request: ChatClientRequest, call_next: Next) -> Any:
-    """Give the rest of the chain some time."""
+    """Call the rest of the chain with a timeout."""
     return await request.runtime.invoke(call_next, request, timeout=30)
 
 
 def test_the_rest_of_the_chain_may_be_given_a_time(ask: Ask) -> None:
-    """What is streamed by it, on a loop of its own for a blocking stream, passes all emitters."""
+    """Its stream passes all emitters, also where a blocking stream needs a loop for it."""
     model = ScriptedModel(["Hm. ", call("ping")], "done")
     loop = ToolCallingAdvisor(stream_tool_call_responses=False)
     limited.order = TOOL_CALLING_ORDER - 1  # type: ignore[attr-defined]
@@ -637,8 +637,8 @@ def test_the_rest_of_the_chain_may_be_given_a_time(ask: Ask) -> None:
         assert [kinds.count(kind) for kind in (ToolCallFinished, RoundEnded, Done)] == [1, 2, 1]
 
 
-def test_a_generator_is_told_what_is_wrong(ask: Ask) -> None:
-    """Not that it lacks `async def`, which it has."""
+def test_an_async_generator_is_refused(ask: Ask) -> None:
+    """The error does not suggest `async def`, which it has."""
 
     async def yielding(request: ChatClientRequest, call_next: Next) -> Any:
         yield await call_next(request)

@@ -31,13 +31,13 @@ SECRET = "postgres://admin:hunter2@10.0.0.7"
 
 @tool
 def get_weather(city: str, days: int = 1) -> str:
-    """Forecast the weather of a city."""
+    """Return a forecast for a city."""
     return f"{days} sunny days in {city}"
 
 
 @tool
 def get_time(zone: str = "UTC") -> str:
-    """Tell the time."""
+    """Return the time."""
     return f"noon in {zone}"
 
 
@@ -57,13 +57,13 @@ def client_of(server: ChatServer, *tools: Any, **manager: Any) -> ChatClient:
 
 
 def wrong(times: int, name: str, arguments: str) -> list[Any]:
-    """Return replies that make the same mistake so often, and then answer."""
+    """Return replies with the same mistake, and then an answer."""
     calls = [completion(None, (f"c{n}", name, arguments)) for n in range(times)]
     return [*calls, "recovered"]
 
 
 def told(request: Request) -> list[str]:
-    """Return what the tools answered in the last round of *request*."""
+    """Return the tool results in the last round of *request*."""
     messages = request["messages"]
     answers = itertools.takewhile(lambda message: message["role"] == "tool", reversed(messages))
     return [message["content"] for message in answers][::-1]
@@ -71,7 +71,7 @@ def told(request: Request) -> list[str]:
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_an_unknown_tool(ask: Ask, chat_server: Start, times: int) -> None:
-    """The model is told which names it may have meant, as often as it errs."""
+    """Each error result has the names of similar tools."""
     server = chat_server(*wrong(times, "get_wether", '{"city": "Bern"}'))
     with client_of(server) as client:
         result = ask(client.prompt("x"))
@@ -84,7 +84,7 @@ def test_an_unknown_tool(ask: Ask, chat_server: Start, times: int) -> None:
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_arguments_that_are_cut_off(ask: Ask, chat_server: Start, times: int) -> None:
-    """Where it is unclear what was meant, the model is told and the turn goes on."""
+    """If arguments are ambiguous, the model receives an error result, and the turn continues."""
     server = chat_server(*wrong(times, "get_weather", '{"city": "Bern", "days": '))
     with client_of(server) as client:
         result = ask(client.prompt("x"))
@@ -97,7 +97,7 @@ def test_arguments_that_are_cut_off(ask: Ask, chat_server: Start, times: int) ->
 
 @pytest.mark.parametrize("word", ["length", "model_length", "sensitive", "network_error"])
 def test_a_call_that_the_server_says_was_cut_off(ask: Ask, chat_server: Start, word: str) -> None:
-    """Whatever the server's word for it: what can be mended may be half of what was meant."""
+    """With each finish reason for a truncated answer, arguments are not repaired."""
     cut, *others = wrong(1, "get_weather", '{"city": "Bern"')
     cut["choices"][0]["finish_reason"] = word
     server = chat_server(cut, *others)
@@ -109,7 +109,7 @@ def test_a_call_that_the_server_says_was_cut_off(ask: Ask, chat_server: Start, w
 
 
 def test_arguments_of_which_only_the_end_is_missing(ask: Ask, chat_server: Start) -> None:
-    """What can only mean one thing is mended, and no round is lost."""
+    """Unambiguous arguments are repaired, without another round."""
     server = chat_server(*wrong(1, "get_weather", '{"city": "Bern"'))
     with client_of(server) as client:
         ask(client.prompt("x"))
@@ -118,7 +118,7 @@ def test_arguments_of_which_only_the_end_is_missing(ask: Ask, chat_server: Start
 
 
 def test_missing_and_additional_arguments(ask: Ask, chat_server: Start) -> None:
-    """The model learns of every field what is wrong with it."""
+    """The error result names the problem of each field."""
     server = chat_server(*wrong(1, "get_weather", '{"town": "Bern", "days": "two"}'))
     with client_of(server) as client:
         result = ask(client.prompt("x"))
@@ -131,7 +131,7 @@ def test_missing_and_additional_arguments(ask: Ask, chat_server: Start) -> None:
 
 
 def test_an_exception_with_a_secret_in_its_cause(ask: Ask, chat_server: Start) -> None:
-    """The run goes on, the model learns what it needs, and the secret stays here."""
+    """The model receives the message of the exception, and the cause stays in the process."""
     server = chat_server(*wrong(1, "query", "{}"))
     with client_of(server) as client:
         result = ask(client.prompt("x"))
@@ -145,7 +145,7 @@ def test_an_exception_with_a_secret_in_its_cause(ask: Ask, chat_server: Start) -
 
 
 def test_two_tools_of_one_name(ask: Ask, chat_server: Start) -> None:
-    """It is refused before anything is sent, naming both; or one is kept, if so decided."""
+    """The request is refused with both tools named; a policy can keep one of them."""
     server = chat_server(*wrong(1, "get_time", "{}"))
     twin = FunctionToolCallback(lambda: "midnight", name="get_time")
     with client_of(server, get_weather) as client:
@@ -159,7 +159,7 @@ def test_two_tools_of_one_name(ask: Ask, chat_server: Start) -> None:
 
 
 def endless(request: Request) -> Any:
-    """Call a tool for ever, as long as there is one."""
+    """Call a tool as long as one is offered."""
     if request.get("tool_choice") == "none":
         return "This is what I know so far."
     number = len(request["messages"])
@@ -182,7 +182,7 @@ def test_a_model_that_never_stops_calling(ask: Ask, chat_server: Start, on_excee
 
 
 def test_a_model_that_repeats_itself_for_ever(ask: Ask, chat_server: Start) -> None:
-    """The same call again and again ends much sooner."""
+    """Identical calls end the turn earlier."""
     server = chat_server(completion(None, ("c1", "get_weather", '{"city": "Bern"}')))
     with client_of(server) as client:
         result = ask(client.prompt("x"))
@@ -193,7 +193,7 @@ def test_a_model_that_repeats_itself_for_ever(ask: Ask, chat_server: Start) -> N
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_two_hundred_calls_at_once(ask: Ask, chat_server: Start, kind: str) -> None:
-    """All are run and answered in order, and never more at a time than is allowed."""
+    """All run up to the limit of parallel calls; results are in order."""
     lock, running, peak = threading.Lock(), 0, 0
 
     @contextmanager
@@ -230,7 +230,7 @@ def test_two_hundred_calls_at_once(ask: Ask, chat_server: Start, kind: str) -> N
 
 
 def test_two_hundred_calls_against_the_default_limits(ask: Ask, chat_server: Start) -> None:
-    """If nothing is said, forty are run, and the turn ends with what they said."""
+    """By default forty run, and the turn ends with their results."""
     calls = [("get_weather", f'{{"city": "{n}"}}') for n in range(200)]
     server = chat_server(completion(None, *((f"c{n}", *made) for n, made in enumerate(calls))))
     with client_of(server) as client:
@@ -248,7 +248,7 @@ def test_two_hundred_calls_against_the_default_limits(ask: Ask, chat_server: Sta
 async def cancel(
     client: ChatClient, history: list[Message], begun: asyncio.Event, way: str
 ) -> None:
-    """Ask, and cancel while a tool runs."""
+    """Start a request, and cancel it while a tool runs."""
 
     async def run() -> None:
         if way == "acall":
@@ -270,7 +270,7 @@ async def cancel(
 
 @pytest.mark.parametrize("way", ["acall", "astream", "left"])
 def test_cancelled_during_a_tool_and_asked_again(chat_server: Start, way: str) -> None:
-    """The conversation is as it was; the next turn is accepted, and nothing runs on."""
+    """The conversation is unchanged, the next turn is accepted, and nothing is left running."""
     ended: list[str] = []
 
     async def main() -> tuple[str, int]:
@@ -301,7 +301,7 @@ def test_cancelled_during_a_tool_and_asked_again(chat_server: Start, way: str) -
 
 @pytest.mark.parametrize("way", ["call", "stream", "left"])
 def test_interrupted_during_a_tool_and_asked_again(chat_server: Start, way: str) -> None:
-    """The same for blocking calls: Ctrl-C, or leaving the stream."""
+    """The same in blocking requests, by `KeyboardInterrupt` or by closing the stream."""
     calls = [("c1", "get_time", "{}"), ("c2", "interrupted", "{}")]
     server = chat_server(completion(None, *calls), "It is noon.")
     history: list[Message] = [UserMessage("Do it.")]
@@ -330,7 +330,7 @@ def test_interrupted_during_a_tool_and_asked_again(chat_server: Start, way: str)
 
 @pytest.mark.parametrize("way", ["call", "stream"])
 def test_a_blocking_call_inside_a_running_loop(chat_server: Start, way: str) -> None:
-    """In a notebook, say: it works, with plain and asynchronous tools."""
+    """It works, as in a notebook, with plain and asynchronous tools."""
 
     @tool
     async def get_date() -> str:

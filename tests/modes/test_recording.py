@@ -1,4 +1,4 @@
-"""Recording what a model says, and playing it back."""
+"""Recording the responses of a model, and replaying them."""
 
 import json
 import re
@@ -78,7 +78,7 @@ def by_model(recording: Recording) -> ChatClient:
 def test_a_turn_is_recorded_and_replayed(
     ask: Ask, tmp_path: Path, record: Callable[[Recording], ChatClient]
 ) -> None:
-    """The same answer, tool calls, costs and pieces come from the file as came from the model."""
+    """The replayed answer, tool calls, usage and pieces equal the recorded ones."""
     recording = Recording()
     first = ask(record(recording).prompt("Weather?"))
     recording.save(tmp_path / "new" / "turn.json")
@@ -94,7 +94,7 @@ def test_a_turn_is_recorded_and_replayed(
 
 
 def test_a_call_that_has_no_id_is_replayed() -> None:
-    """Some servers stream calls without: the one that is made is the same in all exchanges."""
+    """A generated id is the same in all recorded exchanges."""
     pieces = [ToolCallChunk(0, "", "get_weather", '{"city":'), ToolCallChunk(0, "", "", '"Rome"}')]
     more = Generation(AssistantMessage("another"), index=1)
     answer = ChatResponse((Generation(AssistantMessage(pieces), "tool_call"), more))
@@ -109,7 +109,7 @@ def test_a_call_that_has_no_id_is_replayed() -> None:
 
 @pytest.mark.parametrize("inside", [RecordingModel, RecordingAdvisor])
 def test_a_secret_that_the_stream_cut_is_redacted(tmp_path: Path, inside: Any) -> None:
-    """The pieces are cut anew, so that no two of them make it up again."""
+    """Pieces are split again, so that they cannot be joined to the secret."""
     real = ScriptedModel("Your key is sk-4711, keep it.", chunks=4)
     recording = Recording(redact=lambda text: text.replace("sk-4711", "<key>"))
     if inside is RecordingModel:
@@ -128,7 +128,7 @@ def test_a_secret_that_the_stream_cut_is_redacted(tmp_path: Path, inside: Any) -
 
 
 def test_another_request_is_a_loud_difference(ask: Ask) -> None:
-    """The error shows which line of the request is not as recorded."""
+    """The error shows the lines that differ from the recorded request."""
     recording = Recording()
     ask(by_model(recording).prompt("Weather?"))
     client = client_of(ReplayingModel(recording))
@@ -143,7 +143,7 @@ def test_another_request_is_a_loud_difference(ask: Ask) -> None:
 
 
 def test_options_that_are_set_have_to_be_the_same() -> None:
-    """The recorded model's defaults do not matter; what the request sets does."""
+    """Options of the request are compared, and defaults of the recorded model are not."""
     recording = Recording()
     by_model(recording).prompt("Weather?").call().content()
     client = client_of(ReplayingModel(recording))
@@ -153,7 +153,7 @@ def test_options_that_are_set_have_to_be_the_same() -> None:
 
 
 def test_a_tool_that_changed_is_a_difference() -> None:
-    """What the model was told about its tools is part of the request."""
+    """The definitions of tools are part of the request."""
 
     @tool(name="get_weather")
     def changed(town: str) -> str:
@@ -168,7 +168,7 @@ def test_a_tool_that_changed_is_a_difference() -> None:
 
 
 def test_nothing_is_replayed_twice() -> None:
-    """When all has been said, the error shows what was asked beyond it."""
+    """Each exchange is replayed once; another request is an error that shows it."""
     recording = Recording()
     client = ChatClient.create(RecordingModel(ScriptedModel("One."), recording))
     client.prompt("Say something").call().content()
@@ -191,7 +191,7 @@ def test_the_order_of_requests_does_not_matter() -> None:
 
 
 def test_secrets_are_redacted_before_they_are_kept(ask: Ask, tmp_path: Path) -> None:
-    """On both sides, and requests are redacted likewise before they are compared."""
+    """Requests and responses are redacted before they are stored or compared."""
 
     def redact(text: str) -> str:
         return text.replace("4711", "<code>")
@@ -206,8 +206,8 @@ def test_secrets_are_redacted_before_they_are_kept(ask: Ask, tmp_path: Path) -> 
     assert ask(ChatClient.create(replaying).prompt("My code is 4711.")).text == "Not <code>!"
 
 
-def test_secrets_in_json_are_redacted_as_they_were_said(ask: Ask, tmp_path: Path) -> None:
-    """In JSON the end of a line would become part of the next word."""
+def test_secrets_in_json_are_redacted_unescaped(ask: Ask, tmp_path: Path) -> None:
+    r"""Escapes are decoded first, because the letter of `\n` would join two words."""
 
     def redact(text: str) -> str:
         return re.sub(r"\b4711\b", "<code>", text)
@@ -226,7 +226,7 @@ def test_secrets_in_json_are_redacted_as_they_were_said(ask: Ask, tmp_path: Path
 
 
 def test_a_failure_is_not_recorded(ask: Ask) -> None:
-    """There is no response; a later repetition is what counts."""
+    """Only responses are recorded, such as that of a retry."""
     recording = Recording()
     overloaded = ProviderError("overloaded", provider="p")
     model = ScriptedModel(overloaded, overloaded)
@@ -241,7 +241,7 @@ def test_a_failure_is_not_recorded(ask: Ask) -> None:
 
 
 async def test_closing_closes_the_real_model() -> None:
-    """Whoever wraps a model hands on its closing, and shows its options."""
+    """A recording model closes the wrapped one and has its options."""
     closed: list[str] = []
 
     class Real(ScriptedModel):
@@ -270,7 +270,7 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_responses_make_the_round_trip() -> None:
-    """Every field is kept; what is as by default takes no room."""
+    """Every field is kept; default values are not stored."""
     response = ChatResponse(
         (
             Generation(AssistantMessage(["Hi", ToolCall("1", "x", "{}")]), "tool_call", "tools"),
@@ -296,13 +296,13 @@ def plain(response: ChatResponse) -> Any:
     [{}, {"generations": [{}], "metadata": {}}, {"generations": [], "metadata": {"x": 1}}],
 )
 def test_what_is_no_response_is_refused(data: Any) -> None:
-    """A broken file is an error of its own kind, with its cause."""
+    """Invalid data raise a `UsageError`."""
     with pytest.raises(UsageError, match="not a stored response"):
         response_from_dict(data)
 
 
-def test_a_generation_is_what_the_model_said() -> None:
-    """A user's message in its place is refused."""
+def test_a_generation_has_an_assistant_message() -> None:
+    """A user message in a stored generation is refused."""
     data = {"generations": [{"output": {"role": "user", "content": ["Hi"]}}], "metadata": {}}
     with pytest.raises(UsageError, match="role 'user'"):
         response_from_dict(data)
@@ -330,7 +330,7 @@ def run(pytester: pytest.Pytester, *options: str, answer: str = "Yes.", more: st
 
 
 def test_a_test_records_once_and_replays(pytester: pytest.Pytester) -> None:
-    """The file lies beside the test; the real model is not made again."""
+    """The file is stored next to the test; the real model is not called again."""
     run(pytester, "--chatclient-record=once").assert_outcomes(passed=1)
     recording = pytester.path / "recordings" / "test_one" / "test_it.json"
     recording.write_text(recording.read_text().replace("Yes.", "Maybe."))
@@ -342,7 +342,7 @@ def test_a_test_records_once_and_replays(pytester: pytest.Pytester) -> None:
 
 
 def test_without_a_recording_a_test_fails(pytester: pytest.Pytester) -> None:
-    """It says how to make one."""
+    """The error has the option that records."""
     result = run(pytester)
 
     result.assert_outcomes(failed=1)
@@ -350,7 +350,7 @@ def test_without_a_recording_a_test_fails(pytester: pytest.Pytester) -> None:
 
 
 def test_a_failing_test_records_nothing(pytester: pytest.Pytester) -> None:
-    """Only what a test was content with is kept."""
+    """Only passed tests store a recording."""
     run(pytester, "--chatclient-record=once", answer="No.").assert_outcomes(failed=1)
 
     assert not (pytester.path / "recordings").exists()
@@ -370,7 +370,7 @@ def test_an_unfinished_test_records_nothing(pytester: pytest.Pytester, leave: st
 
 
 def test_exchanges_that_are_left_over_fail(pytester: pytest.Pytester) -> None:
-    """A test that asks less than it did has changed."""
+    """A test that makes fewer requests than recorded fails."""
     more = 'client.prompt("Sure?").call().content()'
     run(pytester, "--chatclient-record=once", more=more).assert_outcomes(passed=1)
 
@@ -381,7 +381,7 @@ def test_exchanges_that_are_left_over_fail(pytester: pytest.Pytester) -> None:
 
 
 def test_one_model_for_each_test(pytester: pytest.Pytester) -> None:
-    """A second one would have no recording of its own."""
+    """A second recorded model in one test is refused."""
     more = "recorded_model(ScriptedModel)"
     result = run(pytester, "--chatclient-record=once", more=more)
 
@@ -434,7 +434,7 @@ def test_it(recorded_model, question):
 
 
 def test_parameters_have_separate_recordings(pytester: pytest.Pytester) -> None:
-    """Whatever characters a parameter has: they are encoded in the file name."""
+    """The characters of a parameter are encoded in the file name."""
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     pytester.makepyfile(test_three=_MANY)
     options = ("-p", "chatclient.testing.plugin", "-p", "no:cacheprovider")
@@ -449,7 +449,7 @@ def test_parameters_have_separate_recordings(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_the_parts_of_an_answer_keep_their_order(ask: Ask, chunks: int) -> None:
-    """Also where something stood before the text, or between two texts, and it was streamed."""
+    """Also with parts before the text or between texts, and in a stream."""
     rome = call("get_weather", '{"city": "Rome"}')
     step = AssistantMessage(
         [
@@ -468,7 +468,7 @@ def test_the_parts_of_an_answer_keep_their_order(ask: Ask, chunks: int) -> None:
 
 
 def test_pieces_that_are_not_the_text_are_of_no_account() -> None:
-    """A recording that somebody has changed says what its response says."""
+    """If an edited response differs from its pieces, the response is streamed."""
     recording = Recording()
     list(client_of(RecordingModel(ScriptedModel("Fine."), recording)).prompt("a").stream())
     [exchange] = recording.exchanges
@@ -478,14 +478,14 @@ def test_pieces_that_are_not_the_text_are_of_no_account() -> None:
 
 
 class InWords(ScriptedModel):
-    """A model that is told about schemas in words."""
+    """A model without native schemas."""
 
     def output_mode(self, options: ChatOptions) -> OutputMode:
         return "instructions"
 
 
 def test_a_replay_is_held_to_a_schema_as_the_model_was(tmp_path: Path) -> None:
-    """So that the same is asked."""
+    """The output mode is recorded, so that the same request is sent."""
     recording = Recording()
     client = ChatClient.create(RecordingModel(InWords("[1, 2]"), recording))
     assert client.prompt("numbers").call().entity(list[int], native=True) == [1, 2]

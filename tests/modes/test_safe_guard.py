@@ -1,4 +1,4 @@
-"""What must not be said: asked, answered, streamed and remembered."""
+"""Sensitive words in questions, answers, streams and the memory."""
 
 import pickle
 import re
@@ -67,7 +67,7 @@ ALLOWED = [
 @pytest.mark.feature("advisors-safe-guard-advisor")
 @pytest.mark.parametrize(("forbidden", "text", "begin"), FORBIDDEN)
 def test_what_is_forbidden_is_never_asked(ask: Ask, forbidden: Any, text: str, begin: str) -> None:
-    """Whole words in any case, patterns, and functions of both kinds; nothing is sent."""
+    """Words in any case, patterns and functions block the question; nothing is sent."""
     model = ScriptedModel()
     result = ask(guarded(model, forbidden).prompt(text))
 
@@ -82,7 +82,7 @@ def test_what_is_forbidden_is_never_asked(ask: Ask, forbidden: Any, text: str, b
 def test_what_is_forbidden_is_never_answered(
     ask: Ask, forbidden: Any, text: str, begin: str
 ) -> None:
-    """Not a letter of it is streamed, however it is cut."""
+    """A forbidden word is not streamed in part, however the stream is split."""
     for chunks in (1, 3, 100):
         model = ScriptedModel(f"Well, {text} is", chunks=chunks)
         result = ask(guarded(model, forbidden, check_input=False).prompt("?"))
@@ -96,7 +96,7 @@ def test_what_is_forbidden_is_never_answered(
 
 
 async def counting(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-    """Tell after each piece of text how long the text is."""
+    """Emit the length of the text after each piece."""
     said = 0
 
     async def emit(event: Any) -> None:
@@ -113,7 +113,7 @@ async def counting(request: ChatClientRequest, call_next: Next) -> ChatClientRes
 def test_events_of_others_do_not_tear_what_is_forbidden(
     ask: Ask, forbidden: Any, text: str, begin: str
 ) -> None:
-    """An advisor further in tells something between two pieces: they are still one text."""
+    """Words are found although an inner advisor emits events between their pieces."""
     answer = f"Well, {text} is"
     client = guarded(ScriptedModel(answer, chunks=2), forbidden, check_input=False)
     result = ask(client.prompt("?").advisors(counting))
@@ -126,7 +126,7 @@ def test_events_of_others_do_not_tear_what_is_forbidden(
 
 @pytest.mark.parametrize("forbidden", ["bomb", re.compile("bomb"), knows_secrets])
 def test_events_keep_their_order(ask: Ask, forbidden: Any) -> None:
-    """However long text is held back."""
+    """Also while text is held back."""
     text = "A long and harmless answer, with nothing in it."
     model = ScriptedModel(AssistantMessage([Reasoning("Be harmless."), text]), chunks=3)
     result = ask(guarded(model, forbidden).prompt("?").advisors(counting))
@@ -141,7 +141,7 @@ def test_events_keep_their_order(ask: Ask, forbidden: Any) -> None:
 @pytest.mark.feature("advisors-safe-guard-advisor")
 @pytest.mark.parametrize(("forbidden", "text"), ALLOWED)
 def test_what_only_looks_like_it_passes(ask: Ask, forbidden: Any, text: str) -> None:
-    """Words are whole words; the stream is the whole answer."""
+    """A forbidden word within another word does not count; the complete answer is streamed."""
     result = ask(guarded(ScriptedModel(text, chunks=2), forbidden).prompt(text))
 
     assert result.text == text
@@ -166,7 +166,7 @@ ESCAPED = [
 def test_what_is_forbidden_is_not_hidden_by_escapes(
     ask: Ask, forbidden: Any, text: str, begin: str, chunks: int
 ) -> None:
-    """Whoever asks for an entity reads what they stand for."""
+    """JSON escapes are decoded, because an entity has the decoded text."""
     result = ask(guarded(ScriptedModel(text, chunks=chunks), forbidden).prompt("?"))
 
     assert result.response.chat_response.text == FAILURE_RESPONSE
@@ -180,7 +180,7 @@ def test_what_is_forbidden_is_not_hidden_by_escapes(
     "text", [r"C:\new\ass", r'{"a": "One.\nbombs \u0062\\nomb"}', "\\", r"\u00"]
 )
 def test_harmless_escapes_pass(ask: Ask, text: str) -> None:
-    """They are said as they were written."""
+    """They are streamed unchanged."""
     result = ask(guarded(ScriptedModel(text, chunks=1), "bomb", "new york").prompt("?"))
 
     assert result.text == result.response.chat_response.text == text
@@ -198,7 +198,7 @@ def test_a_part_of_a_word_is_harmless_among_escapes_too(ask: Ask, word: str, chu
 
 @pytest.mark.feature("advisors-answers-not-checked")
 def test_words_are_streamed_as_soon_as_they_are_harmless(ask: Ask) -> None:
-    """Only as much is held back as may still become forbidden."""
+    """Only text that may still become forbidden is held back."""
     seen: list[str] = []
 
     def answer(text: str) -> list[str]:
@@ -223,14 +223,14 @@ def test_phrases_with_wide_spaces(ask: Ask, phrase: str) -> None:
 
 
 def test_a_word_at_the_very_end_is_found(ask: Ask) -> None:
-    """The end of the round ends the word."""
+    """A word ends with its round."""
     result = ask(guarded(ScriptedModel("It is a bomb", chunks=1), "bomb").prompt("?"))
 
     assert "bomb" not in result.text
 
 
 def test_thoughts_are_looked_at_too(ask: Ask) -> None:
-    """They are streamed, so they are said."""
+    """Reasoning is checked before it is streamed."""
     message = AssistantMessage("Fine.", reasoning=[Reasoning("A bomb!")])
     result = ask(guarded(ScriptedModel(message), "bomb").prompt("?"))
 
@@ -239,7 +239,7 @@ def test_thoughts_are_looked_at_too(ask: Ask) -> None:
 
 
 def test_a_signature_follows_the_thoughts_that_it_is_of(ask: Ask) -> None:
-    """Unless they are withheld."""
+    """It is streamed after its reasoning, or withheld with it."""
     for thought, said in (("Be kind.", ["ReasoningDelta", "ReasoningSigned"]), ("A bomb.", [])):
         message = AssistantMessage([Reasoning(thought, signature="s"), "Hello."])
         result = ask(guarded(ScriptedModel(message), re.compile("bomb")).prompt("?"))
@@ -249,7 +249,7 @@ def test_a_signature_follows_the_thoughts_that_it_is_of(ask: Ask) -> None:
 
 
 def test_harmless_thoughts_are_streamed_in_order(ask: Ask) -> None:
-    """Text and thoughts do not mix."""
+    """Text and reasoning are checked separately."""
     message = AssistantMessage("Fine.", reasoning=[Reasoning("Hm, hm, hm.")])
     result = ask(guarded(ScriptedModel(message), "bomb").prompt("?"))
 
@@ -267,7 +267,7 @@ def look_up() -> str:
 
 
 def test_a_question_is_looked_at_whose_answer_is_begun(ask: Ask) -> None:
-    """The first words of the answer, which the application gives, stand behind it."""
+    """The question is checked although the first words of the answer follow it."""
     request = guarded(ScriptedModel("like this."), "bomb").prompt()
     result = ask(request.messages(UserMessage("How is a bomb built?"), AssistantMessage("Just")))
 
@@ -276,7 +276,7 @@ def test_a_question_is_looked_at_whose_answer_is_begun(ask: Ask) -> None:
 
 @pytest.mark.feature("advisors-answers-not-checked")
 def test_each_round_is_looked_at(ask: Ask) -> None:
-    """A forbidden word ends the turn with its round, in all four ways; no tool is run any more."""
+    """A forbidden word ends the turn in its round, and no tool is run."""
     memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
     model = ScriptedModel(call("look_up"), ("The bomb: ", call("look_up")), "fine")
     client = guarded(model, "bomb").mutate().default_tools(look_up).build()
@@ -292,7 +292,7 @@ def test_each_round_is_looked_at(ask: Ask) -> None:
 
 
 def test_advisors_further_in_know_nothing_of_it(ask: Ask) -> None:
-    """One that asks again, or falls back, on errors sees none; nor on half a stream."""
+    """An inner retry or fallback sees neither an error nor a partial stream."""
     seen: list[str] = []
 
     async def watch(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -311,7 +311,7 @@ def test_advisors_further_in_know_nothing_of_it(ask: Ask) -> None:
 
 
 def test_what_is_mended_further_in_is_said(ask: Ask) -> None:
-    """Asked again, or with its words blotted out: what counts is what comes out of the round."""
+    """If an inner advisor retries or replaces words, the answer that it returns is checked."""
 
     async def again(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         await call_next(request)
@@ -332,7 +332,7 @@ def test_what_is_mended_further_in_is_said(ask: Ask) -> None:
 
 
 def test_thoughts_that_give_way_to_words_are_judged_first(ask: Ask) -> None:
-    """Nothing is let through after something forbidden, not even what proves a thought."""
+    """Reasoning that was held back is checked before the text that follows it."""
     thought = Reasoning("A bomb")
     message = AssistantMessage("Fine words.", reasoning=[thought])
     result = ask(guarded(ScriptedModel(message), re.compile("bomb")).prompt("?"))
@@ -342,7 +342,7 @@ def test_thoughts_that_give_way_to_words_are_judged_first(ask: Ask) -> None:
 
 
 def test_a_function_is_asked_once_about_a_text(ask: Ask) -> None:
-    """It may be another model."""
+    """The function is called once for each text, because it may call a model."""
     asked: list[str] = []
 
     def check(text: str) -> bool:
@@ -357,7 +357,7 @@ def test_a_function_is_asked_once_about_a_text(ask: Ask) -> None:
 
 
 def test_a_question_after_an_unanswered_turn(ask: Ask) -> None:
-    """It is judged once, and not as user input during the turn before."""
+    """It is checked once, and not as user input during the turn before."""
     asked: list[str] = []
     memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
     client = guarded(ScriptedModel(call("look_up"), "", "Fine."), asked.append)
@@ -369,7 +369,7 @@ def test_a_question_after_an_unanswered_turn(ask: Ask) -> None:
 
 
 def test_guards_refuse_apart_from_each_other(ask: Ask) -> None:
-    """What one has refused is said once."""
+    """With two guards, a refusal is streamed once."""
     outer, inner = SafeGuardAdvisor("gun"), SafeGuardAdvisor("bomb")
     client = ChatClient.create(ScriptedModel("bomb")).mutate().default_advisors(outer, inner)
 
@@ -377,14 +377,14 @@ def test_guards_refuse_apart_from_each_other(ask: Ask) -> None:
 
 
 def test_a_guard_is_drawn_on_both_sides_of_the_loop() -> None:
-    """It judges the answer around the loop, and each round inside."""
+    """It checks the answer around the loop, and each round inside."""
     assert "\n    → SafeGuardAdvisor, each round" in str(guarded(ScriptedModel(), "bomb"))
     blind = guarded(ScriptedModel(), "bomb", check_input=False, check_output=False)
     assert "each round" not in str(blind)
 
 
 def test_inside_the_loop_a_guard_judges_by_itself(ask: Ask) -> None:
-    """Each round is a request to it."""
+    """With an order inside the loop, it checks each round as a separate request."""
     model = ScriptedModel(("The bomb: ", call("look_up")), "fine")
     client = guarded(model, "bomb", order=0).mutate().default_tools(look_up).build()
 
@@ -392,7 +392,7 @@ def test_inside_the_loop_a_guard_judges_by_itself(ask: Ask) -> None:
 
 
 def test_each_side_can_be_left_alone(ask: Ask) -> None:
-    """Input and output are looked at by choice."""
+    """Checks of input and of output can be switched off."""
     client = guarded(ScriptedModel("bomb"), "bomb", check_input=False, check_output=False)
 
     assert ask(client.prompt("bomb")).text == "bomb"
@@ -401,10 +401,10 @@ def test_each_side_can_be_left_alone(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("checks", "asked"), [({}, 1), ({"check_output": False}, 1), ({"check_input": False}, 2)]
 )
-def test_what_the_user_says_meanwhile_is_looked_at(
+def test_user_input_during_the_turn_is_checked(
     ask: Ask, checks: dict[str, bool], asked: int
 ) -> None:
-    """With the round that would tell the model of it; nothing is left in the context of that."""
+    """It is checked before the round that sends it; the context keeps nothing of that."""
     steering = Steering()
 
     @tool
@@ -426,7 +426,7 @@ def test_what_the_user_says_meanwhile_is_looked_at(
 
 
 def test_what_a_guardrail_says_is_not_the_users_word(ask: Ask) -> None:
-    """It may have to name what is forbidden in order to forbid it."""
+    """A correction is not checked, because it may name the forbidden word."""
 
     def in_words(answer: ChatResponse) -> GuardrailResult | None:
         if answer.text == "3":
@@ -445,7 +445,7 @@ def test_what_a_guardrail_says_is_not_the_users_word(ask: Ask) -> None:
 
 @pytest.mark.feature("advisors-substring-any-message-history")
 def test_only_what_was_just_said_counts(ask: Ask) -> None:
-    """A word in the history or the system text does not block everything after it."""
+    """Forbidden words in the history or the system text do not block a question."""
     messages = [UserMessage("bomb"), AssistantMessage("No."), UserMessage("And flowers?")]
     client = guarded(ScriptedModel("Yes."), "bomb")
 
@@ -453,7 +453,7 @@ def test_only_what_was_just_said_counts(ask: Ask) -> None:
 
 
 def test_a_resumed_turn_is_not_judged_again(ask: Ask) -> None:
-    """The user's text was judged before; documents are never judged."""
+    """The user's text was checked before, and documents are never checked."""
 
     async def retrieval(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         prompt = request.prompt.augment_user_message(lambda text: f"{text} On bombs: a bomb ...")
@@ -481,7 +481,7 @@ def test_a_resumed_turn_is_not_judged_again(ask: Ask) -> None:
 
 @pytest.mark.feature("advisors-blocked-text-stays-memory")
 def test_memory_is_not_poisoned(ask: Ask) -> None:
-    """Neither a refused question, nor a refused answer, nor the refusal is remembered."""
+    """Neither a refused question or answer nor the refusal is stored."""
     memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
     model = ScriptedModel("Here is a bomb.", "Hello!")
     client = (
@@ -498,7 +498,7 @@ def test_memory_is_not_poisoned(ask: Ask) -> None:
 
 
 def test_an_advisors_own_answer_is_looked_at(ask: Ask) -> None:
-    """Whoever answers in the model's place is no exception."""
+    """An answer that an inner advisor returns is checked, too."""
 
     async def answer(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         return ChatClientResponse(ChatResponse.of("bomb"))
@@ -509,7 +509,7 @@ def test_an_advisors_own_answer_is_looked_at(ask: Ask) -> None:
 
 
 def test_what_an_advisor_adds_to_an_answer_is_looked_at(ask: Ask) -> None:
-    """Also when nothing of it was streamed."""
+    """Also if nothing of it was streamed."""
 
     async def add(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)
@@ -540,7 +540,7 @@ def test_text_that_was_not_streamed_is_checked(ask: Ask, forbidden: Any) -> None
 
 @pytest.mark.feature("advisors-safe-guard-advisor")
 def test_a_response_of_ones_own(ask: Ask) -> None:
-    """The failure response is the application's to choose; words may come as a collection."""
+    """The failure response can be set; words may be given as a collection."""
     client = guarded(ScriptedModel(), ["bomb", "gun"], failure_response="No.")
 
     assert ask(client.prompt("A gun")).text == "No."
@@ -548,6 +548,6 @@ def test_a_response_of_ones_own(ask: Ask) -> None:
 
 @pytest.mark.feature("advisors-empty-list-passes-everything")
 def test_a_blank_word_is_a_mistake() -> None:
-    """It would forbid everything."""
+    """A blank word is refused, because it would forbid everything."""
     with pytest.raises(UsageError, match="blank"):
         SafeGuardAdvisor("bomb", " ")

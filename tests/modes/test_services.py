@@ -1,4 +1,4 @@
-"""Declarative services: an interface says what is wanted, a client does it."""
+"""Declarative services: an interface that a client implements."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -62,10 +62,10 @@ ROME = '{"name": "Rome", "people": 3}'
 
 
 class Assistant(Protocol):
-    """Everything at once."""
+    """All kinds of methods."""
 
     def chat(self, text: str) -> str:
-        """Say something."""
+        """Answer."""
         ...
 
     async def achat(self, text: str) -> str: ...
@@ -113,7 +113,7 @@ def said(model: ScriptedModel, at: int = 0) -> list[tuple[str, str]]:
 
 @pytest.mark.feature("service-services-create")
 def test_a_text() -> None:
-    """The one parameter is what the user says, exactly as it is given."""
+    """The only parameter is the user text, unchanged."""
     assistant, model = service("Hello.")
 
     assert assert_type(assistant.chat('Say {"hi"} to {name}'), str) == "Hello."
@@ -140,7 +140,7 @@ def test_a_stream() -> None:
 
 
 async def test_an_asynchronous_stream() -> None:
-    """So does an asynchronous iterator."""
+    """An asynchronous iterator yields the text in pieces, too."""
     assistant, _ = service("Hello there.")
 
     pieces = [piece async for piece in assistant.astream("Hi")]
@@ -151,7 +151,7 @@ async def test_an_asynchronous_stream() -> None:
 
 @pytest.mark.feature("service-return-type-string-pojo")
 async def test_an_entity() -> None:
-    """Any other type is asked for, and read from the answer."""
+    """Any other type is requested, and parsed from the answer."""
     assistant, model = service(ROME, ROME)
 
     assert assert_type(assistant.city("Where?"), City) == City(name="Rome", people=3)
@@ -170,7 +170,7 @@ async def test_a_stream_of_partial_entities() -> None:
 
 @tool
 def lookup() -> str:
-    """Look it up."""
+    """Return where it is."""
     return "Rome"
 
 
@@ -180,8 +180,8 @@ async def _cites(request: ChatClientRequest, call_next: Next) -> ChatClientRespo
 
 
 @pytest.mark.feature("service-result-t")
-async def test_a_result_tells_what_led_to_it() -> None:
-    """Usage over all rounds, tool executions, sources and finish reason come with the content."""
+async def test_a_result_has_the_details() -> None:
+    """A `Result` has the usage of all rounds, executions, sources and finish reason."""
     model = ScriptedModel(call("lookup"), ROME, call("lookup"), "Rome.")
     client = ChatClient.builder(model).default_tools(lookup).default_advisors(_cites).build()
     assistant = ai_service(Assistant, client)
@@ -201,7 +201,7 @@ async def test_a_result_tells_what_led_to_it() -> None:
 
 @pytest.mark.feature("service-return-type-string-pojo")
 def test_responses_and_nothing() -> None:
-    """Who wants the response itself, or no answer at all, says so."""
+    """The return type may be a response, a message or None."""
 
     class Raw(Protocol):
         def message(self, text: str) -> AssistantMessage: ...
@@ -222,7 +222,7 @@ def test_responses_and_nothing() -> None:
 
 
 def test_an_empty_response_is_an_empty_message() -> None:
-    """A model that says nothing gives a message without anything."""
+    """A response without generations is returned as an empty message."""
 
     class Raw(Protocol):
         def message(self, text: str) -> AssistantMessage: ...
@@ -234,7 +234,7 @@ def test_an_empty_response_is_an_empty_message() -> None:
 
 @pytest.mark.feature("service-token-stream-flux")
 async def test_streams_of_responses_and_events() -> None:
-    """The pieces are what the iterator is declared to give."""
+    """The iterator's declared type determines the items."""
 
     class Streams(Protocol):
         def events(self, text: str) -> Iterator[StreamEvent]: ...
@@ -299,7 +299,7 @@ def test_parameters_fill_the_templates() -> None:
 
 @pytest.mark.feature("service-user-message-parameter")
 def test_the_unused_parameter_is_the_user_text() -> None:
-    """A system template with variables needs no mark on the other parameter."""
+    """The parameter that the system template does not use needs no annotation."""
     assistant, model = service("a")
 
     assistant.answer_in("Latin", "Who are {you}?")
@@ -308,8 +308,8 @@ def test_the_unused_parameter_is_the_user_text() -> None:
 
 
 @pytest.mark.feature("service-system-message-method-interface")
-def test_a_system_message_for_the_whole_interface() -> None:
-    """The method's own goes before the interface's, that before the client's."""
+def test_a_system_message_for_the_interface() -> None:
+    """The method's system message overrides the interface's, which overrides the client's."""
 
     @system_message("interface")
     class Assistant(Protocol):
@@ -337,7 +337,7 @@ def test_a_system_message_for_the_whole_interface() -> None:
 
 @pytest.mark.feature("service-system-message-provider")
 def test_parameters_fill_the_clients_own_template() -> None:
-    """What is a template there may use the method's parameters."""
+    """Templates in the client's defaults may use the method's parameters."""
 
     class Assistant(Protocol):
         def chat(self, language: str, text: str) -> str: ...
@@ -355,7 +355,7 @@ def test_parameters_fill_the_clients_own_template() -> None:
 
 
 def test_texts_are_templates_without_variables_too() -> None:
-    """What the client knows fills them, and a brace with a backslash is only a brace."""
+    """The client's params are rendered, and escaped braces are unescaped."""
 
     class Poet(Protocol):
         @system_message("Be {mood}.")
@@ -371,7 +371,7 @@ def test_texts_are_templates_without_variables_too() -> None:
 
 @pytest.mark.feature("service-resource")
 def test_texts_from_files(tmp_path: Path) -> None:
-    """A text may live in a file; it is read once, when the service is made."""
+    """The file of a text is read once, when the service is created."""
     file = tmp_path / "system.txt"
 
     class Assistant(Protocol):
@@ -397,7 +397,7 @@ def test_texts_from_files(tmp_path: Path) -> None:
     "service-invocation-parameters-argument",
 )
 def test_everything_that_is_no_variable() -> None:
-    """Conversation, user message, media, options and tool context go where they belong."""
+    """Conversation, user message, media, options and tool context are not template variables."""
     seen: list[ChatClientRequest] = []
 
     async def spy(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -441,7 +441,7 @@ Text = TypeAliasType("Text", str)
 
 
 def test_parameters_and_results_may_go_by_another_name() -> None:
-    """A `type` statement, `Annotated` inside a union, and a whole tool context."""
+    """Type aliases, `Annotated` within a union, and a `ToolContext` are accepted."""
     seen: list[ChatClientRequest] = []
 
     async def spy(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -469,7 +469,7 @@ def test_parameters_and_results_may_go_by_another_name() -> None:
 
 @pytest.mark.feature("service-content-arguments")
 def test_a_user_message_is_taken_as_it_is() -> None:
-    """Text, media and metadata of a whole message."""
+    """A `UserMessage` is sent with its text, media and metadata."""
 
     class Assistant(Protocol):
         def chat(self, message: UserMessage) -> str: ...
@@ -483,7 +483,10 @@ def test_a_user_message_is_taken_as_it_is() -> None:
 
 
 def test_the_parts_of_a_user_message_stay_in_their_order() -> None:
-    """Words between images stay there; the client's own text gives way, and other media follow."""
+    """The order of texts and images is kept.
+
+    Other media are appended, and the client's text is replaced.
+    """
 
     class Assistant(Protocol):
         def chat(self, image: Media | None, message: UserMessage) -> str: ...
@@ -498,8 +501,8 @@ def test_the_parts_of_a_user_message_stay_in_their_order() -> None:
     assert model.prompts[1].messages == (mixed, UserMessage(media=PNG))
 
 
-def test_values_are_told_as_json() -> None:
-    """What the user says need be no text."""
+def test_values_are_sent_as_json() -> None:
+    """A parameter that is not a text is the user text as JSON."""
 
     @dataclass
     class Order:
@@ -516,7 +519,7 @@ def test_values_are_told_as_json() -> None:
 
 
 def test_media_alone_and_the_clients_text() -> None:
-    """A method need not say anything in words when there is something else to be sent."""
+    """A method may send only media, or only the client's default text."""
 
     class Looks(Protocol):
         def look(self, image: Media) -> str: ...
@@ -533,7 +536,7 @@ def test_media_alone_and_the_clients_text() -> None:
 
 
 def test_arguments_are_those_of_the_signature() -> None:
-    """A wrong call is Python's own error, and nothing is sent."""
+    """Wrong arguments raise Python's `TypeError`, and nothing is sent."""
     assistant, model = service()
 
     with pytest.raises(TypeError, match="missing a required argument: 'text'"):
@@ -549,14 +552,14 @@ def test_arguments_are_those_of_the_signature() -> None:
 
 @pytest.mark.feature("service-default-methods")
 def test_methods_with_a_body_stay() -> None:
-    """A default method may use those that the model carries out."""
+    """A method with a body may call the implemented ones."""
     assistant, _ = service("hello")
 
     assert assistant.shout("x") == "HELLO"
 
 
 def test_a_service_looks_like_its_interface() -> None:
-    """Name, documentation and signature are the interface's; the client shows."""
+    """It has the interface's name, docstring and signatures; `repr` has the client."""
     assistant, _ = service()
 
     assert Assistant in type(assistant).__mro__
@@ -568,14 +571,14 @@ def test_a_service_looks_like_its_interface() -> None:
 
 @pytest.mark.feature("service-services-create")
 def test_an_abstract_class_does_as_well() -> None:
-    """What is abstract is carried out; what is not stays."""
+    """Abstract methods are implemented, and others are kept."""
 
     class Assistant(ABC):
         greeting = "Hi"
 
         @abstractmethod
         def chat(self, text: str) -> str:
-            """Say something."""
+            """Answer."""
 
         def twice(self, text: str) -> str:
             return self.chat(text) * 2
@@ -597,7 +600,7 @@ def test_an_abstract_class_does_as_well() -> None:
 
 @pytest.mark.feature("service-chat-memory-access-get")
 async def test_a_service_gives_the_memory_of_its_client() -> None:
-    """An attribute or a property says so; conversations are read and cleared through it."""
+    """An attribute or a property of a memory type returns the client's memory."""
 
     class Talker(Protocol):
         memory: ChatMemory
@@ -629,7 +632,7 @@ async def test_a_service_gives_the_memory_of_its_client() -> None:
 
 
 class Reader:
-    """An advisor that looks into the memory of another one."""
+    """An advisor that reads the memory of another one."""
 
     def __init__(self, memory: ChatMemory) -> None:
         self.memory = memory
@@ -640,9 +643,9 @@ class Reader:
 
 @pytest.mark.feature("service-chat-memory-access-get")
 def test_the_memory_of_a_service() -> None:
-    """By the declared class, if the client has several; none or two matches are an error.
+    """The declared class selects among several memories; none or two matches are an error.
 
-    The message says what to do.
+    The message names the alternatives.
     """
 
     class Loose(Protocol):
@@ -668,7 +671,7 @@ def test_the_memory_of_a_service() -> None:
 
 
 def test_services_of_one_interface_are_independent() -> None:
-    """Each has its client."""
+    """Each service has its client."""
     one, _ = service("1")
     two, _ = service("2")
 
@@ -676,7 +679,7 @@ def test_services_of_one_interface_are_independent() -> None:
 
 
 def test_a_generic_interface() -> None:
-    """Base classes' methods are carried out too."""
+    """Methods of base classes are implemented, too."""
 
     class Chats(Protocol, Generic[T_co]):
         def chat(self, text: str) -> str: ...
@@ -701,7 +704,7 @@ class Extractor(Protocol, Generic[Extracted]):
 
 
 class TripExtractor(Extractor["Trip"], Protocol):
-    """Names the type in quotes: the class is defined below."""
+    """An interface with a forward reference."""
 
 
 class NestedExtractor(Extractor[list[int]], Protocol): ...
@@ -739,7 +742,7 @@ class Expert(Protocol):
 
 @pytest.mark.feature("lc4j-tool-services-tools")
 def test_a_service_is_a_tool_of_another_client(ask: Ask) -> None:
-    """The model fills in its variables; conversation and tool context are those outside."""
+    """The model fills in the variables; conversation and tool context are the outer ones."""
 
     @tool(effect="read")
     def population(context: ToolContext) -> str:
@@ -926,13 +929,13 @@ class UnresolvedAttribute(Protocol):
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
 def test_mistakes_in_an_interface(interface: Any, message: str) -> None:
-    """The error names the method, before anything is asked."""
+    """The error names the method when the service is created."""
     with pytest.raises(UsageError, match=f"^{interface.__name__}.chat .*{message}"):
         ai_service(interface, ChatClient.create(ScriptedModel()))
 
 
 def test_mistakes_in_what_is_no_interface() -> None:
-    """An instance, or a class with nothing to carry out."""
+    """An instance, or a class without abstract methods, is refused."""
 
     class Empty(Protocol):
         memory: ChatMemory
@@ -966,7 +969,7 @@ def test_a_renderer_that_reads_all_values() -> None:
 
 
 def test_a_renderer_of_ones_own_that_misses_a_value() -> None:
-    """What it lacks shows as well; where it wants real values, there is nothing to check."""
+    """Missing values are reported; a renderer that needs real values is not checked."""
 
     def render(template: str, values: Mapping[str, Any], /) -> str:
         return template % values
@@ -989,7 +992,7 @@ def test_a_renderer_of_ones_own_that_misses_a_value() -> None:
 
 
 def test_attributes_of_a_parameter() -> None:
-    """A template may look into its variables."""
+    """A template may use attributes of its variables."""
 
     class Assistant(Protocol):
         @user_message("Hi {city.name}")
@@ -1007,7 +1010,7 @@ class Letters(Protocol):
 
 
 def test_parameters_may_have_any_name() -> None:
-    """Also those that the library has for its own; by position or by name."""
+    """Names that the library uses itself are allowed, by position and by name."""
     letters = ai_service(Letters, ChatClient.create(ScriptedModel(lambda p: p.contents)))
 
     assert letters.letter(client="Acme", topic="money") == "Write to Acme about money."
@@ -1060,7 +1063,7 @@ async def list_of(pieces: AsyncIterator[str]) -> list[str]:
     ids=["text", "nothing", "stream", "async", "async stream"],
 )
 def test_a_text_says_when_the_turn_waits_for_approval(ask: Any) -> None:
-    """An error with the turn to go on with, instead of what was said so far."""
+    """A suspended turn raises an error that has the pending turn."""
     service, client = clerk()
     with pytest.raises(EntityError, match="waits for approval of pay") as caught:
         ask(service)
@@ -1071,7 +1074,7 @@ def test_a_text_says_when_the_turn_waits_for_approval(ask: Any) -> None:
 
 @pytest.mark.feature("manager-sees-turn-waits")
 def test_a_result_has_the_turn_that_waits() -> None:
-    """So do events; a message shows its calls."""
+    """`Result` and events have the pending turn, and a message has its calls."""
     result = clerk()[0].explain("Pay!")
     assert (result.content, result.finish_reason) == ("One moment.", "tool_call")
     assert result.pending_turn is not None

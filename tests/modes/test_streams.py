@@ -446,7 +446,7 @@ class Rewriting:
 
 @pytest.mark.parametrize("first", [[], [["Let me look. ", call("look")]]])
 def test_replaced_text(ask: Ask, first: list[Any], caplog: pytest.LogCaptureFixture) -> None:
-    """A stream tells that its text is not the answer, and a log which advisor changed it."""
+    """A stream has an event for replaced text, and a warning names the advisor."""
     model = ScriptedModel(*first, "The model's answer")
     builder = ChatClient.builder(model).default_tools(look)
     # Outside of the tool loop.

@@ -1,4 +1,4 @@
-"""Tools with additional arguments, which go to the application and not to the tool."""
+"""Tools with additional arguments for the application."""
 
 import asyncio
 import copy
@@ -47,7 +47,7 @@ class Source(BaseModel):
 
 
 class Thinking(BaseModel):
-    """What the model thinks."""
+    """Additional arguments with the model's reasons."""
 
     reason: str = Field(description="Why this tool.")
     confidence: float = 0.5
@@ -61,7 +61,7 @@ class Place(BaseModel):
 
 @tool(effect="read", timeout=9.0)
 def weather(place: Place, days: int = 1) -> str:
-    """Forecast the weather."""
+    """Return a forecast."""
     log.append(f"tool {place.city}")
     return f"{days} sunny days in {place.city}"
 
@@ -85,7 +85,7 @@ ARGUMENTS = '{"place": {"city": "Bern"}, "reason": "asked", "sources": [{"title"
 
 @pytest.mark.feature("augmentation-fields-added-properties-required")
 def test_additional_arguments_are_in_the_schema() -> None:
-    """Beside the tool's own, with their descriptions, definitions, and what is required."""
+    """They follow the tool's arguments, with descriptions, definitions and requirements."""
     own = tool_callbacks(weather)[0].definition
     definition = augment(weather, arguments=Thinking)[0].definition
     schema = definition.input_schema
@@ -122,7 +122,7 @@ def test_the_consumer_gets_them_before_the_tool_runs(ask: Ask, kind: str) -> Non
 
 @pytest.mark.feature("augmentation-consumer-gets-event-before")
 def test_the_consumer_gets_all_there_is_to_know(ask: Ask) -> None:
-    """The tool as the model saw it, what the model wrote, and the model's values as objects."""
+    """It receives the definition, the raw call and the parsed arguments."""
     events: list[AugmentedArguments[Thinking]] = []
     augmented = augment(weather, arguments=Thinking, consumer=events.append)
     ask(client_of(ScriptedModel(call("weather", ARGUMENTS), "done"), augmented).prompt("x"))
@@ -137,7 +137,7 @@ def test_the_consumer_gets_all_there_is_to_know(ask: Ask) -> None:
     "augmentation-augmented-tool-callback", "augmentation-arguments-removed-before-tool"
 )
 def test_they_can_be_kept_for_the_tool(ask: Ask) -> None:
-    """A tool that takes anything gets them as well when it is to."""
+    """A tool with variable arguments receives them on request."""
     seen: list[list[str]] = []
 
     def anything(**arguments: Any) -> None:
@@ -155,7 +155,7 @@ def test_they_can_be_kept_for_the_tool(ask: Ask) -> None:
 
 
 def test_without_a_consumer_they_are_dropped(ask: Ask) -> None:
-    """Having the model give its reasons can be worth it alone."""
+    """The consumer is optional."""
     model = ScriptedModel(call("weather", ARGUMENTS), "done")
     ask(client_of(model, augment(weather, arguments=Thinking)).prompt("x"))
 
@@ -164,7 +164,7 @@ def test_without_a_consumer_they_are_dropped(ask: Ask) -> None:
 
 @pytest.mark.feature("augmentation-return-direct-wrapped-tool")
 def test_metadata_survives(ask: Ask) -> None:
-    """How the tool is to be run stays; a direct result is still the answer."""
+    """The tool's metadata are kept, and a direct result is the answer."""
 
     @tool(return_direct=True)
     def direct() -> str:
@@ -192,8 +192,10 @@ def test_metadata_survives(ask: Ask) -> None:
         ('{"reason": "r"}', "place: missing, but required"),
     ],
 )
-def test_what_does_not_fit_is_told_to_the_model(ask: Ask, arguments: str, told: str) -> None:
-    """Wrong additional arguments are told like wrong arguments; the tool is not run."""
+def test_invalid_additional_arguments_are_an_error_result(
+    ask: Ask, arguments: str, told: str
+) -> None:
+    """The model receives an error result, and the tool does not run."""
     model = ScriptedModel(call("weather", arguments), "done")
     result = ask(client_of(model, augment(weather, arguments=Thinking)).prompt("x"))
 
@@ -204,7 +206,7 @@ def test_what_does_not_fit_is_told_to_the_model(ask: Ask, arguments: str, told: 
 
 
 def test_a_strict_model_reads_json(ask: Ask) -> None:
-    """What JSON has no form for comes as a text or a list, as the schema says."""
+    """With a strict model, JSON texts and lists are converted as the schema says."""
 
     class Strict(BaseModel):
         model_config = ConfigDict(strict=True)
@@ -224,7 +226,7 @@ def test_a_strict_model_reads_json(ask: Ask) -> None:
     ['```json\n{"reason": "r"}\n```', '{"reason": "r",}', '"{\\"reason\\": \\"r\\"}"'],
 )
 def test_damaged_json_is_mended(ask: Ask, arguments: str) -> None:
-    """What can only mean one thing is no mistake here either; blank text is no arguments."""
+    """JSON is repaired as for other tools, and a blank text means no arguments."""
 
     class Optional(BaseModel):
         note: str = ""
@@ -246,7 +248,7 @@ def test_damaged_json_is_mended(ask: Ask, arguments: str) -> None:
 
 @pytest.mark.feature("augmentation-wrong-additional-arguments")
 def test_a_consumer_can_refuse(ask: Ask) -> None:
-    """What it raises is a failure of the call, and the tool is not run."""
+    """Its error is a failure of the call, and the tool does not run."""
 
     def refuse(event: AugmentedArguments[Thinking]) -> None:
         raise ToolError("Think again.")
@@ -259,7 +261,7 @@ def test_a_consumer_can_refuse(ask: Ask) -> None:
 
 
 def test_the_context_reaches_the_tool(ask: Ask) -> None:
-    """Nothing is lost on the way through the augmentation."""
+    """The tool receives its `ToolContext`."""
 
     @tool
     async def who(context: ToolContext) -> str:
@@ -298,7 +300,7 @@ class ThoughtKeys(TypedDict):
     ],
 )
 def test_records_of_every_kind(ask: Ask, kind: Any, extra: Any) -> None:
-    """Models, dataclasses and typed dicts; `ToolParam` says what has to be given."""
+    """Models, dataclasses and typed dicts are supported; `ToolParam` says what is required."""
     seen: list[Any] = []
     [augmented] = augment(weather, arguments=kind, consumer=seen.append)
     model = ScriptedModel(call("weather", '{"place": {"city": "Bern"}, "inner": "asked"}'), "done")
@@ -318,26 +320,26 @@ def test_records_of_every_kind(ask: Ask, kind: Any, extra: Any) -> None:
 
 
 class Mute:
-    """Tells nobody what is in it."""
+    """A class without fields."""
 
 
 @pytest.mark.feature("augmentation-type-without-fields-name")
 @pytest.mark.parametrize("arguments", [Thinking(reason="r"), {"reason": str}, "reason", Mute])
 def test_what_describes_no_arguments_is_refused(arguments: Any) -> None:
-    """When the tool is made, and in words that say what would do."""
+    """The error lists the supported kinds when the tool is created."""
     with pytest.raises(ToolDefinitionError, match="must be a pydantic model, a dataclass or"):
         augment(weather, arguments=arguments)
 
 
 def test_a_consumer_that_cannot_be_called_is_refused() -> None:
-    """The model would be told about it, in each call."""
+    """The error is raised when the tool is created, not in each call."""
     with pytest.raises(WrongTypeError, match="consumer of additional arguments must be a function"):
         augment(weather, arguments=Thinking, consumer="log")  # type: ignore[call-overload]
 
 
 @pytest.mark.feature("augmentation-type-without-fields-name")
 def test_a_clash_of_names_is_refused() -> None:
-    """An additional argument cannot be called like one of the tool's own."""
+    """An additional argument with the name of one of the tool's arguments is an error."""
 
     class Clash(BaseModel):
         days: int
@@ -349,14 +351,14 @@ def test_a_clash_of_names_is_refused() -> None:
 
 @pytest.mark.feature("augmentation-type-without-fields-name")
 def test_a_model_without_fields_is_refused() -> None:
-    """It would add nothing."""
+    """It has no arguments to add."""
     with pytest.raises(ToolDefinitionError, match="Nothing has no fields"):
         augment(weather, arguments=create_model("Nothing"))
 
 
 @pytest.mark.feature("augmentation-fields-added-properties-required")
 def test_definitions_of_one_name_are_kept_apart(ask: Ask) -> None:
-    """Where both sides have another type of one name, each reference means its own."""
+    """Different types of one name get separate definitions in the schema."""
     other_place = create_model("Place", lat=(float, ...), inner=(list[Source], []))
     located = create_model("Located", here=(other_place, ...), there=(Any, None))
     [augmented] = augment(weather, arguments=located)
@@ -387,7 +389,7 @@ def test_equal_definitions_are_shared() -> None:
 
 @pytest.mark.feature("augmentation-fields-added-properties-required")
 def test_arguments_with_an_alias_go_by_it(ask: Ask) -> None:
-    """The model is told the alias, and what it writes under that name arrives."""
+    """The schema has the alias, and arguments are parsed by it."""
 
     class Noted(BaseModel):
         note: str = Field(alias="theNote")
@@ -407,7 +409,7 @@ def test_arguments_with_an_alias_go_by_it(ask: Ask) -> None:
     "augmentation-provider-builder-delegate-tool", "session-inner-thought-argument"
 )
 def test_every_source_can_be_augmented() -> None:
-    """Objects, collections and callbacks, all at once; nothing is changed in place."""
+    """Objects, collections and callbacks can be passed together; the originals are unchanged."""
 
     class Desk:
         @tool
@@ -433,7 +435,7 @@ class Optional(BaseModel):
 @pytest.mark.feature("augmentation-fields-added-properties-required")
 @pytest.mark.parametrize("strict", [True, None])
 def test_what_is_optional_may_be_null(ask: Ask, strict: bool | None) -> None:
-    """As it is for a tool's own arguments; a strict schema has no other way to leave it out."""
+    """As for a tool's arguments, because a strict schema requires every field."""
     extra: list[Optional] = []
     plain = FunctionToolCallback(weather, strict=strict)
     tools = augment(plain, arguments=Optional, consumer=lambda event: extra.append(event.extra))
@@ -449,7 +451,7 @@ def test_what_is_optional_may_be_null(ask: Ask, strict: bool | None) -> None:
 
 @pytest.mark.feature("augmentation-fields-added-properties-required")
 def test_a_strict_tool_stays_one() -> None:
-    """Providers hold their models to the whole schema, so all of it has the strict form."""
+    """The complete schema has the strict form, or the error names what has none."""
     (callback,) = augment(FunctionToolCallback(weather, strict=True), arguments=Optional)
     schema = callback.definition.input_schema
 
@@ -466,7 +468,7 @@ def test_a_strict_tool_stays_one() -> None:
 
 @pytest.mark.feature("augmentation-return-direct-wrapped-tool")
 def test_what_the_application_knows_of_a_tool_stays() -> None:
-    """Whose tool it is, say."""
+    """The metadata of the definition are kept."""
     definition = ToolDefinition("bill", "Bill.", {}, metadata={"team": "billing"})
     plain = DataToolCallback(definition, lambda tool_call, context: "")
     (callback,) = augment(plain, arguments=Optional)
@@ -489,7 +491,7 @@ def test_failed_consumer(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Provider:
-    """Tools that differ from request to request."""
+    """A provider whose tools differ between requests."""
 
     def __init__(self) -> None:
         self.requests: list[ToolRequest] = []
@@ -515,7 +517,7 @@ class AsyncProvider(Provider):
 
 @pytest.mark.parametrize("kind", [Provider, AsyncProvider])
 def test_augmented_provider(ask: Ask, kind: type[Provider]) -> None:
-    """A provider stays a provider, which is asked in each request."""
+    """The result is a provider that is called in each request."""
 
     @tool
     def other() -> None: ...

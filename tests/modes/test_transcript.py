@@ -1,4 +1,4 @@
-"""The messages of a turn: what was said in it, for a request that goes on from there."""
+"""The messages of a turn, for a request that continues the conversation."""
 
 import asyncio
 from typing import Any
@@ -40,7 +40,7 @@ from tests.support.ask import Ask
 
 @tool
 def weather(city: str) -> str:
-    """Tell the weather in a city."""
+    """Return the weather in a city."""
     return f"sunny in {city}"
 
 
@@ -53,7 +53,7 @@ def kinds(messages: tuple[Message, ...]) -> list[str]:
 
 @pytest.mark.feature("answer-messages-turn")
 def test_the_messages_of_a_turn_carry_a_conversation_on(ask: Ask) -> None:
-    """What one request came to is what the next one is given; nothing is there twice."""
+    """`messages()` of one request can be passed to the next one, without duplicates."""
     model = ScriptedModel(ASKS, "Sunny.", "You are welcome.")
     builder = ChatClient.builder(model).default_system("Be brief.").default_tools(weather)
     example = [UserMessage("Hi"), AssistantMessage("Hello")]
@@ -94,7 +94,7 @@ def test_new_messages_begin_with_the_question(ask: Ask) -> None:
 
 
 def test_what_a_memory_showed_is_not_among_the_messages(ask: Ask) -> None:
-    """It is in the memory, and comes from there again."""
+    """History of a memory is left out, because the memory adds it again."""
     model = ScriptedModel("1", "2")
     memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
     client = ChatClient.builder(model).default_advisors(memory).build()
@@ -107,7 +107,7 @@ def test_what_a_memory_showed_is_not_among_the_messages(ask: Ask) -> None:
 
 
 def test_what_a_guardrail_rewrote_is_what_was_said(ask: Ask) -> None:
-    """Or the next request would show the model what the guardrail has taken out of this one."""
+    """The messages have the text that a guardrail rewrote, not the original."""
 
     def masked(request: ChatClientRequest) -> GuardrailResult:
         said = request.prompt.messages[-1].text
@@ -145,7 +145,10 @@ def test_direct_results_are_one_answer(ask: Ask) -> None:
 
 
 def test_a_turn_that_waited_is_one_turn(ask: Ask) -> None:
-    """After it has gone on, its messages reach back to the question; before, to the calls."""
+    """When it has ended, its messages begin with the question.
+
+    While it is suspended, with the calls.
+    """
     model = ScriptedModel(ASKS, "Sunny.")
     manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
     builder = ChatClient.builder(model).default_system("Be brief.").default_tools(weather)
@@ -160,7 +163,7 @@ def test_a_turn_that_waited_is_one_turn(ask: Ask) -> None:
 
 @pytest.mark.parametrize("nothing", [(), "", " \n", [Reasoning("Hm.")]])
 def test_an_answer_that_says_nothing_is_no_message(ask: Ask, nothing: Any) -> None:
-    """No provider would take it in the next request."""
+    """An empty answer is left out, because providers refuse it."""
     model = ScriptedModel(AssistantMessage(nothing))
     answer = ask(ChatClient.create(model).prompt("x")).answer
 
@@ -168,7 +171,7 @@ def test_an_answer_that_says_nothing_is_no_message(ask: Ask, nothing: Any) -> No
 
 
 def test_an_answer_that_pauses_is_sent_back_as_it_is(ask: Ask) -> None:
-    """Whatever it holds: the provider goes on with it."""
+    """A paused answer is kept with all its parts, because the provider continues it."""
     thought = AssistantMessage(reasoning=Reasoning("Hm."))
     model = ScriptedModel(ChatResponse((Generation(thought, None, "pause_turn"),)))
     answer = ask(ChatClient.create(model).prompt("x")).answer
@@ -177,7 +180,7 @@ def test_an_answer_that_pauses_is_sent_back_as_it_is(ask: Ask) -> None:
 
 
 def test_a_turn_without_an_answer_is_over_in_its_messages(ask: Ask) -> None:
-    """What is said next is said to no turn that runs, and begins one of its own."""
+    """A user message after it begins another turn."""
     model = ScriptedModel(ASKS, AssistantMessage(), ASKS, "Sunny.")
     client = ChatClient.builder(model).default_tools(weather).build()
     first = ask(client.prompt("Rome?")).answer.messages()
@@ -191,7 +194,7 @@ def test_a_turn_without_an_answer_is_over_in_its_messages(ask: Ask) -> None:
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_turn_that_waited_is_what_was_said(ask: Ask, inside: bool) -> None:
-    """Neither what memory showed, nor what an advisor had made of the question; stored or not."""
+    """Its messages have no history of a memory, and the question as the user wrote it."""
     memory = MessageWindowChatMemory()
     order = TOOL_CALLING_ORDER + 100 if inside else MEMORY_ORDER
     model = ScriptedModel("Hello.", ASKS, call("weather", '{"city": "Oslo"}', id="2"), "Sunny.")
@@ -269,7 +272,7 @@ def test_messages_of_a_resumed_turn_that_failed(ask: Ask, order: int) -> None:
 
 
 def test_an_answer_without_a_model_is_an_answer(ask: Ask) -> None:
-    """An advisor that answers itself, whatever it leaves in the context, is quoted as well."""
+    """The answer of an advisor is in the messages, without a response of a round."""
 
     async def refuse(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         return ChatClientResponse(ChatResponse.of("No."))
@@ -282,7 +285,7 @@ def test_an_answer_without_a_model_is_an_answer(ask: Ask) -> None:
 
 @pytest.mark.feature("lc4j-tool-result-intermediate-responses")
 def test_the_answers_of_all_rounds_can_be_had(ask: Ask) -> None:
-    """What the model said on the way, with its costs, and what it said at last."""
+    """`round_responses()` has the response of each round with its usage."""
     model = ScriptedModel(["One moment.", ASKS], "Sunny.")
     client = ChatClient.builder(model).default_tools(weather).build()
 
@@ -292,8 +295,8 @@ def test_the_answers_of_all_rounds_can_be_had(ask: Ask) -> None:
     assert [each.usage.total_tokens for each in rounds] == [15, 15]
 
 
-def test_an_async_answer_tells_its_messages() -> None:
-    """The accessors of an answer are there to be awaited as well."""
+def test_an_async_answer_has_its_messages() -> None:
+    """The accessors of an asynchronous answer are awaited."""
 
     async def main() -> tuple[Any, ...]:
         answer = ChatClient.create(ScriptedModel("b")).prompt("a").acall()
@@ -310,7 +313,7 @@ def test_an_async_answer_tells_its_messages() -> None:
 
 
 def test_the_messages_of_a_stream_are_known_at_its_end() -> None:
-    """As its response is."""
+    """Reading them earlier is an error."""
     stream = ChatClient.create(ScriptedModel("b")).prompt("a").stream()
     pieces = iter(stream)
     next(pieces)
@@ -348,8 +351,8 @@ def _nothing_booked() -> None:
 
 @pytest.mark.feature("observation-going-after-failure")
 @pytest.mark.parametrize("remembers", [False, True])
-def test_a_turn_that_failed_can_be_gone_on_with(ask: Ask, remembers: bool) -> None:
-    """The trail has its messages, in whole rounds: no tool is run once more."""
+def test_a_turn_that_failed_can_be_continued(ask: Ask, remembers: bool) -> None:
+    """The trail has the messages of complete rounds, so that no tool runs again."""
     memory = MessageWindowChatMemory()
     memory.add("c", [UserMessage("Hi"), AssistantMessage("Hello")])
     advisors = [MessageChatMemoryAdvisor(memory)] if remembers else []
@@ -370,8 +373,8 @@ def test_a_turn_that_failed_can_be_gone_on_with(ask: Ask, remembers: bool) -> No
 
 
 @pytest.mark.feature("observation-going-after-failure")
-def test_a_resumed_turn_that_failed_can_be_gone_on_with(ask: Ask) -> None:
-    """What was approved has been run, and is not run again."""
+def test_a_resumed_turn_that_failed_can_be_continued(ask: Ask) -> None:
+    """Approved calls that have run are not run again."""
     manager = ToolCallingManager(interceptors=[ToolApproval()])
     model = ScriptedModel(ASKS, BOOKS, busy(), "Booked.")
     builder = ChatClient.builder(model).default_tools(book, weather).tool_calling_manager(manager)
@@ -414,7 +417,7 @@ def test_a_continued_turn_shows_undone_calls(ask: Ask) -> None:
 
 
 def test_a_turn_begins_with_all_that_the_user_says_last(ask: Ask) -> None:
-    """A question may be several messages."""
+    """A question may consist of several messages."""
     question = [UserMessage("c"), UserMessage("d")]
     client = ChatClient.create(ScriptedModel("e"))
     result = ask(client.prompt([UserMessage("a"), AssistantMessage("b"), *question]))

@@ -1,4 +1,4 @@
-"""What a turn is told while it runs."""
+"""User input during a turn."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -43,10 +43,8 @@ def said(messages: Sequence[Message]) -> list[str]:
 @pytest.mark.feature("observation-saying-something-turn-while")
 @pytest.mark.parametrize("order", [MEMORY_ORDER, LOWEST_PRECEDENCE - 3000])
 @pytest.mark.parametrize("tool_messages", [True, False])
-def test_what_is_said_meanwhile_is_heard_and_remembered(
-    ask: Ask, order: int, tool_messages: bool
-) -> None:
-    """All rounds from then on see it, and so does the next turn, whichever memory there is."""
+def test_user_input_is_sent_and_stored(ask: Ask, order: int, tool_messages: bool) -> None:
+    """All later rounds have it, and so has the next turn with each kind of memory."""
     steering = Steering()
 
     @tool
@@ -74,7 +72,7 @@ def test_what_is_said_meanwhile_is_heard_and_remembered(
 
 
 def test_user_input_changes_no_keys(ask: Ask) -> None:
-    """A repeated turn may be without the input."""
+    """Idempotency keys are the same if a turn is repeated without the input."""
     steering = Steering()
     keys: list[str] = []
 
@@ -122,8 +120,8 @@ def test_user_input_is_merged_into_the_question(ask: Ask) -> None:
     assert kept[2].metadata == {"n": 1}
 
 
-def test_what_was_said_meanwhile_is_in_the_trail_at_once() -> None:
-    """Whoever leaves the stream while the model answers to it goes on from there."""
+def test_user_input_is_in_the_trail_while_the_model_answers() -> None:
+    """A stream that is closed before the end has it in its trail."""
     steering = Steering()
 
     @tool
@@ -140,8 +138,8 @@ def test_what_was_said_meanwhile_is_in_the_trail_at_once() -> None:
     assert said(stream.trail().messages)[-1] == "user: Make it Paris."
 
 
-def test_what_nobody_heard_is_left(ask: Ask) -> None:
-    """A turn that is over is told nothing; the application may say it in the next one."""
+def test_unread_user_input_is_kept(ask: Ask) -> None:
+    """Input after the last round is not sent, and is available for the next turn."""
     steering = Steering()
     steering.send(UserMessage("Too late."))
     client = ChatClient.create(ScriptedModel("done"))
@@ -154,8 +152,8 @@ def test_what_nobody_heard_is_left(ask: Ask) -> None:
     ("wrong", "told"),
     [(" ", "blank"), (UserMessage(""), "blank"), (7, "must be a UserMessage, not 7")],
 )
-def test_invalid_user_input_is_refused_at_once(wrong: Any, told: str) -> None:
-    """Otherwise the error would be raised after the tools have run."""
+def test_invalid_user_input_is_refused_immediately(wrong: Any, told: str) -> None:
+    """The error is not delayed until the tools have run."""
     steering = Steering()
     with pytest.raises(UsageError, match=told):
         steering.send(wrong)
@@ -164,8 +162,8 @@ def test_invalid_user_input_is_refused_at_once(wrong: Any, told: str) -> None:
     assert [message.text for message in steering.unread] == [""]
 
 
-def test_a_turn_that_waited_hears_what_was_said_since(ask: Ask) -> None:
-    """With the answers of the calls that were decided about."""
+def test_a_resumed_turn_sends_user_input(ask: Ask) -> None:
+    """It is sent after the results of the decided calls."""
 
     @tool
     def pay() -> str:
@@ -208,8 +206,8 @@ def test_user_input_begins_no_turn(ask: Ask) -> None:
     assert Window.messages(4).start(messages) == len(messages) - 1
 
 
-def test_a_turn_that_heard_more_is_undone_as_a_whole(ask: Ask) -> None:
-    """What the user says meanwhile begins no other turn: also what was run before is undone."""
+def test_a_turn_with_user_input_is_undone_completely(ask: Ask) -> None:
+    """User input does not begin another turn: calls before it are undone, too."""
     steering, undone = Steering(), list[str]()
 
     @tool(compensation=lambda: undone.append("trip"))
@@ -235,7 +233,7 @@ def test_a_turn_that_heard_more_is_undone_as_a_whole(ask: Ask) -> None:
 
 
 class Brief:
-    """Adds something to the user's last words, whatever they are."""
+    """An advisor that adds to the last user message."""
 
     order = TOOL_CALLING_ORDER - 10
 
@@ -250,7 +248,7 @@ class Brief:
 def test_user_input_is_stored_after_a_retry(
     ask: Ask, advisor: Any, order: int, approval: bool
 ) -> None:
-    """As the user wrote it, whatever advisors change in a retry."""
+    """It is stored as the user wrote it, whatever advisors change in a retry."""
 
     def sure(answer: ChatResponse) -> GuardrailResult | None:
         return GuardrailResult.retry("unsure") if answer.text == "Perhaps." else None
