@@ -64,7 +64,7 @@ def desk(
 
 
 def last_result(prompt: Prompt) -> Answer:
-    """A scripted answer: what the tool said."""
+    """Return an answer with the tool's result."""
     last = prompt.messages[-1]
     assert isinstance(last, ToolResponseMessage)
     return f"Well: {last.responses[0].data}"
@@ -102,7 +102,7 @@ def test_refund_after_approval(desk: Run) -> None:
 
 
 def test_denied_refund(desk: Run) -> None:
-    """The model is told the reason, and nothing is refunded."""
+    """The model receives the reason, and nothing is refunded."""
     desk("ask", "ada", "Refund it.", model=refund(1002))
 
     told = ScriptedModel(last_result)
@@ -114,7 +114,7 @@ def test_denied_refund(desk: Run) -> None:
 
 @pytest.mark.parametrize("number", [1001, 1003], ids=["on its way", "of another customer"])
 def test_refund_that_is_not_due(desk: Run, number: int) -> None:
-    """The database decides what can be refunded, whoever has approved it."""
+    """The database decides what can be refunded, also after an approval."""
     desk("ask", "ada", "Refund it.", model=refund(number))
 
     assert desk("approve", "1", model=ScriptedModel(last_result)) == "Well: It cannot be refunded."
@@ -174,7 +174,7 @@ def clerk(prompt: Prompt) -> Answer:
 
 
 def test_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Records and failures are written separately, and failures alone are asked again."""
+    """Records and failures are written separately, and only failures are retried."""
     folder = tmp_path / "new" / "folder"
 
     assert batch_extraction.main([MAILS, str(folder)], ScriptedModel(clerk)) == 1
@@ -260,7 +260,7 @@ def test_killed_batch(tmp_path: Path) -> None:
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
-    """Return a function that says what is typed, and returns the questions asked until then."""
+    """Return a function that simulates typed lines, and returns the prompts until then."""
     monkeypatch.setenv("OFFICE_RECORDS", str(tmp_path / "records"))
 
     def type_(*lines: Any) -> list[str]:
@@ -342,7 +342,7 @@ def test_agent_goes_on(typed: Callable[..., list[str]], capsys: pytest.CaptureFi
 
 @pytest.mark.process("example program")
 async def test_servers(tmp_path: Path) -> None:
-    """There are 300 tools; those of the office keep records, and say what is missing."""
+    """There are 300 tools; those of the office keep records, and report what is missing."""
     units = await mcp_servers.units().callbacks()
     office = await mcp_servers.office(str(tmp_path)).callbacks()
     assert len({callback.definition.name for callback in (*units, *office)}) == 300

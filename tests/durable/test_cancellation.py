@@ -175,7 +175,7 @@ def test_cancels_decided_turn(url: str) -> None:
 
 
 def test_cancels_queued_turn(url: str) -> None:
-    """A turn that nobody has begun is cancelled at once, also without a worker."""
+    """A queued turn is cancelled immediately, also without a worker."""
     client = guest(Hotel(), "Hello.")
     with launch(url):
         pass
@@ -213,7 +213,7 @@ def test_advisor_that_catches_cancellation(url: str) -> None:
 
 
 def test_cancelled_in_dbos(url: str) -> None:
-    """A turn that somebody cancels with DBOS itself stops as well."""
+    """A turn that is cancelled through DBOS stops as well."""
     hotel = Hotel()
     hotel.undo.set()
     client = guest(hotel, call("book"), call("wait"))

@@ -1,4 +1,4 @@
-"""Queues of durable turns: limits, priorities, delays, and many turns at once."""
+"""Queues of durable turns: limits, priorities, delays, and many parallel turns."""
 
 import asyncio
 import threading
@@ -53,7 +53,7 @@ class Meter(ScriptedModel):
 
 
 def test_concurrency(make: Make) -> None:
-    """A queue runs no more turns at once than its concurrency."""
+    """A queue runs no more turns in parallel than its concurrency."""
     meter = Meter()
     client = make(meter)
 
@@ -80,7 +80,7 @@ def test_priority(make: Make) -> None:
 
 
 def test_delay(make: Make, clock: Clock) -> None:
-    """A delayed turn starts later; meanwhile it is queued."""
+    """A delayed turn starts later, and is queued until then."""
     client = make(ScriptedModel("Hi"))
 
     turn = client.start("Hi", delay=3600)
@@ -93,7 +93,7 @@ def test_delay(make: Make, clock: Clock) -> None:
 
 
 def test_limits_per_key(make: Make) -> None:
-    """Turns of one key run one after another, those of different keys at once."""
+    """Turns of one key run one after another, those of different keys in parallel."""
     meter = Meter()
     client = make(meter)
 
@@ -220,7 +220,7 @@ def test_map_that_cannot_start(make: Make) -> None:
 
 
 async def broken(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-    """An advisor with an error of its own."""
+    """An advisor that raises an error of the application."""
     if request.prompt.messages[-1].text == "bad":
         raise LookupError("broken")
     return await call_next(request)

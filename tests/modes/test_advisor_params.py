@@ -1,4 +1,4 @@
-"""Advisor params reach those who read them, and one that nobody reads is an error."""
+"""Advisor params: they are passed to those that read them, and an unread one is an error."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def keywords(**how: Any) -> KeywordDocumentRetriever:
 
 
 class Own:
-    """A retriever of an application that says what it reads."""
+    """A retriever of an application that declares its params."""
 
     params = (FILTER_EXPRESSION,)
 
@@ -95,7 +95,7 @@ def client_of(*advisors: Any) -> ChatClient:
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_every_retrieval_reads_the_filter(ask: Ask, reader: Any) -> None:
-    """One param narrows what any advisor and any retriever finds."""
+    """One param filters each advisor and each retriever."""
     request = client_of(reader()).prompt("What is the price?")
     answer = ask(request.advisor_params({FILTER_EXPRESSION: equal_to(tenant="acme")}))
 
@@ -118,7 +118,7 @@ UNFILTERED = {
 
 @pytest.mark.parametrize("advisor", UNFILTERED.values(), ids=UNFILTERED)
 def test_retrievers_that_do_not_read_the_filter(ask: Ask, advisor: Any) -> None:
-    """One that does not say that it reads the filter might find documents of all tenants."""
+    """They are refused, because they might find documents of all tenants."""
     request = client_of(advisor()).prompt("What is the price?")
 
     with pytest.raises(UsageError, match="if each of its retrievers does; an advisor or a retriev"):
@@ -159,7 +159,7 @@ async def passes(request: ChatClientRequest, call_next: Next) -> ChatClientRespo
 
 
 class ReadsTenant:
-    """An advisor of an application that says what it reads."""
+    """An advisor of an application that declares its params."""
 
     params = {"tenant"}  # noqa: RUF012 - as applications write it
 
@@ -181,7 +181,7 @@ class ReadsTenant:
     ],
 )
 def test_a_param_that_nobody_reads(ask: Ask, advisors: Any, param: str, hint: str) -> None:
-    """It would have no effect without a word, so nothing is sent."""
+    """It would have no effect, so nothing is sent."""
     request = client_of(*advisors).prompt("Hi").conversation("c")
 
     with pytest.raises(UsageError, match=f"reads the advisor param {param!r}.*{hint}"):
@@ -193,7 +193,7 @@ def test_a_param_that_nobody_reads(ask: Ask, advisors: Any, param: str, hint: st
     [passes, ReadsTenant(), Budget(calls=9, period="day", key=lambda r: r.context["tenant"])],
 )
 def test_params_of_the_application(ask: Ask, advisor: Any) -> None:
-    """An advisor that does not say what it reads may read any param of the application."""
+    """An advisor without declared params may read any param of the application."""
     answer = ask(client_of(advisor).prompt("Hi").advisor_params({"tenant": "acme"}))
 
     assert answer.text == "Ten."

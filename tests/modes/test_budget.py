@@ -1,4 +1,4 @@
-"""Budgets: what counts, what is refused, and turns within turns."""
+"""Budgets: what counts, when a turn ends, and nested turns."""
 
 import contextvars
 import threading
@@ -56,7 +56,7 @@ def price(answer: ChatResponse) -> float:
 def test_a_turn_ends_when_a_limit_is_reached(
     ask: Ask, limits: Any, calls: int, unit: str, spent: float
 ) -> None:
-    """All rounds count together; the error says what was spent and what was allowed."""
+    """All rounds count; the error has the amount spent and the limit."""
     model = looping(9)
     with pytest.raises(BudgetExceededError) as caught:
         ask(client_of(model, **limits).prompt("?"))
@@ -76,7 +76,7 @@ def test_numbers_in_budget_errors(ask: Ask) -> None:
 
 
 def test_an_answer_that_is_there_is_not_thrown_away(ask: Ask) -> None:
-    """It is paid for; what it cost is told."""
+    """If the last answer exceeds the budget, it is returned, and `spent` has its cost."""
     result = ask(client_of(looping(1), total_tokens=16, cost=9, price=price).prompt("?"))
 
     assert result.text == "done"
@@ -84,7 +84,7 @@ def test_an_answer_that_is_there_is_not_thrown_away(ask: Ask) -> None:
 
 
 def test_each_turn_has_its_own_budget(ask: Ask) -> None:
-    """What one has spent is not missing in the next."""
+    """Amounts spent in one turn do not count in the next."""
     model = ScriptedModel("a", "b", "c")
     client = client_of(model, calls=1)
 
@@ -97,7 +97,7 @@ def agent(model: ScriptedModel, **limits: Any) -> Any:
 
 
 def test_agents_spend_from_the_turn_they_are_asked_in(ask: Ask) -> None:
-    """A budget without limits counts for those around it; so do agents asked at once."""
+    """Calls of an agent count towards the outer budget, also if several agents run in parallel."""
     inner = ScriptedModel(lambda prompt: "an answer", usage=Usage(100, 0))
     questions = [call("expert", '{"request": "?"}', id=str(n)) for n in range(2)]
     outer = ScriptedModel(questions, "done")
@@ -115,7 +115,7 @@ def test_agents_spend_from_the_turn_they_are_asked_in(ask: Ask) -> None:
 
 
 def test_an_agent_stops_when_the_turn_around_it_has_to(ask: Ask) -> None:
-    """Nothing is sent by anybody once it is spent."""
+    """When the outer budget is spent, no client of the turn sends a request."""
     inner = ScriptedModel()
     outer = ScriptedModel(call("expert", '{"request": "?"}'), "done")
     client = ChatClient.builder(outer).default_advisors(Budget(calls=1)).build()
@@ -128,7 +128,7 @@ def test_an_agent_stops_when_the_turn_around_it_has_to(ask: Ask) -> None:
 
 @pytest.mark.feature("advisors-budgets")
 def test_agents_without_a_budget_count_as_well(ask: Ask) -> None:
-    """Whoever sends something within the turn spends from its budget."""
+    """Every request that is sent within the turn counts."""
     inner = ChatClient.create(ScriptedModel(lambda prompt: "an answer"))
     outer = ScriptedModel(*(call("expert", '{"request": "?"}', id=str(n)) for n in range(9)))
     client = ChatClient.builder(outer).default_tools(inner.as_tool("expert", "Knows everything."))
@@ -153,7 +153,7 @@ def test_auxiliary_calls_count_for_the_budget(ask: Ask) -> None:
 
 
 def test_what_a_turn_leaves_running_is_booked_no_more() -> None:
-    """A thread that a tool has begun may go on for hours."""
+    """Requests of a thread that outlives its turn do not count."""
     model = ScriptedModel("late")
     later = ChatClient.create(model)
     threads: list[threading.Thread] = []
@@ -191,13 +191,13 @@ def test_what_a_turn_leaves_running_is_booked_no_more() -> None:
     ],
 )
 def test_limits_have_to_make_sense(wrong: Any) -> None:
-    """Nothing to spend, or nothing to count it with."""
+    """A budget without limits, of zero, or without a price for its cost is refused."""
     with pytest.raises(UsageError):
         Budget(**wrong)
 
 
 def test_several_budgets_count_each_call_once(ask: Ask) -> None:
-    """A request may have one of its own beside the client's; either ends the turn at its limit."""
+    """Budgets of the client and of the request both apply, and each call counts once."""
     client = client_of(looping(3), calls=6)
     result = ask(client.prompt("x").advisors(Budget(calls=5)))
     assert result.response.turn.spent.calls == 4
@@ -227,7 +227,7 @@ def approving(model: ScriptedModel, *advisors: Any) -> Any:
 
 
 def approved_to_the_end(ask: Ask, client: ChatClient) -> Asked:
-    """Return what a request comes to when every call of its turn is approved, after it waited."""
+    """Return the answer of a request after all its calls are approved."""
     asked = ask(client.prompt("?"))
     while (turn := asked.response.turn.pending) is not None:
         asked = ask(client.resume(turn.to_json(), "approve"))
@@ -240,7 +240,7 @@ def paying(rounds: int) -> ScriptedModel:
 
 @pytest.mark.feature("manager-suspended-turn-remembers")
 def test_a_turn_that_waits_goes_on_with_what_it_has_spent(ask: Ask) -> None:
-    """However often: several budgets count on each for itself, and so does what is told of it."""
+    """Each of several budgets continues its count when the turn is resumed."""
     budgets = Budget(calls=4, cost=9.0, price=price), Budget(cost=99.0, price=lambda answer: 10.0)
     result = approved_to_the_end(ask, approving(paying(3), *budgets))
     assert result.response.turn.spent == Spent(Usage(40, 20), 4, 6.0)
@@ -285,7 +285,7 @@ def test_negative_usage_does_not_increase_a_budget(ask: Ask) -> None:
     [{}, 5, {"usage": {"input_tokens": -9}, "calls": 1, "cost": 0.0}, {"usage": {}, "calls": "x"}],
 )
 def test_changed_note_of_a_suspended_turn(note: Any) -> None:
-    """It would increase the budget."""
+    """A pending turn with negative amounts is refused, because it would increase the budget."""
     manager = ToolCallingManager(interceptors=[ToolApproval()])
     builder = ChatClient.builder(ScriptedModel(call("pay", {"amount": 1}), "done"))
     builder = builder.default_tools(pay).tool_calling_manager(manager)

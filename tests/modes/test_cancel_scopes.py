@@ -1,4 +1,4 @@
-"""Scopes of anyio, as Starlette has one around every request: all awaits inside are cancelled."""
+"""Cancel scopes of anyio, as Starlette has one around each request."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ MOMENT = 0.02  # seconds that cleaning up takes
 
 
 class Work:
-    """Notes what is begun and what is cleaned up, which takes a moment."""
+    """Tools that record when they start, and when their cleanup ends."""
 
     def __init__(self, moments: int = 1) -> None:
         self.cleaning = moments * MOMENT
@@ -58,7 +58,7 @@ def client_of(work: Work, *turns: Any) -> ChatClient:
 
 @pytest.mark.feature("wish-cleaning-up-cut-short")
 async def test_a_turn_in_a_cancelled_scope_is_undone() -> None:
-    """By the time the scope is left."""
+    """Its calls are undone before the scope ends."""
     work = Work()
     client = client_of(work, BOOK, call("wait"))
     with anyio.CancelScope() as scope:
@@ -72,7 +72,7 @@ async def test_a_turn_in_a_cancelled_scope_is_undone() -> None:
 
 @pytest.mark.feature("wish-cleaning-up-cut-short")
 async def test_a_stream_in_a_cancelled_scope_is_cleaned_up() -> None:
-    """The request runs in a task of its own, and nothing of it goes on after the scope."""
+    """The request runs in a separate task, which ends before the scope."""
     work = Work()
     client = client_of(work, BOOK, call("wait"))
     with anyio.CancelScope() as scope:
@@ -85,7 +85,7 @@ async def test_a_stream_in_a_cancelled_scope_is_cleaned_up() -> None:
 
 @pytest.mark.feature("wish-cleaning-up-cut-short")
 async def test_tools_side_by_side_are_cleaned_up() -> None:
-    """All of them, before the scope is left."""
+    """All parallel tools have cleaned up before the scope ends."""
     work = Work()
     client = client_of(work, [call("wait", id="a"), call("wait", id="b")])
     with anyio.CancelScope() as scope:
@@ -111,8 +111,8 @@ async def cancelled_twice(awaitable: Coroutine[Any, Any, Any], work: Work) -> No
 
 @pytest.mark.feature("compensation-not-undone-memory-stored")
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_whoever_is_impatient_waits_all_the_same(streamed: bool) -> None:
-    """What was done is undone after the last tool has ended, not while others still run."""
+async def test_calls_are_undone_after_the_last_tool(streamed: bool) -> None:
+    """A second cancellation does not start compensations while tools run."""
     work = Work(moments=3)
     client = client_of(work, BOOK, [call("wait", id="a"), call("wait", id="b")])
 
@@ -143,7 +143,7 @@ async def test_waiting_in_a_cancelled_scope_is_idle() -> None:
 
 
 async def test_a_cancelled_scope_is_no_failure_of_a_tool() -> None:
-    """The request ends, also where the scope's cancellation is the tool's first."""
+    """The request ends, also if the tool is the first to see the cancellation."""
     work = Work()
     model = ScriptedModel(call("wait"), "done")
     client = ChatClient.builder(model).default_tools(work).build()
@@ -156,7 +156,7 @@ async def test_a_cancelled_scope_is_no_failure_of_a_tool() -> None:
 
 
 async def test_undoing_that_is_cancelled_is_done_once() -> None:
-    """Whoever cancels, and cancels again, while a failure is undone finds it undone once."""
+    """Several cancellations during a compensation do not repeat it."""
     work, undoing = Work(), asyncio.Event()
 
     async def unbook(city: str) -> None:

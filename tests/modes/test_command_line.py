@@ -1,4 +1,4 @@
-"""The command: chat in the terminal, over real HTTP."""
+"""The command line: chat in the terminal, over real HTTP."""
 
 import io
 import json
@@ -55,7 +55,7 @@ CALL = completion("A moment.", ("1", "get_weather", '{"city": "Rome"}'))
 
 @pytest.fixture
 def serve(chat_server: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Serve:
-    """Serve what `openai:` names, and make an importable module of tools the current folder's."""
+    """Serve `openai:` models, and make a module of tools importable from the current folder."""
     (tmp_path / "my_cli_tools.py").write_text(_TOOLS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -72,7 +72,7 @@ def serve(chat_server: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_a_question_is_answered(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
-    """The words are one text; the model and the system text are as asked for."""
+    """Arguments are joined to one text; the model and system text are as given."""
     server = serve("Hello you.")
 
     assert main(["--system", "Be brief.", "Say", "hello"]) == 0
@@ -84,8 +84,8 @@ def test_a_question_is_answered(serve: Serve, capsys: pytest.CaptureFixture[str]
     assert server.requests[0]["model"] == "m-1"
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """The installed one, and it is the package's."""
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """The version is that of the installed package."""
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["--version"])
 
@@ -93,7 +93,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_turn_that_waits(capsys: pytest.CaptureFixture[str]) -> None:
-    """A call that somebody else has to run is shown, and the exit status is not 0."""
+    """A pending call is printed, and the exit status is not 0."""
     where = ExternalTool(ToolDefinition("where_am_i", "Where the user is."))
     model = ScriptedModel(call("where_am_i"))
     client = ChatClient.builder(model).default_tools(where).build()
@@ -107,7 +107,7 @@ def test_turn_that_waits(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_piped_in_is_answered(
     serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without words, and without a terminal, the whole input is the question."""
+    """Without arguments and without a terminal, the complete input is the question."""
     server = serve("Yes.\n")
     monkeypatch.setattr(sys, "stdin", io.StringIO("Is this\na question?"))
 
@@ -119,7 +119,7 @@ def test_what_is_piped_in_is_answered(
 def test_tool_calls_are_shown_as_they_happen(
     serve: Serve, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On lines of their own, long results cut; a class is made an object."""
+    """Each on a line, with long results truncated; a class is instantiated."""
     serve(CALL, completion(None, ("2", "get_time", "{}")), "Fine.")
 
     status = main(
@@ -158,7 +158,7 @@ def test_tools_that_write_are_confirmed(
     asked: bool,
     ran: bool,
 ) -> None:
-    """A terminal is asked, and without one nothing runs; the end of the input is a no."""
+    """A terminal is prompted, and without one nothing runs; the end of the input means no."""
     server = serve(PAY, "Fine.")
     questions: list[str] = []
 
@@ -215,7 +215,7 @@ def test_standard_error_of_mcp_servers_goes_to_the_log(serve: Serve, flags: list
 
 
 def test_a_trace_is_the_tree_of_the_turn(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
-    """Times and tokens, tools beside the model calls, what failed marked."""
+    """It has times and tokens, and failures are marked."""
     serve(completion(None, ("2", "get_time", "{}")), "Fine.")
 
     main(["--trace", "--tools", "my_cli_tools:get_time", "Time?"])
@@ -233,8 +233,10 @@ def test_a_trace_is_the_tree_of_the_turn(serve: Serve, capsys: pytest.CaptureFix
     ]
 
 
-def test_a_failure_is_told_with_its_trace(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
-    """The status is 1, and what had happened is shown."""
+def test_a_failure_is_printed_with_its_trace(
+    serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit status is 1, and the trace until the failure is printed."""
     serve(Reply(b'{"error": {"message": "no such model"}}', 404))
 
     assert main(["--trace", "Hi"]) == 1
@@ -250,7 +252,7 @@ def test_a_failure_is_told_with_its_trace(serve: Serve, capsys: pytest.CaptureFi
 def test_a_conversation_can_be_kept(
     serve: Serve, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """In any store that has a URL; the next command goes on with it."""
+    """It is stored in any store with a URL, and the next command continues it."""
     server = serve("Hello Ada.", "Ada.")
     memory = ["--memory", f"sqlite:///{tmp_path / 'chat.db'}", "--conversation", "c-1"]
 
@@ -266,7 +268,7 @@ def test_a_conversation_can_be_kept(
 
 @pytest.mark.process("MCP server of the SDK")
 def test_mcp_servers_offer_their_tools(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
-    """A command is started, and ended with the chat."""
+    """A server is started, and ended with the chat."""
     pytest.importorskip("mcp_server_time")
     server = serve("Noon.")
 
@@ -288,10 +290,10 @@ def test_mcp_servers_offer_their_tools(serve: Serve, capsys: pytest.CaptureFixtu
         (["--mcp", "no-such-program", "--memory", "nonsense://x"], "not the URL of a database"),
     ],
 )
-def test_misuse_is_told(
+def test_misuse(
     serve: Serve, capsys: pytest.CaptureFixture[str], arguments: list[str], problem: str
 ) -> None:
-    """On standard error, with status 2, and nothing is sent."""
+    """The error is printed to standard error with status 2, and nothing is sent."""
     server = serve("Hm.")
 
     assert main([*arguments, "Hi"]) == 2
@@ -300,7 +302,7 @@ def test_misuse_is_told(
 
 
 def test_a_chat_goes_on_until_an_empty_line() -> None:
-    """It begins with what the client consists of, and remembers."""
+    """It prints the client first, and has a memory."""
     model = ScriptedModel("Hello.", "You said: hi.")
     memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
     client = ChatClient.builder(model).default_advisors(memory).build()
@@ -315,7 +317,7 @@ def test_a_chat_goes_on_until_an_empty_line() -> None:
 
 
 def test_the_end_of_the_input_ends_the_chat() -> None:
-    """Ctrl-D as well as Ctrl-C at the prompt."""
+    """Ctrl-D at the prompt ends it."""
 
     def end(_: str) -> str:
         raise EOFError
@@ -339,7 +341,7 @@ def test_an_answer_can_be_interrupted() -> None:
 
 @pytest.mark.parametrize("trace", [True, False])
 def test_reasoning_is_part_of_the_trace(trace: bool) -> None:
-    """Thoughts are shown only to those who want to see what goes on."""
+    """Reasoning is printed only with `--trace`."""
     out = io.StringIO()
     model = ScriptedModel(AssistantMessage([Reasoning("Well…"), "Yes."]))
 

@@ -1,4 +1,4 @@
-"""The context window: what is left out, what stays, and what is never sent."""
+"""The context window: which messages are removed, kept or refused."""
 
 import gc
 import itertools
@@ -64,8 +64,8 @@ HISTORY: list[Message] = [
         (20, ["Be brief.", "three"]),
     ],
 )
-def test_the_oldest_turns_are_left_out_whole(ask: Ask, room: int, texts: list[str]) -> None:
-    """A question goes with its answer and the calls between; what is left can be sent."""
+def test_the_oldest_turns_are_removed_completely(ask: Ask, room: int, texts: list[str]) -> None:
+    """A question is removed with its calls and its answer, so that the rest is valid."""
     model = ScriptedModel("ok")
     result = ask(client_of(model, room).prompt(HISTORY))
 
@@ -78,7 +78,7 @@ def test_the_oldest_turns_are_left_out_whole(ask: Ask, room: int, texts: list[st
 @pytest.mark.feature("advisors-last-max-token-size")
 @pytest.mark.parametrize("how", [{}, {"on_exceeded": "raise"}])
 def test_what_cannot_fit_is_never_sent(ask: Ask, how: Any) -> None:
-    """The error says how much there is and how much may be; it is like the provider's own."""
+    """The error has the size and the limit, and its type is that of the provider's error."""
     model = ScriptedModel()
     with pytest.raises(ContextWindowError, match="room for 19") as caught:
         ask(client_of(model, 19, **how).prompt(HISTORY))
@@ -90,7 +90,7 @@ def test_what_cannot_fit_is_never_sent(ask: Ask, how: Any) -> None:
 
 
 def test_nothing_is_left_out_where_that_is_not_wanted(ask: Ask) -> None:
-    """Then trimming is somebody else's business."""
+    """With `on_exceeded="raise"`, the advisor raises instead of trimming."""
     with pytest.raises(ContextWindowError):
         ask(client_of(ScriptedModel(), 70, on_exceeded="raise").prompt(HISTORY))
 
@@ -119,7 +119,7 @@ def look_up(word: str) -> str:
 
 
 def test_every_round_is_looked_at(ask: Ask) -> None:
-    """A turn that outgrows the window by itself ends before it is sent."""
+    """A turn that exceeds the window by itself ends before the round is sent."""
     model = ScriptedModel(*(call("look_up", '{"word": "x"}', id=str(n)) for n in range(9)))
     client = client_of(model, 90).mutate().default_tools(look_up).build()
     with pytest.raises(ContextWindowError):
@@ -129,7 +129,7 @@ def test_every_round_is_looked_at(ask: Ask) -> None:
 
 
 def test_answer_tools_and_schema_need_room_too(ask: Ask) -> None:
-    """Of a window, the prompt's messages are only a part."""
+    """Tools, schema and the reserved answer count as well as the messages."""
     client = client_of(ScriptedModel("ok", "ok"), 80)
     ask(client.prompt(HISTORY).options(max_tokens=100))
     with_schema = ChatOptions(max_tokens=159, output_schema={"type": "object"})
@@ -141,10 +141,10 @@ def test_answer_tools_and_schema_need_room_too(ask: Ask) -> None:
 
 
 def test_the_advisor_holds_on_to_no_request(ask: Ask) -> None:
-    """What it told its tools goes with it, and does not wait for the next one."""
+    """The tool context is released after the request, not with the next one."""
 
     class Session:
-        """A connection to a database, say."""
+        """An object of the tool context."""
 
     model, session = ScriptedModel("ok"), Session()
     client = client_of(model, 80)
@@ -158,7 +158,7 @@ def test_the_advisor_holds_on_to_no_request(ask: Ask) -> None:
 
 
 def test_tokens_are_estimated_unless_somebody_counts(ask: Ask) -> None:
-    """One for four bytes, which errs on the safe side in most languages."""
+    """The estimate is one token for four bytes, which is rarely too low."""
     client = (
         ChatClient.builder(ScriptedModel("ok"))
         .default_advisors(ContextWindowAdvisor(600, reserve=100))
@@ -170,7 +170,7 @@ def test_tokens_are_estimated_unless_somebody_counts(ask: Ask) -> None:
 
 
 def test_a_window_has_some_size() -> None:
-    """None at all is a mistake."""
+    """A window of zero tokens is refused."""
     with pytest.raises(UsageError):
         ContextWindowAdvisor(0)
     ContextWindowAdvisor(1)
@@ -189,7 +189,7 @@ def looked_up(count: int, size: int) -> list[Message]:
 
 
 def test_old_tool_results_are_cleared_first(ask: Ask) -> None:
-    """A turn with many rounds goes on; its newest results stay."""
+    """In a turn of many rounds, old results are cleared, and the newest are kept."""
     model = ScriptedModel(*["ok"] * 8)
     client = (
         ChatClient.builder(model).default_advisors(ContextWindowAdvisor(2000, reserve=0)).build()
@@ -246,7 +246,7 @@ def test_the_beginning_of_the_prompt_rarely_changes(rounds: int) -> None:
 
 
 def test_a_little_is_cleared_rather_than_nothing(ask: Ask) -> None:
-    """If the prompt fits only so, although most of what is left are the newest results."""
+    """The newest results are cleared if the prompt does not fit otherwise."""
     sizes = iter([300, 300, 2000, 2000, 2000])
 
     @tool

@@ -1,6 +1,6 @@
 # pyright: reportPossiblyUnboundVariable=false
 # A loop over `longer_and_longer` runs at least once.
-"""What the deadline of a call bounds, whoever waits."""
+"""The deadline of a call."""
 
 import asyncio
 import math
@@ -50,7 +50,7 @@ class Said(Protocol):
 
 
 class Patient(ChatModel):
-    """Waits before it answers, in its own way."""
+    """A model that waits before it answers."""
 
     def __init__(self, wait: Wait) -> None:
         self.wait = wait
@@ -61,7 +61,7 @@ class Patient(ChatModel):
 
 
 def test_no_pause_goes_beyond_the_deadline(ask: Ask) -> None:
-    """It is not begun, be it in a model or an advisor of one's own."""
+    """A longer pause is not started, in a model or in an advisor."""
 
     async def patient(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         await request.runtime.sleep(60)
@@ -100,7 +100,7 @@ def test_default_deadline(ask: Ask) -> None:
 
 
 def test_no_model_is_asked_after_the_deadline(ask: Ask) -> None:
-    """Whatever took so long before it."""
+    """No request is sent after the deadline."""
 
     async def late(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         return await call_next(request.mutate(runtime=request.runtime.with_deadline(0)))
@@ -112,8 +112,8 @@ def test_no_model_is_asked_after_the_deadline(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("mode", ["acall", "astream"])
-def test_on_a_loop_whatever_waits_is_cancelled(mode: Mode, clock: Clock) -> None:
-    """Also a model that knows nothing of deadlines; it can clean up."""
+def test_on_a_loop_each_wait_is_cancelled(mode: Mode, clock: Clock) -> None:
+    """Also in a model that ignores deadlines, which can clean up."""
     ended: list[str] = []
 
     async def hang(_runtime: Runtime) -> None:
@@ -164,7 +164,7 @@ def test_the_preparation_is_cancelled(mode: Mode, clock: Clock) -> None:
 
 
 def test_a_timeout_of_somebody_elses_is_no_deadline() -> None:
-    """It goes on as it is."""
+    """A `TimeoutError` of the model is raised unchanged."""
 
     async def fail(_runtime: Runtime) -> None:
         raise TimeoutError("its own")
@@ -176,7 +176,7 @@ def test_a_timeout_of_somebody_elses_is_no_deadline() -> None:
 
 @pytest.mark.parametrize("runtime", [BLOCKING, ON_LOOP], ids=["blocking", "on a loop"])
 def test_a_pause_within_the_deadline_is_made(runtime: Runtime) -> None:
-    """And without a deadline any; neither is cut short."""
+    """A shorter pause, or one without a deadline, is not shortened."""
     for paused in (runtime, runtime.with_deadline(600)):
         began = time.monotonic()
         asyncio.run(paused.sleep(0.05))
@@ -185,9 +185,9 @@ def test_a_pause_within_the_deadline_is_made(runtime: Runtime) -> None:
 
 
 def test_what_a_tool_begins_for_later_has_no_deadline(clock: Clock) -> None:
-    """Requests of a tool end by its turn's deadline; not those of a task that outlives the turn.
+    """Requests of a task that outlives its turn have no deadline.
 
-    There is nobody left then whom they would keep waiting.
+    Only requests within the turn end by it.
     """
     answers: list[str] = []
     helper = ChatClient.create(ScriptedModel("summary"))
@@ -217,7 +217,7 @@ def test_what_a_tool_begins_for_later_has_no_deadline(clock: Clock) -> None:
 
 @dataclass(eq=False)
 class Hurried(ChatModel):
-    """Notes how much time it has for each answer."""
+    """A model that records the remaining time of each call."""
 
     left: list[float] = field(default_factory=list)
 
@@ -292,7 +292,7 @@ def test_asynchronous_model_calls_have_the_deadline() -> None:
 
 
 def test_what_undoes_a_call_is_not_bound_by_the_deadline(ask: Ask) -> None:
-    """As a rule it has passed then."""
+    """Compensations run after the deadline."""
     helper = Hurried()
 
     def cancel() -> None:

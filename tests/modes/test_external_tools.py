@@ -1,4 +1,4 @@
-"""Calls that are answered from elsewhere: by a person, a browser, another service."""
+"""Calls whose results come from outside: from a person, a browser or another service."""
 
 from dataclasses import replace
 from typing import Any
@@ -59,7 +59,7 @@ def _nothing_happened() -> None:
 
 @pytest.mark.feature("lc4j-chat-request-specifications-alone")
 def test_a_model_is_offered_definitions_alone(ask: Ask) -> None:
-    """Whoever runs the loop by hand needs nothing that could run a tool."""
+    """A loop of the application needs definitions only."""
     model = ScriptedModel(LOCATED, "You are in Rome.")
     client = ChatClient.builder(model).default_tools(ExternalTool(LOCATE)).tool_calling(False)
     question = UserMessage("Where am I?")
@@ -90,7 +90,7 @@ def waiting(ask: Ask, client: ChatClient) -> PendingTurn:
 
 @pytest.mark.feature("manager-results-elsewhere")
 def test_a_tool_may_be_done_elsewhere(ask: Ask) -> None:
-    """Its calls suspend the turn, which goes on with what somebody answers."""
+    """A call of an external tool suspends the turn until its result is given."""
     picture = Media("image/png", b"map")
     model = ScriptedModel([LOCATED, call("book", '{"city": "Rome"}')], "done")
     client = client_of(model)
@@ -109,7 +109,7 @@ def test_a_tool_may_be_done_elsewhere(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-results-elsewhere")
 def test_an_external_tool_may_be_denied(ask: Ask) -> None:
-    """The model is told why; to approve it alone brings no result."""
+    """The model receives the reason; an approval without a result is refused."""
     model = ScriptedModel(LOCATED, "done")
     client = client_of(model)
     turn = waiting(ask, client)
@@ -143,8 +143,8 @@ def test_an_augmented_external_tool(ask: Ask) -> None:
     assert heard == ["to find you"]
 
 
-def test_whoever_answers_gets_arguments_that_fit(ask: Ask) -> None:
-    """What the model can mend, it is told at once."""
+def test_arguments_of_external_tools_are_checked(ask: Ask) -> None:
+    """Invalid arguments are an error result, and the turn is not suspended."""
     model = ScriptedModel(call("locate", "{}"), "done")
 
     assert ask(client_of(model).prompt("x")).text == "done"
@@ -153,7 +153,7 @@ def test_whoever_answers_gets_arguments_that_fit(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-result-says-so")
 def test_an_answer_from_elsewhere_may_end_the_turn(ask: Ask) -> None:
-    """Whoever gives it knows whether the model has to see it."""
+    """A given result may be a direct one."""
     model = ScriptedModel(LOCATED, "never")
     client = client_of(model)
     turn = waiting(ask, client)
@@ -169,7 +169,7 @@ def test_an_answer_from_elsewhere_may_end_the_turn(ask: Ask) -> None:
 def test_a_call_may_be_answered_instead_of_being_run(
     ask: Ask, at_once: bool, arguments: str | None
 ) -> None:
-    """The tool is not run, whatever its arguments, and nothing is undone that it has not done."""
+    """A decision may have the result: the tool does not run, and is not undone."""
     answered = replace(Decision.answered("booked by phone"), arguments=arguments)
     flight = call("book", '{"city": "Rome"}', id="b")
     model = ScriptedModel(flight, call("pay"), "sorry")
@@ -190,7 +190,7 @@ def test_a_call_may_be_answered_instead_of_being_run(
 
 
 def test_an_external_tool_may_need_approval_first(ask: Ask) -> None:
-    """Whoever approves it has not answered it yet."""
+    """An approved call is suspended until its result is given."""
     approval = ToolApproval(ask=lambda invocation: True)
     client = client_of(ScriptedModel(LOCATED), approval)
 
@@ -198,7 +198,7 @@ def test_an_external_tool_may_need_approval_first(ask: Ask) -> None:
 
 
 def test_what_is_no_answer_is_refused() -> None:
-    """An answer is what a tool could have returned to the model."""
+    """Only what a tool could return is accepted as a result."""
     nothing: Any = None
 
     with pytest.raises(UsageError, match="a text or a ToolResult, not None"):

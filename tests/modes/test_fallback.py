@@ -1,4 +1,4 @@
-"""Another model when one fails."""
+"""Fallback to another model."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def failing(text: str = "busy") -> ScriptedModel:
 
 @pytest.mark.feature("observation-another-model-when-one")
 def test_the_next_model_answers_when_one_fails(ask: Ask) -> None:
-    """The first model that answers gives the answer; those after it are not asked."""
+    """The first model without an error answers; later ones are not called."""
     last = ScriptedModel("never")
     model = FallbackChatModel(failing(), ScriptedModel("second"), last)
 
@@ -40,15 +40,15 @@ def test_the_next_model_answers_when_one_fails(ask: Ask) -> None:
 
 
 def test_when_all_fail_the_last_error_is_raised(ask: Ask) -> None:
-    """There is no model left to ask."""
+    """If every model fails, the last error is raised."""
     client = ChatClient.create(FallbackChatModel(failing("one"), failing("two")))
 
     with pytest.raises(OverloadedError, match="two"):
         ask(client.prompt("Hi"))
 
 
-def test_other_errors_are_raised_at_once(ask: Ask) -> None:
-    """Only the chosen errors make the next model try."""
+def test_other_errors_are_raised_immediately(ask: Ask) -> None:
+    """Only the chosen errors cause a fallback."""
     never = ScriptedModel("never")
     broken = ScriptedModel(lambda prompt: LookupError("bug"))
     with pytest.raises(LookupError):
@@ -61,7 +61,7 @@ def test_other_errors_are_raised_at_once(ask: Ask) -> None:
 
 @pytest.mark.parametrize("on", [OverloadedError, [OverloadedError], {OverloadedError, KeyError}])
 def test_errors_are_chosen_by_one_type_or_several(ask: Ask, on: Any) -> None:
-    """Any other error is the caller's."""
+    """Any other error is raised."""
     model = FallbackChatModel(failing(), ScriptedModel("ok"), on=on)
     broken = FallbackChatModel(ScriptedModel(LookupError("bug")), ScriptedModel("never"), on=on)
 
@@ -73,7 +73,7 @@ def test_errors_are_chosen_by_one_type_or_several(ask: Ask, on: Any) -> None:
 def test_a_wrong_tool_call_is_no_failure_of_the_model(
     ask: Ask, chat_server: Callable[..., ChatServer]
 ) -> None:
-    """Groq refuses one as an error; the model is told, as it is with any other service."""
+    """Groq reports one as an error; the model gets an error result, without a fallback."""
     written = {"name": "add", "arguments": {"a": "one"}}
     error = {"message": "no", "code": "tool_use_failed", "failed_generation": json.dumps(written)}
     server = chat_server(Reply(json.dumps({"error": error}).encode(), 400), "2")
@@ -100,7 +100,7 @@ def test_each_model_has_its_own_options(ask: Ask) -> None:
 
 
 def test_a_stream_that_has_begun_is_not_begun_again() -> None:
-    """What was said cannot be taken back: the error is raised."""
+    """After the first text, the error is raised, because the text was streamed."""
 
     class Breaks(ScriptedModel):
         async def generate_stream(
@@ -154,8 +154,8 @@ def test_fallback_before_the_first_text(service: Service, mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", ["stream", "astream"])
-def test_what_comes_before_and_after_the_words_is_told(mode: Mode) -> None:
-    """A stream's id and usage are those of the model that answers, also when it says nothing."""
+def test_chunks_without_text_are_kept(mode: Mode) -> None:
+    """The id and usage are those of the model that answers, also without a text."""
     usage = ChatResponse((), ChatResponseMetadata(usage=Usage(1, 2)))
 
     class Streams(ScriptedModel):
@@ -180,7 +180,7 @@ def test_what_comes_before_and_after_the_words_is_told(mode: Mode) -> None:
 
 
 def test_a_fallback_closes_and_names_all_its_models() -> None:
-    """What it is made of can be seen, and is closed with it."""
+    """Its name has all models, and closing it closes them."""
     closed: list[str] = []
 
     class Closing(ScriptedModel):
@@ -204,8 +204,8 @@ def test_a_fallback_closes_and_names_all_its_models() -> None:
 
 
 @pytest.mark.feature("observation-another-model-when-one")
-def test_the_trail_tells_who_answered_in_whose_place(ask: Ask) -> None:
-    """Spans have the answering model's name as well, and the moment of the change."""
+def test_the_trail_has_the_model_that_answered(ask: Ask) -> None:
+    """Spans have its name as well, and an event for the fallback."""
     seen: list[Step] = []
 
     class Watching:
@@ -235,14 +235,14 @@ def test_the_trail_tells_who_answered_in_whose_place(ask: Ask) -> None:
         (Reply(b'{"error": {"message": "no such model"}}', 404), "no such model"),
     ],
 )
-def test_the_log_tells_why_but_not_what_was_answered(
+def test_the_log_has_the_reason_without_the_answer(
     ask: Ask,
     chat_server: Callable[..., ChatServer],
     caplog: pytest.LogCaptureFixture,
     reply: Reply,
     told: str,
 ) -> None:
-    """What the provider says of itself is told; a broken answer may hold anything."""
+    """Messages of the provider are logged, and invalid answers are not."""
     caplog.set_level(logging.INFO, "chatclient")
     broken = OpenAIChatModel("m", api_key="test", base_url=chat_server(reply).url)
 
@@ -255,7 +255,7 @@ def test_the_log_tells_why_but_not_what_was_answered(
 
 @pytest.mark.feature("observation-another-model-when-one")
 def test_a_turn_goes_on_with_the_model_that_answered(ask: Ask) -> None:
-    """One that has failed is asked last from then on, and first again in the next turn."""
+    """A model that failed is called last in the turn, and first in the next one."""
 
     @tool
     def look() -> str:

@@ -1,4 +1,4 @@
-"""Guardrails on the way in and out: their outcomes, their order, retries and their limits."""
+"""Input and output guardrails: outcomes, order, retries and limits."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ async def shouting(request: ChatClientRequest) -> GuardrailResult:
 
 @pytest.mark.feature("guardrail-input-guardrails")
 def test_input_guardrails_rewrite_one_after_another(ask: Ask) -> None:
-    """Each sees what the ones before have made of it; None is success."""
+    """Each receives the text of the one before; None is success."""
     model = ScriptedModel("ok")
     guard = InputGuardrailAdvisor(polite, lambda request: None, shouting)
 
@@ -68,7 +68,7 @@ def test_input_guardrails_rewrite_one_after_another(ask: Ask) -> None:
 
 @pytest.mark.feature("guardrail-success-failure-fatal")
 def test_a_guardrail_cannot_blank_the_message(ask: Ask) -> None:
-    """Providers reject blank messages; beside media, the text may be blank."""
+    """Providers reject blank messages; with media, the text may be blank."""
     guard = InputGuardrailAdvisor(lambda request: success(""))
     client = client_of(model := ScriptedModel("ok"), guard)
 
@@ -81,7 +81,7 @@ def test_a_guardrail_cannot_blank_the_message(ask: Ask) -> None:
 
 @pytest.mark.feature("guardrail-success-failure-fatal", "guardrail-input-guardrail-exception")
 def test_failures_are_gathered_and_a_fatal_one_ends_it(ask: Ask) -> None:
-    """The error names the last word, and holds all of them."""
+    """The error has all failures, and the message of the last one."""
 
     def never(request: ChatClientRequest) -> GuardrailResult:
         raise AssertionError
@@ -102,14 +102,14 @@ def test_failures_are_gathered_and_a_fatal_one_ends_it(ask: Ask) -> None:
 
 
 def test_an_input_guardrail_cannot_ask_for_another_answer(ask: Ask) -> None:
-    """There is none yet."""
+    """Retry and reprompt are refused, because there is no answer."""
     guard = InputGuardrailAdvisor(lambda request: retry("again"))
     with pytest.raises(UsageError, match="asks for another answer"):
         ask(client_of(ScriptedModel(), guard).prompt("?"))
 
 
 def test_a_guardrail_has_to_say_something_known(ask: Ask) -> None:
-    """A bool is ambiguous."""
+    """A bool is refused as ambiguous."""
     guard = InputGuardrailAdvisor(lambda request: True)  # type: ignore[arg-type,return-value]
     with pytest.raises(TypeError, match=r"not a GuardrailResult; return Guard.*success\(\)"):
         ask(client_of(ScriptedModel(), guard).prompt("?"))
@@ -127,7 +127,7 @@ def in_english(answer: ChatResponse) -> GuardrailResult:
 
 @pytest.mark.feature("guardrail-output-guardrails")
 def test_an_answer_that_passes_is_the_answer(ask: Ask) -> None:
-    """Nothing is changed, and it is paid for once."""
+    """It is unchanged, and the model is called once."""
     result = ask(client_of(ScriptedModel("Hello"), OutputGuardrailAdvisor(long_enough)).prompt("?"))
 
     assert result.text == "Hello"
@@ -136,7 +136,7 @@ def test_an_answer_that_passes_is_the_answer(ask: Ask) -> None:
 
 @pytest.mark.feature("guardrail-retry", "guardrail-output-buffered-streams")
 def test_a_retry_asks_the_same_again(ask: Ask) -> None:
-    """The refused answer is neither shown to the model nor to the user; it is paid for."""
+    """The refused answer is neither sent nor streamed, and counts in the usage."""
     model = ScriptedModel("No", "Hello")
     result = ask(client_of(model, OutputGuardrailAdvisor(long_enough)).prompt("?"))
 
@@ -150,8 +150,8 @@ def test_a_retry_asks_the_same_again(ask: Ask) -> None:
 
 
 @pytest.mark.feature("guardrail-reprompt")
-def test_a_reprompt_shows_the_answer_and_asks_anew(ask: Ask) -> None:
-    """The question is not lost; all guardrails judge the new answer from the first."""
+def test_a_reprompt_sends_the_answer_and_a_correction(ask: Ask) -> None:
+    """The question is kept, and all guardrails check the new answer."""
     model = ScriptedModel("ciao bella", "No", "Hello")
     guard = OutputGuardrailAdvisor(long_enough, in_english)
     result = ask(client_of(model, guard).prompt("?"))
@@ -163,7 +163,7 @@ def test_a_reprompt_shows_the_answer_and_asks_anew(ask: Ask) -> None:
 @pytest.mark.feature("guardrail-max-retries-counts-attempts")
 @pytest.mark.parametrize("retries", [0, 1, 2])
 def test_retries_are_capped(ask: Ask, retries: int) -> None:
-    """The cap counts further attempts; the last answer is in the error."""
+    """The limit counts further attempts, and the error has the last answer."""
     model = ScriptedModel("a", "b", "c", "d")
     guard = OutputGuardrailAdvisor(long_enough, max_retries=retries)
 
@@ -177,7 +177,7 @@ def test_retries_are_capped(ask: Ask, retries: int) -> None:
 
 @pytest.mark.feature("guardrail-output-buffered-streams")
 def test_output_failures_are_gathered(ask: Ask) -> None:
-    """As on the way in; nothing of the answer is streamed."""
+    """As for input, and nothing of the answer is streamed."""
     guard = OutputGuardrailAdvisor(
         lambda answer: failure("rude"), lambda answer: fatal("wrong"), in_english
     )
@@ -192,7 +192,7 @@ def test_output_failures_are_gathered(ask: Ask) -> None:
     "guardrail-retry-after-rewrite-refused", "guardrail-rewrites-missing-memory-response"
 )
 def test_an_answer_may_be_rewritten_and_judged_on(ask: Ask) -> None:
-    """Later guardrails see the new text, and may still ask for another answer."""
+    """Later guardrails receive the new text, and may retry."""
     model = ScriptedModel("ciao!", "Hello!")
 
     async def without_marks(answer: ChatResponse) -> GuardrailResult:
@@ -213,12 +213,12 @@ def look_up() -> str:
 
 @tool(return_direct=True)
 def answer_now() -> str:
-    """Answer."""
+    """Return an answer."""
     return "now"
 
 
 class Desk:
-    """Books, and says how often it has."""
+    """A tool that books and counts its bookings."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -249,7 +249,7 @@ def no_fool(answer: ChatResponse) -> GuardrailResult | None:
 @pytest.mark.feature("guardrail-reprompt")
 @pytest.mark.parametrize(("guardrail", "refused"), [(long_enough, "No"), (no_fool, "a fool")])
 def test_what_tools_said_is_shown_again(ask: Ask, guardrail: Any, refused: str) -> None:
-    """Nothing is booked twice, and what was booked is remembered."""
+    """Tool results are sent in the retry, so that no tool runs twice, and are stored."""
     desk, memory = Desk(), MessageWindowChatMemory(InMemoryChatMemoryRepository())
     model = ScriptedModel(call("book"), refused, refused, "It is booked.")
     client = client_of(model, MessageChatMemoryAdvisor(memory), OutputGuardrailAdvisor(guardrail))
@@ -265,7 +265,7 @@ def test_what_tools_said_is_shown_again(ask: Ask, guardrail: Any, refused: str) 
 @pytest.mark.feature("guardrail-reprompt")
 @pytest.mark.parametrize(("guardrail", "refused"), [(long_enough, "No"), (no_fool, "a fool")])
 def test_tools_of_all_attempts_are_remembered(ask: Ask, guardrail: Any, refused: str) -> None:
-    """In their order, also when the turn waited for approval before."""
+    """In order, also if the turn was suspended before."""
     desk = Desk()
     manager = ToolCallingManager(interceptors=[ToolApproval()])
     calls = [call("book", id=str(number)) for number in range(4)]
@@ -306,8 +306,8 @@ def test_a_resumed_turn_is_retried_completely(ask: Ask) -> None:
     assert [m.role for m in messages] == ["user", *["assistant", "tool"] * 3, "assistant"]
 
 
-def test_what_a_later_attempt_undoes_is_told(ask: Ask) -> None:
-    """What was booked for the first answer no longer holds in the last."""
+def test_calls_that_a_later_attempt_undoes_are_reported(ask: Ask) -> None:
+    """The results of earlier attempts say that their calls were undone."""
     desk = Desk()
     model = ScriptedModel(call("book"), "No", call("pay"), "No", "Sorry.")
     builder = client_of(model, OutputGuardrailAdvisor(long_enough)).mutate().default_tools(desk)
@@ -323,7 +323,7 @@ def test_what_a_later_attempt_undoes_is_told(ask: Ask) -> None:
 
 @pytest.mark.feature("guardrail-tools-run-again-executions")
 def test_tools_run_again_for_another_answer(ask: Ask) -> None:
-    """The steps are not judged, and all that was run is told."""
+    """Responses with tool calls are not checked, and executions of all attempts are returned."""
     first = ("Let me see.", call("look_up"))
     model = ScriptedModel(first, "No", call("look_up", id="2"), "Found!")
     client = client_of(model, OutputGuardrailAdvisor(long_enough))
@@ -337,7 +337,7 @@ def test_tools_run_again_for_another_answer(ask: Ask) -> None:
 
 @pytest.mark.feature("guardrail-intermediate-immediate-results-not")
 def test_what_is_returned_directly_is_not_judged(ask: Ask) -> None:
-    """It is no answer of the model's."""
+    """A direct result is no answer of the model."""
     client = client_of(ScriptedModel(call("answer_now")), OutputGuardrailAdvisor(long_enough))
 
     assert ask(client.mutate().default_tools(answer_now).build().prompt("?")).text == "now"
@@ -345,7 +345,7 @@ def test_what_is_returned_directly_is_not_judged(ask: Ask) -> None:
 
 @pytest.mark.feature("guardrail-input-guardrail-exception", "guardrail-message-removal")
 def test_memory_sees_the_question_and_the_good_answer(ask: Ask) -> None:
-    """Refused answers, reprompts and refused questions leave no trace."""
+    """Refused answers, reprompts and refused questions are not stored."""
     memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
     client = client_of(
         ScriptedModel("ciao", "Hello!"),
@@ -376,7 +376,7 @@ def test_memory_sees_the_question_and_the_good_answer(ask: Ask) -> None:
     ],
 )
 def test_clumsy_prompt_injections_are_refused(ask: Ask, text: str, refused: bool) -> None:
-    """Patterns find what they know."""
+    """Known patterns are refused."""
     guard = InputGuardrailAdvisor(refuse_prompt_injection)
     client = client_of(ScriptedModel(lambda _: "ok"), guard)
     if refused:
@@ -391,7 +391,7 @@ def test_clumsy_prompt_injections_are_refused(ask: Ask, text: str, refused: bool
 
 
 def test_without_a_question_there_is_no_prompt_injection(ask: Ask) -> None:
-    """What the application says is its own."""
+    """Texts of the application are not checked."""
     model = ScriptedModel("ok")
     client = client_of(model, InputGuardrailAdvisor(refuse_prompt_injection))
 
@@ -404,7 +404,7 @@ class Point(BaseModel):
 
 @pytest.mark.feature("guardrail-json-extractor-output-guardrail")
 def test_json_can_be_asked_for(ask: Ask) -> None:
-    """The model sees what is wrong, and the schema."""
+    """The reprompt has the problem and the schema."""
     model = ScriptedModel("x is 1", '{"x": 1}')
     guard = OutputGuardrailAdvisor(json_guardrail(Point))
     result = ask(client_of(model, guard).prompt("?"))
@@ -415,7 +415,7 @@ def test_json_can_be_asked_for(ask: Ask) -> None:
 
 
 def test_a_negative_cap_is_a_mistake() -> None:
-    """Less than one attempt is none."""
+    """A negative number of retries is refused."""
     with pytest.raises(UsageError, match="max_retries"):
         OutputGuardrailAdvisor(lambda answer: None, max_retries=-1)
 
@@ -527,7 +527,7 @@ def test_a_passive_guardrail_keeps_the_question(ask: Ask) -> None:
 
 
 async def test_a_guardrail_without_a_client() -> None:
-    """It rewrites the message in an advisor chain of its own."""
+    """It rewrites the message in an explicit advisor chain."""
     model = ScriptedModel("Done.")
     chain = AdvisorChain([InputGuardrailAdvisor(lambda _: success("Hush."))], model)
     await chain(ChatClientRequest(Prompt("Book")))

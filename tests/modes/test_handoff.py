@@ -198,7 +198,7 @@ def test_sessions_store_the_turn_once(ask: Ask) -> None:
 
 
 def test_a_memory_of_the_second_client_only(ask: Ask) -> None:
-    """It stores the whole turn."""
+    """It stores the complete turn."""
     memory = MessageWindowChatMemory()
     desk = Desk()
     desk.billing = desk.billing.default_advisors(MessageChatMemoryAdvisor(memory))
@@ -246,7 +246,7 @@ class Invoice(BaseModel):
 
 @pytest.mark.parametrize("mode", ["call", "acall"])
 def test_a_typed_answer_comes_from_the_second_client(mode: Mode) -> None:
-    """The second model is told the format, and corrected."""
+    """The second model receives the schema and the correction."""
     desk = Desk("no number", '{"amount": 5}')
     request = desk.build().prompt("My invoice?")
     if mode == "call":
@@ -285,7 +285,7 @@ def ping_pong(*, max_handoffs: int, stubborn: bool) -> tuple[ChatClient, list[st
 
 
 def test_handoffs_are_limited(ask: Ask) -> None:
-    """The model that is refused answers itself."""
+    """A refused handoff is an error result, and the model answers."""
     client, asked = ping_pong(max_handoffs=3, stubborn=False)
     result = ask(client.prompt("x"))
 
@@ -296,7 +296,7 @@ def test_handoffs_are_limited(ask: Ask) -> None:
 
 
 def test_a_model_that_insists_reaches_the_limits_of_tools(ask: Ask) -> None:
-    """Refused calls are calls without progress."""
+    """Refused handoffs count as calls without progress."""
     client, asked = ping_pong(max_handoffs=2, stubborn=True)
     result = ask(client.prompt("x"))
 
@@ -322,7 +322,7 @@ def test_one_handoff_in_a_round(ask: Ask) -> None:
 
 
 def test_the_deadline_holds_for_both(ask: Ask) -> None:
-    """The second client has no more time than the request."""
+    """The request's deadline also bounds the second client."""
 
     @tool
     async def slow() -> None:
@@ -337,7 +337,7 @@ def test_the_deadline_holds_for_both(ask: Ask) -> None:
 
 
 def test_a_handoff_can_be_denied(ask: Ask) -> None:
-    """A denied handoff is none; the first client goes on."""
+    """After a denied handoff, the first client answers."""
     desk = Desk(first=(TO_BILLING, "I answer myself."))
     approval = ToolApproval(ask=lambda invocation: False, needed=lambda invocation: True)
     manager = ToolCallingManager(interceptors=[approval])
@@ -414,7 +414,7 @@ def test_a_handoff_beside_a_call_that_waits(ask: Ask) -> None:
 
 
 def test_resuming_needs_the_handoff(ask: Ask) -> None:
-    """Without its tool, nobody knows the second client."""
+    """The handoff tool is required, because it has the second client."""
     desk = Desk(REFUND, tools=[refund])
     desk.billing = desk.billing.tool_calling_manager(
         ToolCallingManager(interceptors=[ToolApproval()])
@@ -443,7 +443,7 @@ def test_a_failure_undoes_the_calls_of_both_once(ask: Ask) -> None:
 
 
 def test_an_advisor_that_asks_again_hands_over_again(ask: Ask) -> None:
-    """The turn has the rounds of both attempts, and both clients see them."""
+    """The turn has the rounds of both attempts, and both clients receive them."""
 
     async def twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)
@@ -518,7 +518,7 @@ def test_triage_with_three_agents(ask: Ask) -> None:
 
 
 def test_steering_reaches_the_first_client_only(ask: Ask) -> None:
-    """What it has not read stays unread."""
+    """Unread input stays unread."""
     steering = Steering()
 
     @tool
@@ -598,7 +598,7 @@ def test_a_wrapped_handoff_hands_over(ask: Ask) -> None:
 
 
 def test_the_arguments_are_checked(ask: Ask) -> None:
-    """The model is told what is wrong, and nothing is handed over."""
+    """Invalid arguments are an error result, and nothing is handed over."""
     desk = Desk(first=(call("handoff_to_billing", '{"reason": 5, "more": 1}'), "Sorry."))
 
     assert ask(desk.build().prompt("x")).text == "Sorry."

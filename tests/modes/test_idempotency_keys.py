@@ -1,4 +1,4 @@
-"""Keys for services that must not do a thing twice, over turns that follow or are repeated."""
+"""Idempotency keys, over successive and repeated turns."""
 
 import itertools
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def memory(request: pytest.FixtureRequest) -> Any:
 
 
 def using(name: str, **arguments: Any) -> Callable[[Prompt], Answer]:
-    """Return what a model answers that uses a tool for whatever the user says."""
+    """Return an answer function that calls a tool after each user message."""
 
     def answer(prompt: Prompt) -> Answer:
         if isinstance(prompt.messages[-1], UserMessage):
@@ -68,14 +68,14 @@ def using(name: str, **arguments: Any) -> Callable[[Prompt], Answer]:
 
 
 def payer(*advisors: Any, **manager: Any) -> ChatClient:
-    """Return a client that pays five for whatever the user says."""
+    """Return a client that pays five after each user message."""
     builder = ChatClient.builder(ScriptedModel(using("pay", amount=5))).default_tools(pay)
     builder = builder.tool_calling_manager(ToolCallingManager(**manager))
     return builder.default_advisors(*advisors).build()
 
 
 class FailsInTheEnd:
-    """Fails when the tools have been run and before the turn is remembered."""
+    """An advisor that fails after the tools have run and before the turn is stored."""
 
     order = TOOL_CALLING_ORDER - 10
 
@@ -86,7 +86,7 @@ class FailsInTheEnd:
 
 @pytest.mark.feature("tool-options-doing-thing-once")
 def test_each_turn_has_keys_of_its_own(ask: Ask, memory: Any) -> None:
-    """Also where the user says the same each time and the memory shows no more than before."""
+    """Also if equal user messages follow an equal history."""
     client = payer(memory)
     for _ in range(6):
         ask(client.prompt("Pay five more!").conversation("c"))
@@ -109,7 +109,7 @@ def test_a_repeated_request_has_new_keys(ask: Ask, memory: Any) -> None:
 
 
 def test_an_advisor_that_asks_again_stays_in_the_turn(ask: Ask) -> None:
-    """The same call of the second attempt has the key of the first attempt's."""
+    """Equal calls of both attempts have the same key."""
 
     class Retries:
         order = TOOL_CALLING_ORDER - 10
@@ -126,7 +126,7 @@ def test_an_advisor_that_asks_again_stays_in_the_turn(ask: Ask) -> None:
 
 @pytest.mark.parametrize("owner", ["tenant_id", "tenant", "user_id"])
 def test_tenants_share_no_key(ask: Ask, owner: str) -> None:
-    """Even if they name their turns alike."""
+    """Also if their turns have equal keys."""
     for name in ("acme", "globex"):
         ask(payer().prompt("Pay!").idempotency_key("order-1").tool_context({owner: name}))
 
@@ -134,7 +134,7 @@ def test_tenants_share_no_key(ask: Ask, owner: str) -> None:
 
 
 def test_no_id_can_imitate_two(ask: Ask) -> None:
-    """Whatever characters the ids of conversations and users contain."""
+    """Ids of conversations and users may have any characters."""
     for conversation, user in (("a\x1fb", "c"), ("a", "b\x1fc"), ("\ud800", "c"), ("?", "c")):
         request = payer().prompt("Pay!").idempotency_key("1").conversation(conversation)
         ask(request.advisor_params({USER_ID: user}))
@@ -144,14 +144,14 @@ def test_no_id_can_imitate_two(ask: Ask) -> None:
 
 @pytest.mark.parametrize("key", ["", "  ", 7, None])
 def test_an_idempotency_key_is_a_text(key: Any) -> None:
-    """Anything else is refused before something is sent."""
+    """Any other type is refused before a request is sent."""
     with pytest.raises(UsageError, match="idempotency key"):
         payer().prompt("Pay!").idempotency_key(key)
 
 
 @pytest.mark.feature("tool-options-doing-thing-once")
 def test_a_job_that_is_delivered_twice_has_the_same_keys(ask: Ask, memory: Any) -> None:
-    """Although the first turn is remembered by then; another job has others."""
+    """Also if its first turn is stored already; another job has other keys."""
     client = payer(memory)
     for job in ("job 1", "job 1", "job 2"):
         ask(client.prompt("Pay!").conversation("c").advisor_params({TURN_KEY: job}))
@@ -169,7 +169,7 @@ def test_keys_of_jobs_without_a_memory(ask: Ask) -> None:
 
 
 def test_a_turn_that_waited_keeps_its_keys(ask: Ask, memory: Any) -> None:
-    """Whoever resumes it need not know them, and other turns may have been remembered meanwhile."""
+    """Resuming needs no key, and the turn may have been stored before."""
     client = payer(memory, interceptors=[ToolApproval()])
     asked = client.prompt("Pay!").conversation("c").advisor_params({TURN_KEY: "job 1"})
     waiting = [ask(asked).answer.pending_turn().to_json() for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Tools and models of LangChain as ours, and our tools in LangChain, with the real packages."""
+"""Adapters for tools and models of LangChain, in both directions, with the real packages."""
 
 import asyncio
 import json
@@ -205,8 +205,8 @@ def test_blocks(ask: Ask, returned: Any, text: str | None, media: int) -> None:
         ({}, "kind"),
     ],
 )
-def test_errors_are_told(ask: Ask, arguments: Any, told: str) -> None:
-    """As those of other tools; the turn goes on."""
+def test_errors_are_error_results(ask: Ask, arguments: Any, told: str) -> None:
+    """The model receives an error result, and the turn continues."""
     model = ScriptedModel(call("broken", arguments), "done")
     [execution] = ask(client_of(model, *tools_from_langchain(broken)).prompt("x")).executions
 
@@ -215,7 +215,7 @@ def test_errors_are_told(ask: Ask, arguments: Any, told: str) -> None:
 
 
 def test_errors_that_the_tool_handles(ask: Ask) -> None:
-    """They are errors to us as well."""
+    """They are error results as well."""
     handling = broken.model_copy(update={"handle_tool_error": "sorry"})
     model = ScriptedModel(call("broken", {"kind": "tool"}), "done")
     [execution] = ask(client_of(model, *tools_from_langchain(handling)).prompt("x")).executions
@@ -224,7 +224,7 @@ def test_errors_that_the_tool_handles(ask: Ask) -> None:
 
 
 def test_validators_of_the_tool_hold(ask: Ask) -> None:
-    """What the JSON Schema does not say is said by pydantic."""
+    """Validators that the JSON Schema cannot express are applied."""
     from pydantic import field_validator
 
     class Even(BaseModel):
@@ -358,7 +358,7 @@ class Desk:
 
     @tool
     def greet(self, name: str, context: ToolContext) -> str:
-        """Greet somebody."""
+        """Greet by name."""
         return f"{context['greeting']} {name}"
 
     @tool
@@ -602,7 +602,7 @@ def test_messages_of_all_kinds(ask: Ask) -> None:
 
 
 def test_malformed_calls_of_a_model() -> None:
-    """They reach the loop, which tells the model."""
+    """The model receives an error result."""
     bad: Any = {"type": "invalid_tool_call", "name": "add", "args": "{", "id": "c", "error": "e"}
     theirs = recorded(AIMessage(content="", invalid_tool_calls=[bad]), AIMessage(content="sorry"))
     client = ChatClient.create(LangChainChatModel(theirs))
@@ -709,14 +709,14 @@ def test_model_without_tools(ask: Ask) -> None:
 
 
 def test_what_is_no_model_is_refused() -> None:
-    """The error says what is one."""
+    """The error names a class that is a model."""
     model: Any = object()
     with pytest.raises(WrongTypeError, match="ChatOpenAI"):
         LangChainChatModel(model)
 
 
 def test_errors_without_a_status_are_passed_on(ask: Ask) -> None:
-    """They are mistakes in the integration, or of its own kind."""
+    """They are raised unchanged."""
     client = ChatClient.create(LangChainChatModel(recorded(LookupError("odd"))))
     with pytest.raises(LookupError, match="odd"):
         ask(client.prompt("x"))

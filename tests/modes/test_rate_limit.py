@@ -1,4 +1,4 @@
-"""Rate limits: who waits, for how long, who is refused, and what counts."""
+"""Rate limits: waiting, refusals, and what counts."""
 
 import asyncio
 import threading
@@ -41,7 +41,7 @@ def refusal(ask: Ask, client: ChatClient, **request: Any) -> RateLimitExceededEr
 
 @pytest.mark.feature("advisors-rate-limits")
 def test_calls_beyond_the_limit_wait(ask: Ask) -> None:
-    """The third of two in a fifth of a second comes after that."""
+    """If two calls are allowed in a period, the third one waits."""
     client = client_of(RateLimitAdvisor(requests=2, period=0.2))
     started = time.monotonic()
     texts = [ask(client.prompt("?")).text for _ in range(3)]
@@ -52,7 +52,7 @@ def test_calls_beyond_the_limit_wait(ask: Ask) -> None:
 
 @pytest.mark.feature("advisors-rate-limits")
 def test_or_they_are_refused(ask: Ask) -> None:
-    """The error says when there is room; then there is."""
+    """The error has the seconds after which a call is accepted."""
     clock = Clock()
     client = client_of(RateLimitAdvisor(requests=1, period=60, on_exceeded="raise", clock=clock))
     ask(client.prompt("?"))
@@ -66,7 +66,7 @@ def test_or_they_are_refused(ask: Ask) -> None:
 
 
 def test_a_window_slides(ask: Ask) -> None:
-    """Room comes back call by call, not all at once."""
+    """Each call counts for one period."""
     clock = Clock()
     client = client_of(RateLimitAdvisor(requests=2, period=60, on_exceeded="raise", clock=clock))
     ask(client.prompt("?"))
@@ -79,7 +79,7 @@ def test_a_window_slides(ask: Ask) -> None:
 
 
 def test_tokens_are_counted_as_they_were_spent(ask: Ask) -> None:
-    """The estimate before a call gives way to what it cost."""
+    """The estimate before a call is replaced by its usage."""
     clock = Clock()
     model = ScriptedModel(lambda prompt: "ok", usage=Usage(60, 30))
     advisor = RateLimitAdvisor(tokens=100, period=60, on_exceeded="raise", clock=clock)
@@ -106,7 +106,7 @@ def test_spending_of_earlier_periods(ask: Ask) -> None:
 
 
 def test_what_costs_nothing_keeps_its_estimate(ask: Ask) -> None:
-    """A response that tells no usage was not free."""
+    """Without a reported usage, the estimate counts."""
     model = ScriptedModel(ChatResponse.of("ok"), ChatResponse.of("ok"))
     advisor = RateLimitAdvisor(tokens=100, period=60, on_exceeded="raise", clock=Clock())
     client = client_of(advisor, model)
@@ -116,14 +116,14 @@ def test_what_costs_nothing_keeps_its_estimate(ask: Ask) -> None:
 
 
 def test_a_call_bigger_than_the_limit_runs_alone(ask: Ask) -> None:
-    """Otherwise it never could."""
+    """It is accepted when no other call counts."""
     advisor = RateLimitAdvisor(tokens=10, requests=5, period=60, on_exceeded="raise", clock=Clock())
 
     assert ask(client_of(advisor).prompt("long " * 50)).text == "ok"
 
 
 def test_longer_waits_than_wanted_are_refused(ask: Ask) -> None:
-    """So are those beyond the deadline of the call."""
+    """As are waits beyond the deadline of the call."""
     client = client_of(RateLimitAdvisor(requests=1, period=60, max_wait=1))
     ask(client.prompt("?"))
     refusal(ask, client)
@@ -141,7 +141,7 @@ def look_up() -> str:
 
 
 def test_every_round_counts(ask: Ask) -> None:
-    """It is the model's calls that are limited, not the turns."""
+    """Model calls are limited, not turns."""
     model = ScriptedModel(call("look_up"), "done")
     client = client_of(RateLimitAdvisor(requests=1, on_exceeded="raise"), model)
     with pytest.raises(RateLimitExceededError):
@@ -149,7 +149,7 @@ def test_every_round_counts(ask: Ask) -> None:
 
 
 def test_a_failed_call_counts(ask: Ask) -> None:
-    """The provider counted it as well."""
+    """Providers count it, too."""
     model = ScriptedModel(ConnectionFailedError("no"), "ok")
     client = client_of(RateLimitAdvisor(requests=1, on_exceeded="raise"), model)
     with pytest.raises(ConnectionFailedError):
@@ -159,7 +159,7 @@ def test_a_failed_call_counts(ask: Ask) -> None:
 
 
 def test_threads_share_one_limit() -> None:
-    """Nobody is let in twice, and all get through in the end."""
+    """Threads never exceed it together, and all calls are made."""
     client = client_of(RateLimitAdvisor(requests=4, period=0.2))
     done: list[float] = []
 
@@ -179,7 +179,7 @@ def test_threads_share_one_limit() -> None:
 
 
 def test_a_cancelled_wait_gives_its_place_back() -> None:
-    """Whoever leaves the queue does not count."""
+    """A cancelled wait does not count."""
     clock = Clock()
 
     async def run() -> str:
@@ -200,13 +200,13 @@ def test_a_cancelled_wait_gives_its_place_back() -> None:
     "wrong", [{}, {"requests": 0}, {"tokens": -1}, {"requests": 1, "period": 0}]
 )
 def test_limits_have_to_make_sense(wrong: Any) -> None:
-    """Nothing to limit is a mistake."""
+    """An advisor without a limit is refused."""
     with pytest.raises(UsageError):
         RateLimitAdvisor(**wrong)
 
 
 def test_a_used_up_limit_takes_no_time_to_look_at() -> None:
-    """What thousands of calls have spent is known; the sum is not taken for each of them."""
+    """The sum over thousands of calls is kept, not computed for each call."""
     clock = Clock()
     window = SlidingWindow(RateLimits(None, 5000 * 100, 60, float("inf")), clock)
     started = time.thread_time()
@@ -221,7 +221,7 @@ def test_a_used_up_limit_takes_no_time_to_look_at() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["ask", "wait", "cancel"]), st.integers(0, 40))))
 def test_places_are_the_first_with_room(steps: list[tuple[str, int]]) -> None:
-    """As by trying one time after another, also when calls that wait are cancelled."""
+    """The same times as by trying one after another, also after cancelled waits."""
     clock = Clock()
     window = SlidingWindow(RateLimits(3, 50, 10, float("inf")), clock)
     made: list[tuple[float, int, Any]] = []  # when, how many tokens, and the call itself

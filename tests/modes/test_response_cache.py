@@ -1,4 +1,4 @@
-"""Response caching: what is the same, what is kept, and what a hit looks like."""
+"""Response caching: keys, stored responses and hits."""
 
 import gc
 import weakref
@@ -40,7 +40,7 @@ def cached(model: ScriptedModel, **how: Any) -> ChatClient:
 
 @pytest.mark.feature("advisors-semantic-cache")
 def test_the_same_question_is_answered_once(ask: Ask) -> None:
-    """The second answer costs nothing, and says where it is from."""
+    """The second answer has no usage, and is marked as cached."""
     client = cached(ScriptedModel("Rome"))
     first, second = ask(client.prompt("?")), ask(client.prompt("?"))
 
@@ -51,10 +51,10 @@ def test_the_same_question_is_answered_once(ask: Ask) -> None:
 
 
 def test_the_advisor_holds_on_to_no_request(ask: Ask) -> None:
-    """What it told its tools goes with it, and does not wait for the next one."""
+    """The tool context is released after the request, not with the next one."""
 
     class Session:
-        """A connection to a database, say."""
+        """An object of the tool context."""
 
     model, session = ScriptedModel("ok"), Session()
     client = cached(model)
@@ -68,7 +68,7 @@ def test_the_advisor_holds_on_to_no_request(ask: Ask) -> None:
 
 
 def test_a_hit_is_streamed_like_any_answer(ask: Ask) -> None:
-    """Thoughts, text, and the end of the round."""
+    """With reasoning, text and the end of the round."""
     message = AssistantMessage("Rome", reasoning=[Reasoning("Hm.")])
     client = cached(ScriptedModel(message, chunks=100))
     first, second = ask(client.prompt("?")), ask(client.prompt("?"))
@@ -80,7 +80,7 @@ def test_a_hit_is_streamed_like_any_answer(ask: Ask) -> None:
 
 
 def test_modes_share_one_store(ask: Ask) -> None:
-    """What a call has answered, a stream need not ask, and the other way round."""
+    """The response of a call serves a stream, and the other way round."""
     client = cached(ScriptedModel("Rome"))
     ask(client.prompt("?"))
 
@@ -140,7 +140,7 @@ def test_what_is_sent_makes_a_difference() -> None:
 
 @pytest.mark.feature("advisors-semantic-cache")
 def test_tools_run_again_and_decide_what_comes_next(ask: Ask) -> None:
-    """Each round has its own entry; other results are another question."""
+    """Each round has an entry; other tool results have another key."""
     results = ["sunny", "sunny", "rainy"]
 
     @tool
@@ -160,7 +160,7 @@ def test_tools_run_again_and_decide_what_comes_next(ask: Ask) -> None:
 
 
 def test_errors_are_never_kept(ask: Ask) -> None:
-    """The next one asks again."""
+    """The next request calls the model."""
     client = cached(ScriptedModel(ConnectionFailedError("no"), "ok"))
     with pytest.raises(ConnectionFailedError):
         ask(client.prompt("?"))
@@ -170,7 +170,7 @@ def test_errors_are_never_kept(ask: Ask) -> None:
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "error", None])
 def test_incomplete_answers_are_never_kept(ask: Ask, reason: Any) -> None:
-    """Cut off or filtered once is not for ever."""
+    """Truncated and filtered answers are not stored."""
     half = ChatResponse((Generation(AssistantMessage("half"), reason),))
     client = cached(ScriptedModel(half, "whole"))
     ask(client.prompt("?"))
@@ -186,7 +186,7 @@ def test_incomplete_answers_are_never_kept(ask: Ask, reason: Any) -> None:
     ],
 )
 def test_empty_answers_are_never_kept(ask: Ask, empty: Any) -> None:
-    """There is nothing to give."""
+    """A response without text and calls is not stored."""
     client = cached(ScriptedModel(empty, "whole"))
     ask(client.prompt("?"))
 
@@ -194,7 +194,7 @@ def test_empty_answers_are_never_kept(ask: Ask, empty: Any) -> None:
 
 
 def test_a_request_can_stay_away(ask: Ask) -> None:
-    """It neither takes from the cache nor gives to it."""
+    """It neither reads nor writes the cache."""
     client = cached(ScriptedModel("a", "b", "c"))
     away = client.prompt("?").advisor_params({CACHE_RESPONSES: False})
 
@@ -215,7 +215,7 @@ class Remote:
 
 
 def test_any_store_will_do(ask: Ask) -> None:
-    """Plain or asynchronous, from blocking code too."""
+    """Plain and asynchronous stores, also in blocking requests."""
     store = Remote()
     client = cached(ScriptedModel("Rome"), store=store)
 
@@ -223,8 +223,8 @@ def test_any_store_will_do(ask: Ask) -> None:
     assert len(store.kept) == 1
 
 
-def test_a_store_that_returns_something_else_is_told(ask: Ask) -> None:
-    """Its author wrote down the text of a response, and reads that."""
+def test_a_store_has_to_return_a_response(ask: Ask) -> None:
+    """A store that returns the text of a response raises an error."""
 
     class Texts(InMemoryResponseStore):
         def get(self, key: str) -> Any:
@@ -247,7 +247,7 @@ def test_a_subclass_of_the_store_can_be_async(ask: Ask) -> None:
 
 
 def test_the_store_forgets_what_is_old_and_what_is_unused() -> None:
-    """By time, and by number."""
+    """Entries are removed by age, and by number."""
     now = [0.0]
     store = InMemoryResponseStore(max_entries=2, time_to_live=10, clock=lambda: now[0])
     answers = {key: ChatResponse.of(key) for key in "abc"}
@@ -264,13 +264,13 @@ def test_the_store_forgets_what_is_old_and_what_is_unused() -> None:
 
 @pytest.mark.parametrize("wrong", [{"max_entries": 0}, {"time_to_live": 0}])
 def test_a_store_has_to_keep_something(wrong: Any) -> None:
-    """Nothing to keep is a mistake."""
+    """A store of zero entries is refused."""
     with pytest.raises(UsageError):
         InMemoryResponseStore(**wrong)
 
 
 def test_a_store_may_keep_for_ever() -> None:
-    """Without a time limit nothing grows old."""
+    """Without a time limit, entries do not expire."""
     store = InMemoryResponseStore(time_to_live=None, clock=lambda: 1e12)
     store.put("a", ChatResponse.of("a"))
 
@@ -304,8 +304,8 @@ def test_models_that_share_a_store_do_not_share_answers(ask: Ask) -> None:
     assert answers == ["p:m at a", "p:m at b", "p:n at a", "q:m at a"]
 
 
-def test_an_address_tells_servers_apart_and_no_secret() -> None:
-    """A fallback has those of all of its models, a recorded model that of the real one."""
+def test_an_address_distinguishes_servers_without_secrets() -> None:
+    """A fallback has those of all its models, a recorded model that of the real one."""
     first = OpenAIChatModel("m", api_key="k", base_url="http://user:secret@a/v1")
     both = FallbackChatModel(first, LocalChatModel(model_path="/models/b.gguf"), LocalChatModel())
 
@@ -335,7 +335,7 @@ def test_the_cache_ignores_metadata_of_tool_results(ask: Ask) -> None:
 
 
 def test_provider_data_is_part_of_the_cache_key() -> None:
-    """Whatever its fields are called."""
+    """Also a field that is called `metadata`."""
     keys = {
         cache_key(Prompt([AssistantMessage([ProviderPart("x", {"type": "y", "metadata": each})])]))
         for each in ("a", "b")
@@ -365,7 +365,7 @@ def test_a_failing_store_does_not_fail_the_request(
 def test_a_store_that_cannot_be_read_stops_nobody(
     ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is down, say: that is logged, and the model is asked."""
+    """The failure is logged, and the model is called."""
 
     class Down:
         async def get(self, key: str) -> None:
@@ -381,7 +381,7 @@ def test_a_store_that_cannot_be_read_stops_nobody(
 
 
 def test_a_retry_asks_the_model_and_keeps_what_passed(ask: Ask) -> None:
-    """An answer that was refused is no answer to give again."""
+    """A refused answer is not read from the cache in the retry."""
 
     def in_english(answer: ChatResponse) -> GuardrailResult | None:
         return GuardrailResult.retry("not English") if "Ciao" in answer.text else None

@@ -1,4 +1,4 @@
-"""Sessions given to the model by an advisor, and searched by it with tools."""
+"""Sessions that an advisor adds to the prompt, and that the model searches with tools."""
 
 import itertools
 from datetime import UTC, datetime, timedelta
@@ -78,7 +78,7 @@ def test_messages_of_agents_belong_to_the_turn(ask: Ask, order: int) -> None:
 
 
 def test_resent_history_after_a_summary(service: SessionService, ask: Ask) -> None:
-    """Nothing is sent or stored twice; the summary itself is not looked for."""
+    """Nothing is sent or stored twice, and the summary is not matched."""
     memory = SessionChatMemory(
         service,
         trigger=TurnCountTrigger(2),
@@ -99,7 +99,7 @@ def test_resent_history_after_a_summary(service: SessionService, ask: Ask) -> No
 @pytest.mark.feature("session-memory-advisor-inside")
 @pytest.mark.parametrize("order", [None, TOOL_CALLING_ORDER + 100], ids=["outside", "inside"])
 def test_a_turn_becomes_events(service: SessionService, ask: Ask, order: int | None) -> None:
-    """Question, tool call, response and answer, as a unit, outside of the loop and inside."""
+    """Question, call, response and answer are stored together, outside of the loop and inside."""
     where: dict[str, Any] = {} if order is None else {"order": order}
     model = ScriptedModel(call("look_up", '{"what": "sky"}'), "Blue.", "You asked about the sky.")
     client = (
@@ -121,8 +121,8 @@ def test_a_turn_becomes_events(service: SessionService, ask: Ask, order: int | N
     assert sent[1:] == (*kept[:4], UserMessage("What did I ask?"))
 
 
-def test_a_session_stands_where_it_is_put(service: SessionService) -> None:
-    """At the place of memories by default."""
+def test_a_session_advisor_has_the_order_that_it_is_given(service: SessionService) -> None:
+    """By default it has the order of memories."""
     orders = [SessionMemoryAdvisor(service).order, SessionMemoryAdvisor(service, order=7).order]
 
     assert orders == [MEMORY_ORDER, 7]
@@ -130,7 +130,7 @@ def test_a_session_stands_where_it_is_put(service: SessionService) -> None:
 
 @pytest.mark.feature("session-memory-advisor-inside")
 def test_a_failed_turn_leaves_nothing(service: SessionService, ask: Ask) -> None:
-    """Not even a session."""
+    """Not even a session is created."""
     model = ScriptedModel(OverloadedError("down"))
     client = ChatClient.builder(model).default_advisors(SessionMemoryAdvisor(service)).build()
     with pytest.raises(OverloadedError):
@@ -140,7 +140,7 @@ def test_a_failed_turn_leaves_nothing(service: SessionService, ask: Ask) -> None
 
 
 def test_a_turn_with_a_key_is_kept_once(service: SessionService, ask: Ask) -> None:
-    """A job that is delivered twice is answered twice and remembered once."""
+    """A job that is delivered twice is answered twice and stored once."""
     client = (
         ChatClient.builder(ScriptedModel("One.", "Two."))
         .default_advisors(SessionMemoryAdvisor(service))
@@ -157,7 +157,7 @@ def test_a_turn_with_a_key_is_kept_once(service: SessionService, ask: Ask) -> No
 def test_the_user_and_a_filter_of_the_request(
     service: SessionService, ask: Ask, order: int | None
 ) -> None:
-    """Whose session it has to be, and less of it to be shown."""
+    """The session must belong to the user, and the filter selects events."""
     where: dict[str, Any] = {} if order is None else {"order": order}
     model = ScriptedModel("Again?")
     client = (
@@ -182,7 +182,7 @@ def test_the_user_and_a_filter_of_the_request(
 
 
 def test_a_filter_of_the_request_needs_no_user(service: SessionService, ask: Ask) -> None:
-    """Whosever session it is, less of it is shown; the next request sees all of it."""
+    """It selects events of any user's session, in this request only."""
     model = ScriptedModel("Again?", "Again?")
     client = ChatClient.builder(model).default_advisors(SessionMemoryAdvisor(service)).build()
     service.create("ann", session_id="s")
@@ -200,7 +200,7 @@ def test_a_filter_of_the_request_needs_no_user(service: SessionService, ask: Ask
 def test_a_new_session_belongs_to_the_user_of_its_request(
     service: SessionService, ask: Ask
 ) -> None:
-    """Or to the default user."""
+    """Without one, it has the default user."""
     client = (
         ChatClient.builder(ScriptedModel("Hi.", "Hi."))
         .default_advisors(SessionMemoryAdvisor(service))
@@ -213,7 +213,7 @@ def test_a_new_session_belongs_to_the_user_of_its_request(
 
 
 def test_a_conversation_id_is_needed(service: SessionService, ask: Ask) -> None:
-    """Nothing is sent without."""
+    """Without one nothing is sent."""
     model = ScriptedModel()
     client = ChatClient.builder(model).default_advisors(SessionMemoryAdvisor(service)).build()
     with pytest.raises(UsageError, match="conversation"):
@@ -224,7 +224,7 @@ def test_a_conversation_id_is_needed(service: SessionService, ask: Ask) -> None:
 
 @pytest.mark.feature("session-conversation-search-cross-session")
 def test_a_model_finds_what_it_is_no_longer_shown(service: SessionService, ask: Ask) -> None:
-    """The log has it, and a tool to search the log."""
+    """Compacted events stay in the log, which a tool searches."""
     memory = SessionChatMemory(service, trigger=TurnCountTrigger(1), strategy=TurnWindow(1))
     model = ScriptedModel(
         "Noted.",
@@ -252,7 +252,7 @@ def test_a_model_finds_what_it_is_no_longer_shown(service: SessionService, ask: 
 
 @pytest.fixture
 def told(service: SessionService) -> SessionService:
-    """Give sessions in which something was said."""
+    """Return sessions with events."""
     for id, user_id in (("s", "ann"), ("t", "ann"), ("u", "bob")):
         service.create(user_id, session_id=id)
         for number in range(12):
@@ -273,7 +273,7 @@ def recall(name: str, service: SessionService, session_id: str | None = "s", **h
 
 
 def test_a_conversation_is_searched_page_by_page(told: SessionService) -> None:
-    """Ten at a time, the oldest first; odd page numbers mean the first page."""
+    """Ten events a page, oldest first; invalid page numbers mean the first page."""
     first = recall("conversation_search", told, query="QUESTION")
     last = recall("conversation_search", told, query="question", page=1)
 
@@ -290,7 +290,7 @@ def test_a_conversation_is_searched_page_by_page(told: SessionService) -> None:
 
 
 def test_only_this_conversation_is_searched(told: SessionService) -> None:
-    """Neither other sessions nor what other agents said, nor one that does not exist."""
+    """Neither other sessions nor events of other branches are found."""
     assert "Nothing found" in recall("conversation_search", told, query="question t1")
     assert "Nothing found" in recall("conversation_search", told, query="writer")
     found = recall("conversation_search", told, query="writer", with_={"branch": "writer"})
@@ -316,7 +316,7 @@ def test_all_sessions_of_the_user_are_searched(told: SessionService) -> None:
 def test_the_first_turn_of_a_session_knows_its_user(
     told: SessionService, ask: Ask, order: int
 ) -> None:
-    """Whoever comes back finds what was said before; who is not named finds nothing."""
+    """The user's earlier sessions are found; without a user id nothing is."""
     found: list[str] = []
     for n, params in enumerate(({USER_ID: "ann"}, {USER_ID: "carl"}, {})):
         model = ScriptedModel(call("cross_session_search", '{"query": "question s1"}'), "so")
@@ -344,7 +344,7 @@ def test_sessions_of_agents_have_the_callers_user(service: SessionService, ask: 
 
 
 def test_a_search_may_begin_at_a_moment(told: SessionService) -> None:
-    """With or without a time zone; anything else is told to the model."""
+    """With a time zone or without; an invalid time is an error result."""
     soon = datetime.now(UTC) + timedelta(hours=1)
 
     for since in ("2020-01-01", "2020-01-01T00:00:00Z", " "):
@@ -357,7 +357,7 @@ def test_a_search_may_begin_at_a_moment(told: SessionService) -> None:
 
 
 def test_searches_that_cannot_be(told: SessionService) -> None:
-    """The model is told what to do better, the application what it forgot."""
+    """The model gets error results, and the application gets errors about its configuration."""
     for search in ("conversation_search", "cross_session_search"):
         with pytest.raises(ToolError, match="Say what"):
             recall(search, told, query=" ")

@@ -1,4 +1,4 @@
-"""Skills: instructions that are read when they are needed, and the tools that come with them."""
+"""Skills: instructions that the model reads when it needs them, and their tools."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ def order_paint(litres: int) -> str:
 
 @tool(effect="read")
 def weather() -> str:
-    """Tell the weather."""
+    """Return a forecast."""
     return "dry"
 
 
@@ -71,7 +71,7 @@ BEFORE = ["weather", "activate_skill", "read_skill_resource"]
 
 @pytest.mark.feature("skills-tool-provider")
 def test_a_skill_brings_its_instructions_and_tools(ask: Ask) -> None:
-    """The model reads the instructions, and is offered the skill's tools from then on."""
+    """The model reads the instructions, and the skill's tools are offered afterwards."""
     model = ScriptedModel(
         activate("painting"),
         call("measure", '{"room": "hall"}'),
@@ -92,7 +92,7 @@ def test_a_skill_brings_its_instructions_and_tools(ask: Ask) -> None:
 
 
 @pytest.mark.feature("skills-format-available-skills-system")
-def test_the_model_is_told_which_skills_there_are(ask: Ask) -> None:
+def test_the_tool_lists_the_skills(ask: Ask) -> None:
     """Names and descriptions come with the tool that reads them, resources only if there are."""
     model = ScriptedModel("done")
     ask(client_of(model, Skills(CLEANING)).prompt("x"))
@@ -119,7 +119,7 @@ def test_the_model_is_told_which_skills_there_are(ask: Ask) -> None:
     ],
 )
 def test_what_models_ask_for_is_answered(asked: Any, told: str, ask: Ask) -> None:
-    """Wrong names are told with the right ones; the loop goes on."""
+    """An unknown name is an error result that lists the known ones, and the turn continues."""
     model = ScriptedModel(asked, "done")
     result = ask(client_of(model, Skills(PAINTING, CLEANING)).prompt("x"))
 
@@ -180,7 +180,7 @@ def test_duplicate_tools_of_skills(ask: Ask) -> None:
 
 
 def test_a_skill_may_bring_a_tool_that_is_there_already(ask: Ask) -> None:
-    """The very same one is no clash."""
+    """The same tool twice is not a duplicate."""
     model = ScriptedModel(activate("painting"), "done")
     ask(client_of(model, Skills(PAINTING), measure).prompt("x"))
 
@@ -190,7 +190,7 @@ def test_a_skill_may_bring_a_tool_that_is_there_already(ask: Ask) -> None:
 
 @pytest.mark.feature("skills-activation-lasts-while-message")
 def test_a_skill_is_active_as_long_as_it_is_remembered(ask: Ask) -> None:
-    """The next turn may use the tools at once; another conversation does not have them."""
+    """Its tools stay offered in the next turn of the conversation, and not in other ones."""
     memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
     model = ScriptedModel(
         activate("painting"),
@@ -212,7 +212,7 @@ def test_a_skill_is_active_as_long_as_it_is_remembered(ask: Ask) -> None:
 
 @pytest.mark.feature("skills-activation-lasts-while-message")
 def test_a_stored_conversation_keeps_its_skills() -> None:
-    """What tells that a skill is active goes through JSON."""
+    """The mark of an active skill is kept in JSON."""
     model = ScriptedModel(activate("painting"), "done")
     client_of(model, Skills(PAINTING)).prompt("x").call().content()
     answer = model.prompts[1].messages[-1]
@@ -261,7 +261,7 @@ def test_a_tool_may_be_visible_always() -> None:
 
 
 async def test_a_tool_of_a_skill_is_the_tool_itself() -> None:
-    """Metadata and function stay those of the tool, but for its being visible."""
+    """Metadata and function are the tool's, except for its visibility."""
     skills = Skills(CLEANING)
     (tool_,) = skills._scoped["cleaning"]
 
@@ -273,7 +273,7 @@ async def test_a_tool_of_a_skill_is_the_tool_itself() -> None:
 
 @pytest.mark.feature("skills-format-available-skills-system")
 def test_the_listing_is_xml() -> None:
-    """What is in names and descriptions cannot end an element."""
+    """Names and descriptions are escaped."""
     skill = Skill("a<b", "c & d", "e")
     assert Skills(skill).listing == (
         "<available_skills>\n<skill><name>a&lt;b</name><description>c &amp; d</description></skill>"
@@ -348,7 +348,7 @@ def test_a_folder_holds_a_skill(tmp_path: Path) -> None:
 
 
 def test_what_is_no_text_costs_no_memory(tmp_path: Path) -> None:
-    """A film beside the instructions is not read as a whole to find that out."""
+    """A large binary file is not read completely."""
     folder = write(tmp_path / "painting", TEXT)
     with (folder / "film.mp4").open("wb") as film:
         film.write(b"\0\0\0\x20ftyp")
@@ -380,7 +380,7 @@ def test_a_folder_holds_skills(tmp_path: Path) -> None:
     ],
 )
 def test_a_folder_that_holds_no_skill_is_refused(tmp_path: Path, text: str, problem: str) -> None:
-    """What is wrong is told with the file."""
+    """The error has the problem and the file."""
     with pytest.raises(UsageError, match=problem):
         Skill.from_folder(write(tmp_path, text))
 

@@ -1,4 +1,4 @@
-"""What memory holds of a turn whose stream was left, and what the model sees in the next turn."""
+"""What memory stores of a turn whose stream was closed, and what the next turn sends."""
 
 import asyncio
 from collections.abc import Callable
@@ -97,7 +97,7 @@ def says(text: str) -> Callable[[Any], bool]:
 @every_way
 @orders
 def test_question_of_a_stopped_answer(way: Way, order: int) -> None:
-    """The model knows what the user has said, and the words that the user has seen."""
+    """The question and the streamed part of the answer are stored."""
     talk = Talk(["Nice", 60, " to meet you."], "You are Ada.", order=order)
     stop(talk.say("My name is Ada."), way, says("Nice"))
     talk.say("What is my name?").call().content()
@@ -117,7 +117,7 @@ def test_question_of_a_stopped_answer(way: Way, order: int) -> None:
 @every_way
 @orders
 def test_stopped_in_the_second_round(way: Way, order: int) -> None:
-    """What tools have returned is known as well, so that they are not called again."""
+    """Tool results are stored as well, so that the calls are not repeated."""
     talk = Talk(["hm", call("look")], ["Well", 60, "."], "fine", order=order)
     stop(talk.say("one"), way, says("Well"))
     talk.say("two").call().content()
@@ -129,7 +129,7 @@ def test_stopped_in_the_second_round(way: Way, order: int) -> None:
 
 @orders
 def test_stopped_while_tools_run(order: int) -> None:
-    """Of each call the model is told what became of it: done, undone, or interrupted."""
+    """The result of each call says whether it has finished, was undone or was interrupted."""
     undone: list[str] = []
 
     def cancel(city: str) -> None:
@@ -171,7 +171,7 @@ def test_stopped_while_tools_run(order: int) -> None:
 @every_way
 @orders
 def test_stopped_after_an_approval(way: Way, order: int) -> None:
-    """What was approved and run is known, also that it was."""
+    """Approved calls are stored with their results."""
     manager = ToolCallingManager(interceptors=[ToolApproval()])
     answers: Any = [call("look"), call("pay")]
     talk = Talk(answers, ["Paid", 60, "."], order=order, manager=manager)
@@ -188,7 +188,7 @@ def test_stopped_after_an_approval(way: Way, order: int) -> None:
 
 @every_way
 def test_stopped_while_the_model_reasons(way: Way) -> None:
-    """A question without an answer gets one that says so: turns alternate."""
+    """A question without a text gets an answer that says so, because roles alternate."""
     answer: Any = [Reasoning("Hm."), 60, "Four."]
     talk = Talk(answer, "fine")
     stop(talk.say("one"), way, lambda event: isinstance(event, ReasoningDelta))
@@ -198,7 +198,7 @@ def test_stopped_while_the_model_reasons(way: Way) -> None:
 
 @every_way
 def test_without_tool_messages(way: Way) -> None:
-    """Only question and answer are stored, here as well."""
+    """Only the question and the answer are stored."""
     talk = Talk(["hm", call("look")], ["Well", 60, "."], tool_messages=False)
     stop(talk.say("one"), way, says("Well"))
 
@@ -206,7 +206,7 @@ def test_without_tool_messages(way: Way) -> None:
 
 
 async def test_stopped_before_anything_was_shown() -> None:
-    """Nothing is stored: whoever waits for the first word may try again."""
+    """Nothing is stored before the first piece, so that the request can be retried."""
     talk = Talk([60, "late"])
 
     async def consume() -> None:
@@ -225,7 +225,7 @@ async def test_stopped_before_anything_was_shown() -> None:
 
 @every_way
 def test_text_that_was_withheld(way: Way) -> None:
-    """What a guardrail has not let pass is not stored: the user has not seen it."""
+    """Text that a guardrail withheld is not stored."""
 
     def accept(answer: object) -> GuardrailResult:
         return GuardrailResult.success()
@@ -287,7 +287,7 @@ class Full(InMemoryChatMemoryRepository):
 
 @every_way
 def test_memory_that_cannot_be_written(way: Way, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged; whoever has stopped the turn gets no error."""
+    """The failure is logged, and closing the stream raises no error."""
     talk = Talk(["Well", 60, "."], repository=Full())
     stop(talk.say("one"), way, says("Well"))
 
@@ -311,7 +311,7 @@ def test_turn_that_is_repeated_with_its_key(way: Way, order: int) -> None:
 
 @every_way
 def test_memory_of_an_agent(way: Way) -> None:
-    """What a model has asked an agent is not stored if the turn of the user is stopped."""
+    """The agent's turn is not stored if the turn of the user is stopped."""
     repository = InMemoryChatMemoryRepository()
     expert = (
         ChatClient.builder(ScriptedModel(["Well", 60, "."]))
@@ -327,7 +327,7 @@ def test_memory_of_an_agent(way: Way) -> None:
 
 
 def test_stream_that_fails(ask: Ask) -> None:
-    """Who gets the error can ask again: nothing is stored, whatever was shown."""
+    """After an error nothing is stored, so that the request can be retried."""
     talk = Talk(["Well", OverloadedError("busy", provider="x")])
     with pytest.raises(OverloadedError):
         ask(talk.say("one"))

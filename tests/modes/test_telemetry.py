@@ -1,4 +1,4 @@
-"""Spans and metrics, made with the real SDK, in all four ways of calling."""
+"""Spans and metrics with the real SDK, in all four modes."""
 
 import json
 import os
@@ -125,7 +125,7 @@ async def outer(request: ChatClientRequest, call_next: Next) -> ChatClientRespon
 
 
 class Offering:
-    """Offers the tools that a function returns, anew for each request."""
+    """A provider that calls a function in each request."""
 
     def __init__(self, offer: Callable[[ToolRequest], list[Any]]) -> None:
         self.tool_callbacks = offer
@@ -273,8 +273,8 @@ def test_retrieval_is_observed(ask: Ask, recorded: Recorded) -> None:
 
 
 @pytest.mark.feature("observation-counter-gen-client-token")
-def test_costs_are_told_in_full(recorded: Recorded) -> None:
-    """Cached, written and reasoning tokens have attributes of their own."""
+def test_all_kinds_of_tokens_are_recorded(recorded: Recorded) -> None:
+    """Cached, written and reasoning tokens have separate attributes."""
     usage = Usage(10, 5, cache_read_tokens=4, cache_write_tokens=3, reasoning_tokens=2)
     client = (
         ChatClient.builder(ScriptedModel("Hi.", usage=usage))
@@ -294,7 +294,7 @@ def test_costs_are_told_in_full(recorded: Recorded) -> None:
 
 @pytest.mark.feature("observation-tool")
 def test_a_tools_error_is_on_its_span(ask: Ask, recorded: Recorded) -> None:
-    """Although the model was told and the turn went on: only the tool's span failed."""
+    """Only the tool's span has failed, because the turn continues."""
     ask(client_of(recorded, [call("get_weather", '{"city": "Atlantis"}')], "Hm.").prompt("?"))
 
     failed = recorded.span("execute_tool get_weather")
@@ -304,7 +304,7 @@ def test_a_tools_error_is_on_its_span(ask: Ask, recorded: Recorded) -> None:
 
 
 def test_a_call_that_waits_is_no_error(ask: Ask, recorded: Recorded) -> None:
-    """Neither on its span nor in metrics, or every approval would look like a failure."""
+    """A suspended call has failed neither on its span nor in metrics."""
     client = client_of(recorded, [call("get_weather", '{"city": "Rome"}')])
     manager = ToolCallingManager(interceptors=[ToolApproval()])
     ask(client.mutate().tool_calling_manager(manager).build().prompt("?"))
@@ -318,7 +318,7 @@ def test_a_call_that_waits_is_no_error(ask: Ask, recorded: Recorded) -> None:
 
 @pytest.mark.feature("observation-tool")
 def test_an_unknown_tool_is_on_a_span(ask: Ask, recorded: Recorded) -> None:
-    """What the model made up is seen as well."""
+    """A call of an unknown tool has a span, too."""
     ask(client_of(recorded, [call("get_wether", "{}")], "Hm.").prompt("?"))
 
     assert attributes(recorded.span("execute_tool get_wether"))["error.type"] == "UnknownToolError"
@@ -335,7 +335,7 @@ def test_metrics_of_unknown_tools(ask: Ask, recorded: Recorded) -> None:
 
 
 def test_a_failure_is_on_every_span_around_it(ask: Ask, recorded: Recorded) -> None:
-    """The error's type is short for our own errors, and nothing stays open."""
+    """Types of the library's errors are short, and no span stays open."""
     client = client_of(recorded, ProviderError("overloaded", provider="scripted"))
     with pytest.raises(ProviderError) as caught:
         ask(client.prompt("?"))
@@ -345,7 +345,7 @@ def test_a_failure_is_on_every_span_around_it(ask: Ask, recorded: Recorded) -> N
 
 
 def broken(_request: ToolRequest) -> list[Any]:
-    """Offer no tools, because the server that has them is down."""
+    """Fail as a provider of tools."""
     msg = "the registry is down"
     raise McpServerError(msg, server="registry")
 
@@ -362,7 +362,7 @@ EARLY: dict[str, tuple[str, Callable[[ChatClient], ChatClientRequestSpec]]] = {
 
 @pytest.mark.parametrize("why", EARLY)
 def test_a_failure_before_the_first_advisor_is_seen(ask: Ask, recorded: Recorded, why: str) -> None:
-    """A request that cannot even begin is a span, a point and a trail like any that fails."""
+    """It has a span, a metric and a trail."""
     error_type, request = EARLY[why]
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of all kinds
         ask(request(client_of(recorded, "unasked")))
@@ -377,7 +377,7 @@ def test_a_failure_before_the_first_advisor_is_seen(ask: Ask, recorded: Recorded
 
 
 def test_what_is_made_ready_for_a_request_is_a_part_of_it(ask: Ask, recorded: Recorded) -> None:
-    """Spans of what writes the system text, or offers tools, hang below the request."""
+    """Spans of system text functions and tool providers are children of the request."""
 
     def write() -> str:
         with recorded.tracers.get_tracer("app").start_as_current_span("read settings"):
@@ -389,7 +389,7 @@ def test_what_is_made_ready_for_a_request_is_a_part_of_it(ask: Ask, recorded: Re
 
 
 def test_leaving_a_stream_early_ends_the_spans(recorded: Recorded) -> None:
-    """What was begun is ended, and marked as not having come to its end."""
+    """All spans end, and are marked as incomplete."""
     stream = client_of(recorded, "A long answer.").prompt("?").stream().content()
     next(stream)
     stream.close()
@@ -399,7 +399,7 @@ def test_leaving_a_stream_early_ends_the_spans(recorded: Recorded) -> None:
 
 
 def test_nothing_that_was_said_is_recorded_unasked(ask: Ask, recorded: Recorded) -> None:
-    """Neither prompts nor answers, neither arguments nor results."""
+    """By default neither prompts, answers, arguments nor results are recorded."""
     ask(client_of(recorded, [call("get_weather", '{"city": "Rome"}')], "Fine.").prompt("Hush?"))
 
     told = json.dumps([attributes(span) for span in recorded.spans])
@@ -530,7 +530,7 @@ def test_redaction_sees_texts_as_they_were_said(recorded: Recorded, *, withheld:
 
 
 def _spelled_wrong(recorded: Recorded, **settings: Any) -> list[str]:
-    """Return what spans say went wrong, of an answer that is no number."""
+    """Return the status descriptions of failed spans, for an answer that is not a number."""
     client = client_of(recorded, *["Call 4711!"] * 5, **settings)
     with pytest.raises(EntityError, match="4711"):
         client.prompt("?").call().entity(int, validate=True)
@@ -538,7 +538,7 @@ def _spelled_wrong(recorded: Recorded, **settings: Any) -> list[str]:
 
 
 def test_what_was_said_is_not_in_a_status(recorded: Recorded) -> None:
-    """Errors quote answers and arguments; without leave a span says their type only."""
+    """By default a failed span has only the error's type, because errors may quote answers."""
     said = _spelled_wrong(recorded)
 
     assert said
@@ -618,7 +618,7 @@ def test_metrics_count_calls_and_tokens(ask: Ask, recorded: Recorded) -> None:
 
 @pytest.mark.feature("observation-application-span-parent")
 def test_a_span_of_the_application_is_the_parent(ask: Ask, recorded: Recorded) -> None:
-    """The turn hangs below whatever is current, and tools see their own span as current."""
+    """The turn is a child of the current span, and tools run within their span."""
     seen: list[str] = []
 
     @tool
@@ -664,7 +664,7 @@ class Clumsy:
     "observation-chat-model-listener-request", "observation-listeners-failures-logged-ignored"
 )
 def test_an_observer_that_fails_disturbs_nobody(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
-    """Its error is logged, the answer comes."""
+    """Its error is logged, and the answer is returned."""
     client = ChatClient.builder(ScriptedModel("Hi.")).observers(Clumsy()).build()
 
     assert ask(client.prompt("Hi")).text == "Hi."
@@ -703,7 +703,7 @@ print(*(span.name for span in exporter.get_finished_spans()))
 @pytest.mark.process("Python")
 @pytest.mark.parametrize("by_environment", [False, True])
 def test_an_sdk_is_used_as_soon_as_it_is_set_up(by_environment: bool) -> None:
-    """Nothing is switched on here; before that, the API is not even imported."""
+    """The API is imported only after that."""
     environment = {**os.environ, "OTEL_PYTHON_TRACER_PROVIDER": "sdk_tracer_provider"}
     program = _PROGRAM.format(by_environment=by_environment)
     ran = subprocess.run(
@@ -720,7 +720,7 @@ def test_an_sdk_is_used_as_soon_as_it_is_set_up(by_environment: bool) -> None:
 
 
 def test_the_api_is_known_from_the_inside() -> None:
-    """The short cut knows OpenTelemetry as it is; this test fails when it has changed."""
+    """The detection depends on internals of OpenTelemetry; this test fails if they change."""
     from opentelemetry import trace
     from opentelemetry.metrics import _internal as metrics
 
@@ -732,7 +732,7 @@ def test_the_api_is_known_from_the_inside() -> None:
 def test_providers_that_are_set_are_found(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch, renamed: bool
 ) -> None:
-    """By the short cut, and without it."""
+    """With the detection, and without it."""
     from opentelemetry import trace
 
     if renamed:
@@ -748,7 +748,7 @@ def test_providers_that_are_set_are_found(
 def test_tools_of_a_loop_of_ones_own_are_observed(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is no client whose observers they could have."""
+    """Also without a client and its observers."""
     from opentelemetry import trace
 
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", recorded.tracers)
@@ -773,7 +773,7 @@ def test_an_explicit_telemetry_replaces_the_default(
 
 @pytest.mark.feature("observation-conventions-your-own")
 def test_calls_are_described_by_themselves() -> None:
-    """An operation of an application's own needs no more than a kind."""
+    """A custom operation needs only a kind."""
 
     class Lookup(Operation):
         kind = "retrieval"

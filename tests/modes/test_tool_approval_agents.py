@@ -1,4 +1,4 @@
-"""Agents whose own calls have to be approved, and what a turn remembers while it waits."""
+"""Agents whose calls need approval, and what a pending turn stores."""
 
 import json
 from collections import Counter
@@ -61,7 +61,7 @@ READ = ToolMetadata(effect="read")
 
 
 def client_of(*answers: Answer, tools: Any, approve_agents: bool = False) -> Any:
-    """Return a client that has writes approved, agents among them if so wanted."""
+    """Return a client whose writes need approval, and agents on request."""
 
     def needed(invocation: ToolInvocation) -> bool:
         return invocation.definition.name == "pay" or approve_agents
@@ -87,7 +87,7 @@ def pending(asked: Asked) -> PendingTurn:
 @pytest.mark.parametrize("decision", ["approve", "deny"])
 @pytest.mark.parametrize("stored", [False, True])
 def test_an_agents_turn_waits_in_that_of_its_asker(ask: Ask, decision: Any, stored: bool) -> None:
-    """The agent goes on where it was, with its own history, and its answer is the result."""
+    """The agent continues with its history, and its answer is the result."""
     _, inner = agent([call("look"), pay_call(5)])
     _, outer = client_of(ask_agent(), tools=[inner])
     turn = pending(ask(outer.prompt("x").tool_context(tenant="acme")))
@@ -112,7 +112,7 @@ def test_an_agents_turn_waits_in_that_of_its_asker(ask: Ask, decision: Any, stor
 
 
 def test_each_call_is_decided_by_an_id_of_its_own(ask: Ask) -> None:
-    """Also where one call's id reads like the path to another: nothing is run unseen."""
+    """Also if one call's id looks like the path to another one."""
     _, first = agent(pay_call(1, "p/1"), name="first")
     _, second = agent(pay_call(2, "1"), name="second")
     calls = [ask_agent("first", "a"), ask_agent("second", "a/p"), pay_call(3, "a/p/1")]
@@ -168,7 +168,7 @@ def test_several_agents_wait_side_by_side(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-agent-whose-own-call")
 def test_an_agent_may_wait_again_and_inside_another(ask: Ask) -> None:
-    """However deep and however often: the path of the ids tells what is decided."""
+    """At any depth, decisions are made by the path of ids."""
 
     def outermost(inner: list[Answer], middle: list[Answer], outer: list[Answer]) -> Any:
         _, innermost = agent(*inner, name="inner")
@@ -240,7 +240,7 @@ def test_the_calls_inside_have_to_be_decided(decisions: Any) -> None:
 
 
 def test_a_loop_of_ones_own_sees_the_agents_turn() -> None:
-    """The manager's result has it by the id of the call."""
+    """The manager's result has it under the id of the call."""
     _, inner = agent(pay_call(5))
     model, outer = client_of(ask_agent(), tools=[inner])
     response = outer.prompt("x").tool_calling(False).call().chat_response()
@@ -255,7 +255,7 @@ def test_a_loop_of_ones_own_sees_the_agents_turn() -> None:
 
 @pytest.mark.feature("manager-suspended-turn-remembers")
 def test_repeats_count_on_in_a_resumed_turn(ask: Ask) -> None:
-    """A model cannot outwit the check of its progress by a call that has to wait."""
+    """Repetition is counted over suspensions."""
     limits = ToolLimits(max_repeats=2)
 
     def client(*answers: Answer) -> Any:
@@ -276,7 +276,7 @@ def test_repeats_count_on_in_a_resumed_turn(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-suspended-turn-remembers")
 def test_failures_count_on_in_a_resumed_turn(ask: Ask) -> None:
-    """The budget of failures is that of the turn, however often it waits."""
+    """Failures are counted over suspensions."""
 
     @tool(effect="read")
     def broken() -> None:
@@ -316,7 +316,7 @@ def test_time_counts_on_in_a_resumed_turn(ask: Ask) -> None:
 
 
 def test_everything_a_turn_remembers_is_json_both_ways() -> None:
-    """An agent's turn inside, failures and repeats come back as they were."""
+    """An agent's turn, failures and repetitions are kept in JSON."""
     _, inner = agent(call("look"), pay_call(5))
     _, outer = client_of([call("nothing"), call("look")], ask_agent(), tools=[inner, look])
     turn = outer.prompt("x").call().pending_turn()
@@ -343,7 +343,7 @@ def test_a_pending_turn_copies_its_values() -> None:
 
 
 def test_providers_are_asked_for_a_resumed_turn(ask: Ask) -> None:
-    """They see the messages of the turn that goes on."""
+    """They receive the messages of the resumed turn."""
     seen: list[int] = []
 
     class Payments:
@@ -364,7 +364,7 @@ def test_providers_are_asked_for_a_resumed_turn(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-arguments-do-not-fit")
 def test_a_change_that_an_agent_cannot_run_is_refused(ask: Ask) -> None:
-    """Whoever resumes hears of it, not the model that asked the agent."""
+    """Invalid approved arguments raise an error to the caller, not to the outer model."""
     _, inner = agent([pay_call(5)])
     model, outer = client_of(ask_agent(), "never", tools=[inner])
     turn = pending(ask(outer.prompt("x")))
@@ -378,7 +378,7 @@ def test_a_change_that_an_agent_cannot_run_is_refused(ask: Ask) -> None:
 @pytest.mark.feature("manager-sees-turn-waits")
 @pytest.mark.parametrize("way", ["content", "entity", "stream", "async"])
 def test_a_client_that_waits_in_a_tool_is_not_forgotten(ask: Ask, way: str) -> None:
-    """A tool that takes its text for an answer would lose the turn; the application hears of it."""
+    """A suspended client in a tool raises an error, because its turn would be lost."""
     _, inner = client_of(*[[pay_call(5)]] * 2, tools=[pay])
 
     @tool(effect="read")
@@ -403,7 +403,7 @@ def test_a_client_that_waits_in_a_tool_is_not_forgotten(ask: Ask, way: str) -> N
 
 
 def test_a_tool_may_decide_about_a_client_that_waits(ask: Ask) -> None:
-    """It asks for the pending turn, and goes on with it."""
+    """The tool may read the pending turn and resume it."""
     _, inner = client_of([pay_call(5)], "Paid.", tools=[pay])
 
     @tool(effect="read")
@@ -418,7 +418,7 @@ def test_a_tool_may_decide_about_a_client_that_waits(ask: Ask) -> None:
 
 
 def test_a_function_may_have_the_turn_wait_for_an_agents(ask: Ask) -> None:
-    """It hands on what the agent waits for, and finds in its context what was decided."""
+    """It raises the agent's pending turn, and finds the decisions in its context."""
     _, inner = client_of([pay_call(5)], "Paid.", tools=[pay])
 
     @tool(effect="read")

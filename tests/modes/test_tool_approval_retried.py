@@ -65,7 +65,7 @@ async def hang(amount: int) -> str:
 
 
 class Retry:
-    """Asks once more when the provider failed."""
+    """An advisor that retries once after a provider's error."""
 
     order = TOOL_CALLING_ORDER - 5
 
@@ -77,7 +77,7 @@ class Retry:
 
 
 class Twice:
-    """Asks once more whatever the answer, unless there is none yet."""
+    """An advisor that calls twice, unless the turn is suspended."""
 
     order = MEMORY_ORDER - 1
 
@@ -87,7 +87,7 @@ class Twice:
 
 
 class Impatience:
-    """Cancels a request whose tool hangs, and asks once more."""
+    """An advisor that cancels a request whose tool hangs, and retries once."""
 
     order = TOOL_CALLING_ORDER - 5
 
@@ -189,7 +189,7 @@ def test_keys_of_equal_calls_after_a_retry(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-asking-again-outside-loop")
 def test_a_retry_does_not_run_an_approved_call_again(ask: Ask) -> None:
-    """When the model was busy after the call, it is shown what came of it once more."""
+    """After a provider's error, the retry sends the result of the call again."""
     model = ScriptedModel(call("pay", '{"amount": 90}'), BUSY, "Paid.")
     result = resumed(ask, client_of(model, Retry()))
 
@@ -199,7 +199,7 @@ def test_a_retry_does_not_run_an_approved_call_again(ask: Ask) -> None:
 
 
 def test_a_retry_knows_what_was_undone_before_it(ask: Ask) -> None:
-    """A turn that failed has undone its calls: they are not run again, and the model is told."""
+    """Calls that were undone with the failed turn are not run again, and their results say so."""
     model = ScriptedModel(call("book", '{"amount": 7}'), BUSY, BUSY)
     client = client_of(model, Retry())
     turn = waiting(ask, client)
@@ -213,7 +213,7 @@ def test_a_retry_knows_what_was_undone_before_it(ask: Ask) -> None:
 
 
 def test_memory_knows_what_was_undone_before_a_retry(ask: Ask) -> None:
-    """Also of what was done before the turn waited."""
+    """Also calls from before the suspension."""
     memory = MessageWindowChatMemory()
     calls = call("book", '{"amount": 7}'), call("pay", '{"amount": 9}')
     model = ScriptedModel(*calls, BUSY, "Sorry.")
@@ -248,7 +248,7 @@ def test_approved_calls_count_in_a_retry(ask: Ask, limits: ToolLimits) -> None:
 
 
 def test_a_call_that_came_to_no_end_is_not_begun_again() -> None:
-    """Nobody knows what it did; whoever approved it has to say so again."""
+    """A cancelled call is not run again without another approval, because its effect is unknown."""
     model = ScriptedModel(call("hang", '{"amount": 1}'), "never")
     client = client_of(model, Impatience())
     turn = waiting(Ask("acall"), client)
@@ -259,7 +259,7 @@ def test_a_call_that_came_to_no_end_is_not_begun_again() -> None:
 
 
 def test_memory_keeps_what_passed_of_a_resumed_turn(ask: Ask) -> None:
-    """What was refused, and the correction, are no part of the conversation."""
+    """Refused answers and corrections are not stored."""
     memory = MessageWindowChatMemory()
     model = ScriptedModel(call("pay", '{"amount": 90}'), "Pah.", "Very well.")
     guard = OutputGuardrailAdvisor(polite)
@@ -325,7 +325,7 @@ def test_a_later_request_undoes_only_its_own_calls(ask: Ask) -> None:
 
 
 def test_the_response_of_a_resumed_turn_can_be_pickled(ask: Ask) -> None:
-    """With what the turn has led to."""
+    """With its executions."""
     model = ScriptedModel(call("pay", '{"amount": 90}'), "Paid.")
     response = resumed(ask, client_of(model)).response
 

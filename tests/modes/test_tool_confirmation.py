@@ -1,4 +1,4 @@
-"""Tools that need confirmation of each call, and calls that wait together."""
+"""Tools with a confirmation flag, and calls that wait together."""
 
 import json
 from collections.abc import Iterable
@@ -80,7 +80,7 @@ def names(calls: Iterable[ToolCall]) -> list[str]:
 @pytest.mark.feature("manager-requires-confirmation")
 @pytest.mark.parametrize("interceptors", [(), [ToolApproval()], [ToolApproval(lambda _: False)]])
 def test_a_flag_suspends(ask: Ask, interceptors: Any) -> None:
-    """Each call waits, with or without a policy, and is run once it has been approved."""
+    """Each call is suspended, with a policy or without, and runs once it is approved."""
     model, client = client_of(call("diary", '{"day": 3}'), "done", interceptors=interceptors)
     turn = pending(ask(client.prompt("x")))
 
@@ -94,7 +94,7 @@ def test_a_flag_suspends(ask: Ask, interceptors: Any) -> None:
 
 @pytest.mark.feature("manager-requires-confirmation")
 def test_a_flag_and_other_decisions(ask: Ask) -> None:
-    """A denial and changed arguments hold; a policy that asks at once decides about the flag."""
+    """A denial and changed arguments apply; a policy with a function decides immediately."""
     _, client = client_of(call("diary"), "done")
     denied = ask(client.resume(pending(ask(client.prompt("x"))), "deny"))
     assert (ran, denied.text) == ([], "done")
@@ -111,7 +111,7 @@ def test_a_flag_and_other_decisions(ask: Ask) -> None:
 
 
 def test_a_flag_and_wrong_arguments(ask: Ask) -> None:
-    """Nobody is asked about a call that cannot be run."""
+    """Invalid arguments are an error result, without an approval."""
     model, client = client_of(call("diary", '{"day": "soon"}'), "done")
 
     assert ask(client.prompt("x")).text == "done"
@@ -120,7 +120,7 @@ def test_a_flag_and_wrong_arguments(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-requires-confirmation")
 def test_a_flag_is_not_swallowed(ask: Ask) -> None:
-    """An interceptor that catches exceptions and repeats does not run the tool unasked."""
+    """An interceptor that catches exceptions cannot run the tool without approval."""
 
     async def stubborn(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
         try:
@@ -157,7 +157,7 @@ def test_a_policy_by_name(ask: Ask) -> None:
 @pytest.mark.parametrize("waiting", ["diary", "pay", "locate"])
 @pytest.mark.parametrize("together", [True, False])
 def test_calls_wait_together(ask: Ask, waiting: str, together: bool) -> None:
-    """No call runs while one waits; afterwards each is run once, and answered in order."""
+    """No call runs while one is pending; afterwards each runs once, in order."""
     arguments = {"pay": '{"amount": 1}'}
     calls = [
         call("look", '{"what": "a"}', id="1"),
@@ -188,7 +188,7 @@ def test_calls_wait_together(ask: Ask, waiting: str, together: bool) -> None:
 
 @pytest.mark.feature("manager-all-calls-wait")
 def test_calls_that_do_not_wait(ask: Ask) -> None:
-    """If no call waits, or it cannot be run, or somebody decides at once, all run."""
+    """Calls run if none is pending, if one is invalid, or if a function decides immediately."""
     bad = call("pay", '{"amount": "much"}')
     _, client = client_of([call("look"), bad], "done", interceptors=[ToolApproval()])
     held = [ToolApproval(ask=lambda _: True)]
@@ -205,7 +205,7 @@ def test_calls_that_do_not_wait(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-all-calls-wait")
 def test_a_policy_that_changes_its_mind(ask: Ask) -> None:
-    """If the call does not wait after all, the others run as well."""
+    """If the call is not suspended after all, the others run as well."""
     answers = iter([True, False])
     policy = ToolApproval(lambda _: next(answers, False))
     _, client = client_of(
@@ -231,7 +231,7 @@ def test_a_held_call_whose_tool_is_gone(ask: Ask) -> None:
 
 
 def test_eager_reads_exclude_waiting_together() -> None:
-    """Reads that start early would run before it is known what waits."""
+    """The combination is refused, because early reads would run before a call is pending."""
     with pytest.raises(UsageError, match="eager_reads=True"):
         ToolCallingManager(eager_reads=True, wait_together=True)
 
@@ -245,7 +245,7 @@ def test_eager_reads_exclude_waiting_together() -> None:
     ],
 )
 def test_stored_turns_are_checked(changes: dict[str, Any], problem: str) -> None:
-    """Each call waits, is held or has a response: no call is run that nobody knows of."""
+    """Each call must be pending, held or have a response."""
     _, client = client_of([call("look", id="1"), call("diary", id="2")], wait_together=True)
     turn = client.prompt("x").call().pending_turn()
     assert turn is not None

@@ -1,4 +1,4 @@
-"""What tools are told behind the model's back, and that the model is never told it."""
+"""The tool context, which is passed to tools and not to the model."""
 
 import asyncio
 import itertools
@@ -92,7 +92,7 @@ DOCUMENTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", list(DOCUMENTS))
 def test_the_context_goes_where_it_is_asked_for(ask: Ask, name: str) -> None:
-    """A parameter typed as context gets it, anywhere, and is no argument for the model."""
+    """A parameter with its type receives it, and is not in the schema."""
     model = ScriptedModel(call(name, '{"x": 1}'), "done")
     ask(ChatClient.create(model).prompt("x").tools(DOCUMENTS[name]).tool_context(tenant="acme"))
 
@@ -104,7 +104,7 @@ def test_the_context_goes_where_it_is_asked_for(ask: Ask, name: str) -> None:
 
 @pytest.mark.feature("tool-options-model-makes-up-injected")
 def test_a_model_cannot_supply_the_context(ask: Ask) -> None:
-    """A model that guesses the parameter is not believed."""
+    """An argument of the model with the parameter's name is ignored."""
     model = ScriptedModel(call("typed", '{"x": 1, "context": {"tenant": "evil"}}'), "done")
     ask(client_of(model, typed).prompt("x").tool_context(tenant="acme"))
 
@@ -112,7 +112,7 @@ def test_a_model_cannot_supply_the_context(ask: Ask) -> None:
 
 
 def test_contexts_add_up(ask: Ask) -> None:
-    """Options, client and request each say something; the nearest to the request wins."""
+    """Contexts of options, client and request are merged; the request has precedence."""
 
     @tool
     def show(context: ToolContext) -> None:
@@ -132,7 +132,7 @@ def test_contexts_add_up(ask: Ask) -> None:
     "tool-options-tool-context-read-map", "lc4j-tool-invocation-parameters-mutable"
 )
 def test_a_context_is_read_only(ask: Ask) -> None:
-    """A tool cannot change what the next one is told."""
+    """A tool cannot change the context of later calls."""
 
     @tool
     def vandal(context: ToolContext) -> None:
@@ -164,7 +164,7 @@ def test_a_tool_knows_its_call(ask: Ask) -> None:
 
 @pytest.mark.feature("lc4j-tool-memory-id")
 def test_the_conversations_id_can_be_injected(ask: Ask) -> None:
-    """`ToolMemoryId` marks the parameter that gets it; in the context it is as well."""
+    """A parameter marked with `ToolMemoryId` receives it; it is in the context as well."""
 
     @tool
     def note(text: str, memory: Annotated[str, ToolMemoryId], context: ToolContext) -> None:
@@ -225,7 +225,7 @@ def keys_of(
 
 
 def test_words_that_are_no_unicode_have_a_key(ask: Ask) -> None:
-    """Such as half a character, of a text that was cut."""
+    """A user text with a lone surrogate has a key."""
     (key,) = keys_of(ask, pay_call(), text="Pay \ud83d")
 
     assert len(key) == 32
@@ -244,7 +244,7 @@ def test_a_repeated_turn_has_the_same_keys(ask: Ask) -> None:
 @pytest.mark.feature("tool-options-doing-thing-once")
 @pytest.mark.parametrize("batch", [True, False])
 def test_the_same_call_again_has_another_key(ask: Ask, batch: bool) -> None:
-    """Paying the same amount twice in a turn is meant twice, in one round or in two."""
+    """Equal calls in one turn have different keys, in one round or in two."""
     calls = [pay_call(), pay_call()]
     keys = keys_of(ask, *([calls] if batch else calls))
 
@@ -320,7 +320,7 @@ def test_keys_of_a_continued_turn(ask: Ask, advisor_of: Any) -> None:
 @pytest.mark.feature("tool-options-doing-thing-once")
 @memories
 def test_a_turn_that_is_delivered_twice_has_the_same_keys(ask: Ask, advisor_of: Any) -> None:
-    """Its own key tells, although the memory holds it when it comes for the second time."""
+    """The turn's key identifies it, although it is in the memory already."""
     memory = advisor_of(MessageWindowChatMemory())
     model = ScriptedModel(*[answer for _ in range(3) for answer in (pay_call(), "done")])
     client = client_of(model, pay).mutate().default_advisors(memory).build()
@@ -331,7 +331,7 @@ def test_a_turn_that_is_delivered_twice_has_the_same_keys(ask: Ask, advisor_of: 
 
 
 def test_the_same_words_of_another_user_have_another_key(ask: Ask) -> None:
-    """Users may ask the same where there is no conversation."""
+    """Without a conversation, the user id distinguishes equal requests."""
     for user in ("ann", "bob"):
         client = client_of(ScriptedModel(pay_call(), "done"), pay)
         ask(client.prompt("Pay!").advisor_params({USER_ID: user}))
@@ -373,13 +373,13 @@ def busy(x: int, context: ToolContext, memory: Annotated[str, ToolMemoryId]) -> 
 
 @tool
 def clumsy(context: ToolContext) -> str:
-    """Fail on what is not there."""
+    """Fail with a `KeyError`."""
     raise ValueError(str(context.get("nothing")))
 
 
 @pytest.mark.feature("tool-options-never-sent-model")
 def test_nothing_of_the_context_is_sent(ask: Ask, chat_server: Start) -> None:
-    """No request body has a value of the context in it, nor the names of its parameters."""
+    """Requests contain neither values of the context nor names of its parameters."""
     calls = [
         ("c1", "busy", '{"x": 1}'),
         ("c2", "clumsy", "{}"),
@@ -408,7 +408,7 @@ def test_nothing_of_the_context_is_sent(ask: Ask, chat_server: Start) -> None:
 
 
 def test_a_missing_context_value(ask: Ask) -> None:
-    """The error tells the application how to pass it; the model is not told."""
+    """The error is raised to the application, and says how to pass the value."""
 
     @tool
     def orders(context: ToolContext) -> str:

@@ -1,4 +1,4 @@
-"""What the application learns about every tool call, beside what the model is told."""
+"""Tool executions: what the application receives of every tool call."""
 
 import asyncio
 import time
@@ -47,7 +47,7 @@ def converted() -> Flight:
 
 @tool
 def described() -> ToolResult:
-    """Say it exactly."""
+    """Return a result with text, metadata and a value."""
     return ToolResult("two found", metadata={"found": ["LX 1", "LX 2"]}, value=FOUND)
 
 
@@ -73,7 +73,7 @@ def executed(ask: Ask, **manager: Any) -> dict[str, Any]:
     "lc4j-tool-execution-result-attributes",
 )
 def test_the_application_gets_what_the_tool_returned(ask: Ask) -> None:
-    """The very object stands beside the text that the model was told."""
+    """The execution has the returned object, and the response its text."""
     made = executed(ask)
 
     assert made["flights"].value is FOUND
@@ -85,7 +85,7 @@ def test_the_application_gets_what_the_tool_returned(ask: Ask) -> None:
 
 
 def test_media_are_values_too(ask: Ask) -> None:
-    """What becomes media beside a text was one object before."""
+    """A returned object with media is the value of the execution."""
     picture = Media("image/png", b"png")
 
     @tool
@@ -100,7 +100,7 @@ def test_media_are_values_too(ask: Ask) -> None:
 
 @pytest.mark.feature("lc4j-tool-execution-result-attributes")
 def test_metadata_of_a_result_stays_in_the_conversation(ask: Ask) -> None:
-    """It is part of the tool's answer, also where that is stored, and the model is not told."""
+    """It is part of the stored tool message, and is not sent to the model."""
     model = ScriptedModel(call("described"), "done")
     [execution] = ask(client_of(model, described).prompt("x")).executions
     message = model.prompts[1].messages[-1]
@@ -113,7 +113,7 @@ def test_metadata_of_a_result_stays_in_the_conversation(ask: Ask) -> None:
 
 @pytest.mark.parametrize("text", [{"city": "Rome"}, None, 5])
 def test_the_text_of_a_result_is_a_text(ask: Ask, text: Any) -> None:
-    """A value in its place is the developer's mistake, and not sent to a provider."""
+    """Any other type raises an error to the application, and is not sent."""
 
     @tool(effect="read")
     def find() -> ToolResult:
@@ -127,7 +127,7 @@ def test_the_text_of_a_result_is_a_text(ask: Ask, text: Any) -> None:
 
 
 def test_an_interceptor_may_add_metadata(ask: Ask) -> None:
-    """What it returns is what counts, with the value or without."""
+    """The execution has the result that the interceptor returns, with the value or without."""
 
     async def stamp(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
         result = await call_next(invocation)
@@ -141,7 +141,7 @@ def test_an_interceptor_may_add_metadata(ask: Ask) -> None:
 
 @pytest.mark.feature("lc4j-tool-execution-request-result")
 def test_executions_know_when_they_were(ask: Ask) -> None:
-    """Begin and end are moments in UTC; the duration does not depend on the system's clock."""
+    """Start and end are in UTC, and differ by the duration."""
 
     @tool
     async def nap() -> None:
@@ -162,7 +162,7 @@ def test_executions_know_when_they_were(ask: Ask) -> None:
 
 @pytest.mark.feature("lc4j-tool-execution-request-result")
 def test_durations_survive_a_clock_that_is_set(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When somebody sets the clock back while a tool runs, no duration is negative."""
+    """Durations are not negative if the system's clock is set back."""
     hours = iter(range(1000, 0, -1))
     monkeypatch.setattr(time, "time", lambda: next(hours) * 3600.0)
     [execution] = ask(client_of(ScriptedModel(call("greet"), "done"), greet).prompt("x")).executions
@@ -171,7 +171,7 @@ def test_durations_survive_a_clock_that_is_set(ask: Ask, monkeypatch: pytest.Mon
 
 
 def test_what_was_not_run_has_no_times(ask: Ask) -> None:
-    """A refused call has neither value nor moments."""
+    """A refused call has neither a value nor times."""
     limits = ToolLimits(max_calls_per_tool=1, on_exceeded="tell_model")
     model = ScriptedModel([call("greet", id="a"), call("greet", id="b")], "done")
     refused = ask(client_of(model, greet, limits=limits).prompt("x")).executions[1]

@@ -1,4 +1,4 @@
-"""What a loop carries from round to round, what its hooks may change, and where it ends."""
+"""The tool loop: values of all rounds, hooks and exits."""
 
 import asyncio
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ def write(line: str) -> str:
 
 @tool(return_direct=True, effect="read")
 def direct() -> str:
-    """Answer directly."""
+    """Return a direct answer."""
     return "straight"
 
 
@@ -71,7 +71,7 @@ def offered(prompt: Prompt) -> list[str]:
 
 @pytest.mark.feature("loop-options-changed-round-used")
 def test_before_call_can_change_the_tool_context(ask: Ask) -> None:
-    """The tools of the same round get it."""
+    """Tools of the same round receive it."""
     seen: list[Any] = []
 
     @tool
@@ -132,7 +132,7 @@ def test_duplicates_between_options_and_names_are_refused(ask: Ask) -> None:
 
 
 class Finalizing(ToolCallingAdvisor):
-    """Counts its hooks, and marks what leaves the loop."""
+    """A loop that counts its hooks, and marks the final response."""
 
     def __init__(self, manager: ToolCallingManager) -> None:
         super().__init__(manager)
@@ -171,7 +171,7 @@ class Finalizing(ToolCallingAdvisor):
 def test_the_loop_is_finalized_on_every_exit(
     ask: Ask, answers: list[Answer], limits: dict[str, Any], text: str
 ) -> None:
-    """An answer, a direct result, a limit, a call that waits: the last hook runs once."""
+    """The last hook runs once after an answer, a direct result, a limit and a suspension."""
     manager = ToolCallingManager(limits=ToolLimits(**limits), interceptors=[ToolApproval()])
     loop = Finalizing(manager)
     builder = ChatClient.builder(ScriptedModel(*answers)).default_advisors(loop)
@@ -184,7 +184,7 @@ def test_the_loop_is_finalized_on_every_exit(
 
 @pytest.mark.feature("loop-checker-forces-execution-without")
 def test_an_eligible_response_has_to_have_calls(ask: Ask) -> None:
-    """A checker that wants tools run where none are asked for is told so, instead of looping."""
+    """A checker that accepts a response without calls raises an error."""
     loop = ToolCallingAdvisor(eligibility=lambda response: True)
     builder = ChatClient.builder(ScriptedModel("no calls", "never")).default_advisors(loop)
 
@@ -193,7 +193,7 @@ def test_an_eligible_response_has_to_have_calls(ask: Ask) -> None:
 
 
 def test_an_eligibility_checker_may_be_asynchronous(ask: Ask) -> None:
-    """Its answer counts, not that there is one."""
+    """The result is awaited."""
 
     async def nothing(response: ChatResponse) -> bool:
         await asyncio.sleep(0)
@@ -226,7 +226,7 @@ def test_an_eligibility_checker_can_end_the_loop(ask: Ask) -> None:
 
 @pytest.mark.feature("loop-checker-response-options")
 def test_an_eligibility_checker_may_look_at_the_options(ask: Ask) -> None:
-    """It is given the options of the round when it takes two arguments."""
+    """A checker with two parameters receives the options of the round."""
 
     def no_writing(options: ChatOptions, response: ChatResponse) -> bool:
         return response.has_tool_calls() and options.temperature != 0.0
@@ -252,7 +252,7 @@ def test_an_eligibility_checker_may_look_at_the_options(ask: Ask) -> None:
 @pytest.mark.feature("loop-history-off-empty-system")
 @pytest.mark.parametrize("system", [None, "S"])
 def test_no_system_message_is_made_up(ask: Ask, system: str | None) -> None:
-    """Without history a round has the system text if there is one, and nothing in its place."""
+    """Without history, a round has the system text only if there is one."""
     model = ScriptedModel(ADD, "3")
     loop = ToolCallingAdvisor(conversation_history=False)
     request = ChatClient.builder(model).default_advisors(loop).default_tools(add).build().prompt()
@@ -266,7 +266,7 @@ def test_no_system_message_is_made_up(ask: Ask, system: str | None) -> None:
 
 @pytest.mark.feature("loop-checker-response-options")
 def test_a_subclass_says_which_calls_are_run(ask: Ask) -> None:
-    """`is_eligible` is asked after each round, and may have to be awaited."""
+    """`is_eligible` is called after each round, and may be asynchronous."""
 
     class Careful(ToolCallingAdvisor):
         async def is_eligible(self, options: ChatOptions, response: ChatResponse) -> bool:
@@ -281,9 +281,9 @@ def test_a_subclass_says_which_calls_are_run(ask: Ask) -> None:
 @pytest.mark.feature("loop-do-get-next-instructions")
 @pytest.mark.parametrize("most", [2, 100], ids=["at a limit", "no limit"])
 def test_a_subclass_says_what_the_next_round_is_sent(ask: Ask, most: int) -> None:
-    """`next_messages` sees the round and its results; the manager still has the whole turn.
+    """`next_messages` receives the round and its results, and the manager keeps the complete turn.
 
-    So it does before the final answer that a limit leads to.
+    It is also called before the final answer at a limit.
     """
     seen: list[Any] = []
 
@@ -338,7 +338,7 @@ def test_dynamic_providers_without_history(ask: Ask) -> None:
 
 @pytest.mark.feature("loop-several-generations-tool-calls")
 def test_only_the_first_generation_with_calls_is_run(ask: Ask) -> None:
-    """Calls of further generations are neither run nor left open in the history."""
+    """Calls of other generations are neither run nor in the history."""
 
     def asking(line: str, index: int) -> Generation:
         message = AssistantMessage(tool_calls=[call("write", f'{{"line": "{line}"}}')])
@@ -370,7 +370,7 @@ def same(ids: Sequence[str]) -> AssistantMessage:
 @pytest.mark.feature("loop-calls-one-message-same")
 @pytest.mark.parametrize(("given", "distinct"), IDS)
 def test_calls_of_one_id_are_told_apart(ask: Ask, given: list[str], distinct: list[str]) -> None:
-    """Each is run and answered by an id of its own, so that providers take the message back."""
+    """Calls with equal ids get distinct ids, because providers require that."""
     model = ScriptedModel(same(given), "done")
     result = ask(client_of(model, write).prompt("x"))
     message = model.prompts[1].messages[1]
@@ -385,7 +385,7 @@ def test_calls_of_one_id_are_told_apart(ask: Ask, given: list[str], distinct: li
 
 @pytest.mark.feature("loop-calls-one-message-same")
 def test_a_decision_about_one_of_several_calls_of_one_id(ask: Ask) -> None:
-    """The calls that wait have ids of their own; approving one does not approve the other."""
+    """Suspended calls have distinct ids; approving one does not approve the other."""
     manager = ToolCallingManager(interceptors=[ToolApproval()])
 
     def client(*answers: Answer) -> tuple[ScriptedModel, ChatClient]:
@@ -404,7 +404,7 @@ def test_a_decision_about_one_of_several_calls_of_one_id(ask: Ask) -> None:
 
 @pytest.mark.feature("tool-options-tool-choice-provider-specific")
 def test_no_tool_is_run_where_none_may_be_called(ask: Ask) -> None:
-    """Some models call all the same: they are told so, and answer without."""
+    """A call despite `tool_choice="none"` is an error result, and then the model answers."""
     model = ScriptedModel(call("write", '{"line": "x"}'), "All right.")
     result = ask(client_of(model, write).prompt("x").options(tool_choice="none"))
 
@@ -414,8 +414,8 @@ def test_no_tool_is_run_where_none_may_be_called(ask: Ask) -> None:
     assert {prompt.options.tool_choice for prompt in model.prompts} == {"none"}
 
 
-def test_a_model_that_does_not_listen_comes_to_a_limit(ask: Ask) -> None:
-    """Told the same of the same call again and again, it makes no progress."""
+def test_forbidden_calls_come_to_a_limit(ask: Ask) -> None:
+    """Repeated calls despite `tool_choice="none"` count as no progress."""
     model = ScriptedModel(lambda prompt: call("write", '{"line": "x"}'))
     result = ask(client_of(model, write).prompt("x").options(tool_choice="none"))
 
@@ -426,7 +426,7 @@ def test_a_model_that_does_not_listen_comes_to_a_limit(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-limits-checked-before-tool")
 def test_limits_are_checked_before_the_tool_is_looked_up(ask: Ask) -> None:
-    """Calls of a tool that does not exist count, and come to the limit."""
+    """Calls of unknown tools count towards the limit."""
     model = ScriptedModel(call("nothing", id="a"), call("nothing", '{"n": 1}', id="b"), "never")
     limits = ToolLimits(max_calls_per_tool=1)
     result = ask(client_of(model, add, limits=limits).prompt("x"))
@@ -437,7 +437,7 @@ def test_limits_are_checked_before_the_tool_is_looked_up(ask: Ask) -> None:
 
 @pytest.mark.feature("usage-each-subscription-sums-itself")
 def test_each_request_has_a_usage_of_its_own(ask: Ask) -> None:
-    """The sum over the rounds starts anew when a request is put again."""
+    """The sum over the rounds starts again with each call of a request."""
     usage = Usage(input_tokens=10, output_tokens=1)
     model = ScriptedModel(ADD, "3", ADD, "3", usage=usage)
     request = client_of(model, add).prompt("x")
@@ -448,7 +448,7 @@ def test_each_request_has_a_usage_of_its_own(ask: Ask) -> None:
 
 @pytest.mark.feature("stream-tool-calls-chunk-before")
 def test_calls_that_come_before_the_last_chunk_are_run() -> None:
-    """In a stream, text may follow the calls; they count all the same."""
+    """In a stream, text may follow the calls."""
     late = AssistantMessage([ADD, "Let me see."])
     for mode in ("stream", "astream"):
         model = ScriptedModel(late, "3", chunks=3)
@@ -460,7 +460,7 @@ def test_calls_that_come_before_the_last_chunk_are_run() -> None:
 
 @pytest.mark.feature("loop-many-turns-one-advisor")
 def test_turns_of_one_client_do_not_meet() -> None:
-    """Many turns at once: each has its own history, limits, context and conversation."""
+    """Parallel turns have separate histories, limits, contexts and conversations."""
 
     @tool
     async def who(n: int, context: ToolContext) -> str:

@@ -1,4 +1,4 @@
-"""What an application does wrong with its tools is raised to it; no model could mend it."""
+"""Mistakes of the application with its tools, which are raised to it."""
 
 import json
 from typing import Annotated, Any
@@ -32,19 +32,19 @@ from tests.support.ask import Ask
 
 @tool
 def tenant(context: ToolContext) -> str:
-    """Tell the tenant."""
+    """Return the tenant."""
     return context.require("tenant", str)
 
 
 @tool
 async def later(context: ToolContext) -> str:
-    """Tell the tenant, in a while."""
+    """Return the tenant, asynchronously."""
     return context.require("tenant", str)
 
 
 @tool
 def remembers(memory: Annotated[str, ToolMemoryId]) -> str:
-    """Tell the conversation's id."""
+    """Return the conversation's id."""
     return memory
 
 
@@ -63,7 +63,7 @@ TELL = ToolFailurePolicy(reactions={"exception": "tell"})
 def test_what_a_tool_requires_of_the_application(
     ask: Ask, name: str, context: dict[str, Any], words: str
 ) -> None:
-    """A context that lacks what a tool requires ends the turn, whatever the policy says."""
+    """A missing context value raises an error, whatever the policy says."""
     model = ScriptedModel(call(name), "never")
     client = client_of(model, tenant, later, exception_processor=TELL)
 
@@ -73,13 +73,13 @@ def test_what_a_tool_requires_of_the_application(
 
 
 def test_a_tool_that_needs_a_conversation(ask: Ask) -> None:
-    """Outside of one the application is told that it forgot the id."""
+    """Without one, the error names the missing id."""
     with pytest.raises(ToolUsageError, match="belongs to no conversation"):
         ask(client_of(ScriptedModel(call("remembers"), "never"), remembers).prompt("x"))
 
 
 def test_what_an_agents_tools_require_of_the_application(ask: Ask) -> None:
-    """The error goes through the agent, and through the client that asked it."""
+    """The error is raised through the agent and its caller."""
     inner = ChatClient.builder(ScriptedModel(call("tenant"), "never")).default_tools(tenant).build()
     model = ScriptedModel(call("agent", '{"request": "?"}'), "never")
 
@@ -87,8 +87,8 @@ def test_what_an_agents_tools_require_of_the_application(ask: Ask) -> None:
         ask(client_of(model, inner.as_tool("agent", "An agent.")).prompt("x"))
 
 
-def test_other_usage_errors_in_a_tool_are_told(ask: Ask) -> None:
-    """They may come from what the model wrote: here, from a blank question to another client."""
+def test_other_usage_errors_in_a_tool_are_error_results(ask: Ask) -> None:
+    """The model may have caused them, such as a blank prompt for another client."""
     other = ChatClient.create(ScriptedModel("never"))
 
     @tool
@@ -134,7 +134,7 @@ async def passes_on(invocation: ToolInvocation, call_next: NextTool) -> ToolResu
 def test_an_interceptor_that_returns_no_result_is_named(
     ask: Ask, interceptor: Any, words: str
 ) -> None:
-    """A forgotten `return`, a plain text: a TypeError that says which interceptor it was."""
+    """A missing `return` or a text is a `TypeError` with the interceptor's name."""
 
     @tool
     def ping() -> str:
@@ -148,7 +148,7 @@ def test_an_interceptor_that_returns_no_result_is_named(
 
 
 def test_a_plain_function_may_hand_on_what_comes(ask: Ask) -> None:
-    """An interceptor need not be `async` when it only passes the call on, or answers itself."""
+    """A plain interceptor may return the awaitable of the next one, or a result."""
 
     def chooses(invocation: ToolInvocation, call_next: NextTool) -> Any:
         instead = invocation.tool_call.id == "b"
@@ -166,7 +166,7 @@ def test_a_plain_function_may_hand_on_what_comes(ask: Ask) -> None:
 
 @pytest.mark.feature("result-hook-converter-callback-returns")
 def test_a_callback_that_returns_no_result_is_named(ask: Ask) -> None:
-    """A tool of one's own making has to make a `ToolResult`."""
+    """`invoke` has to return a `ToolResult`."""
 
     class Own:
         definition = ToolDefinition("own", "", {"type": "object", "properties": {}})
@@ -182,7 +182,7 @@ def test_a_callback_that_returns_no_result_is_named(ask: Ask) -> None:
 
 
 def test_a_tool_that_is_no_coroutine_is_named(ask: Ask) -> None:
-    """One of the application's own, written without `async`, is not for the model to mend."""
+    """A callback whose `invoke` is not a coroutine function raises an error to the application."""
 
     class Own:
         definition = ToolDefinition("own", "A tool.", {"type": "object", "properties": {}})
@@ -223,7 +223,7 @@ def test_a_manager_with_useless_overrides(manager: ToolCallingManager, name: str
 
 
 def test_a_manager_may_override_what_every_round_calls(ask: Ask) -> None:
-    """Then the rest is its own affair."""
+    """A manager that overrides `execute` may override other methods as well."""
     rounds: list[int] = []
 
     class Counting(Overrides):
@@ -255,7 +255,7 @@ async def convert_later(value: Any) -> str:
     [Converter, Converter(), Converter().convert, convert_later, lambda: "four", "four"],
 )
 def test_what_is_no_converter_is_refused(converter: Any) -> None:
-    """When the tool is made; the model would be told of it, after the tool has run."""
+    """An invalid converter is refused when the tool is created."""
     words = "must be a plain function that takes what the tool returned"
     with pytest.raises(ToolDefinitionError, match=words):
         tool(result_converter=converter)
@@ -265,7 +265,7 @@ def test_what_is_no_converter_is_refused(converter: Any) -> None:
 
 @pytest.mark.parametrize("converter", [str, repr, json.dumps, lambda value, indent=2: f"{value}"])
 def test_what_takes_one_value_is_a_converter(ask: Ask, converter: Any) -> None:
-    """Also what does not say what it takes, or takes more if it is given more."""
+    """Optional parameters and callables without a signature are accepted."""
     callback = FunctionToolCallback(lambda: 4, name="word", result_converter=converter)
     model = ScriptedModel(call("word"), "done")
     result = ask(ChatClient.create(model).prompt("x").tools(callback))
@@ -275,7 +275,7 @@ def test_what_takes_one_value_is_a_converter(ask: Ask, converter: Any) -> None:
 
 @pytest.mark.feature("result-hook-converter-callback-returns")
 def test_a_converter_that_returns_no_text_is_named(ask: Ask) -> None:
-    """A result converter makes a text or a `ToolResult`."""
+    """A result converter has to return a text or a `ToolResult`."""
     wrong: Any = len
     callback = FunctionToolCallback(lambda: "four", name="word", result_converter=wrong)
 
@@ -285,7 +285,7 @@ def test_a_converter_that_returns_no_text_is_named(ask: Ask) -> None:
 
 @pytest.mark.parametrize("kind", ["data", "schema"])
 def test_value_outside_of_the_schema(ask: Ask, kind: str) -> None:
-    """A tool with a schema of its own is run with values of that schema only."""
+    """With an explicit schema, a tool runs with valid arguments only."""
     ran: list[Any] = []
     schema = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}}
 

@@ -1,4 +1,4 @@
-"""Providers: tools that are decided for each request."""
+"""Providers, which choose tools for each request."""
 
 import asyncio
 from typing import Any, Literal
@@ -27,13 +27,13 @@ def add(a: int, b: int) -> int:
 
 @tool
 def refund() -> str:
-    """Give money back."""
+    """Refund an order."""
     return "refunded"
 
 
 @tool(name="refund")
 def other_refund() -> str:
-    """Give money back, in another way."""
+    """Refund an order, in another way."""
     return "refunded otherwise"
 
 
@@ -42,7 +42,7 @@ def offered(prompt: Prompt) -> list[str]:
 
 
 class Fixed:
-    """Offers the same tools always."""
+    """A provider of fixed tools."""
 
     def __init__(self, *sources: Any) -> None:
         self.callbacks = tool_callbacks(*sources)
@@ -54,7 +54,7 @@ class Fixed:
 
 
 class ByRequest:
-    """Offers what the request needs."""
+    """A provider that depends on the request."""
 
     def __init__(self) -> None:
         self.requests: list[ToolRequest] = []
@@ -73,7 +73,7 @@ class Later(ByRequest):
 
 @pytest.mark.feature("prompt-providers-asked-when-request", "lc4j-tool-static-provider-once-per")
 def test_a_provider_is_asked_in_each_request(ask: Ask) -> None:
-    """As the client's default as well, and once per request, not per round."""
+    """It is called once per request, not per round, also as a default of the client."""
     provider = Fixed(add)
     model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "done", "done")
     client = client_of(model, provider)
@@ -89,7 +89,7 @@ def test_a_provider_is_asked_in_each_request(ask: Ask) -> None:
 @pytest.mark.feature("resolver-providers-know-request", "lc4j-tool-provider-sees-request")
 @pytest.mark.parametrize("kind", [ByRequest, Later])
 def test_a_provider_sees_the_request(ask: Ask, kind: type[ByRequest]) -> None:
-    """What the user says, the context, the conversation, and the tools before it."""
+    """It receives the messages, the tool context, the conversation and the tools before it."""
     provider = kind()
     model = ScriptedModel(call("refund"), "done")
     request = client_of(model).prompt([UserMessage("earlier")]).user("I want a refund")
@@ -107,7 +107,7 @@ def test_a_provider_sees_the_request(ask: Ask, kind: type[ByRequest]) -> None:
 
 @pytest.mark.parametrize("kind", [ByRequest, Later])
 def test_a_provider_may_offer_nothing(ask: Ask, kind: type[ByRequest]) -> None:
-    """A request that needs no tool gets none, and none is then run."""
+    """Without tools, a call of the model is an error result."""
     provider = kind()
     model = ScriptedModel(call("refund"), "done")
     ask(client_of(model, provider).prompt("Hello"))
@@ -118,7 +118,7 @@ def test_a_provider_may_offer_nothing(ask: Ask, kind: type[ByRequest]) -> None:
 
 
 class Hiding:
-    """Takes tools away from those before it."""
+    """A provider that hides earlier tools."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -139,7 +139,7 @@ class HidingLater(Hiding):
 @pytest.mark.feature("resolver-taking-tools-away-request")
 @pytest.mark.parametrize("kind", [Hiding, HidingLater])
 def test_a_provider_may_take_tools_away(ask: Ask, kind: type[Hiding]) -> None:
-    """Those found before it are hidden, or not, as the context says; unknown names are none."""
+    """Earlier tools are hidden depending on the tool context; unknown names are ignored."""
     model = ScriptedModel("done", "done")
     client = client_of(model, add, refund, kind("refund", "nobody"))
     ask(client.prompt("x").tool_context(role="guest"))
@@ -158,7 +158,7 @@ class HidingWhatever(Hiding):
 
 @pytest.mark.parametrize(("hidden", "left"), [("refund", ["add"]), (None, ["add", "refund"])])
 def test_a_provider_may_take_one_tool_away_or_none(ask: Ask, hidden: Any, left: list[str]) -> None:
-    """A text is one name, and not its letters."""
+    """A text is one name, and None hides nothing."""
     model = ScriptedModel("done")
     ask(client_of(model, add, refund, HidingWhatever(hidden)).prompt("x"))
 
@@ -167,7 +167,7 @@ def test_a_provider_may_take_one_tool_away_or_none(ask: Ask, hidden: Any, left: 
 
 @pytest.mark.parametrize("hidden", [7, [refund]])
 def test_a_provider_that_hides_no_names_is_named(ask: Ask, hidden: Any) -> None:
-    """The error says what it returned, before anything is sent."""
+    """A wrong return value is an error with the provider's name, before anything is sent."""
     client = client_of(ScriptedModel("never"), add, HidingWhatever(hidden))
     with pytest.raises(ToolDefinitionError, match=r"hidden_tools of .*HidingWhatever.* must"):
         ask(client.prompt("x"))
@@ -175,7 +175,7 @@ def test_a_provider_that_hides_no_names_is_named(ask: Ask, hidden: Any) -> None:
 
 @pytest.mark.feature("resolver-taking-tools-away-request")
 def test_what_comes_after_is_not_taken_away(ask: Ask) -> None:
-    """The order of the sources counts, so that a tool can be replaced."""
+    """Only earlier tools are hidden, so that a tool can be replaced."""
     model = ScriptedModel(call("refund"), "done")
     ask(client_of(model, refund, Hiding("refund"), other_refund).prompt("x"))
 
@@ -184,7 +184,7 @@ def test_what_comes_after_is_not_taken_away(ask: Ask) -> None:
 
 @pytest.mark.feature("resolver-taking-tools-away-request")
 def test_a_hidden_tool_cannot_be_run(ask: Ask) -> None:
-    """A model that calls it all the same is told that there is no such tool."""
+    """A call of a hidden tool is an error result."""
     model = ScriptedModel(call("refund"), "done")
     ask(client_of(model, add, refund, Hiding("refund")).prompt("x"))
 
@@ -193,7 +193,7 @@ def test_a_hidden_tool_cannot_be_run(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-provider-fails")
 def test_what_a_provider_raises_ends_the_request(ask: Ask) -> None:
-    """Without its tools nothing is sent."""
+    """The error is raised before anything is sent."""
 
     class Broken:
         def tool_callbacks(self) -> list[ToolCallback]:
@@ -206,7 +206,7 @@ def test_what_a_provider_raises_ends_the_request(ask: Ask) -> None:
 
 
 def test_a_provider_that_needs_a_request() -> None:
-    """A list of tools can be made of fixed providers only; the error says what to do."""
+    """`tool_callbacks` accepts fixed providers only; the error names the alternative."""
     assert [each.definition.name for each in tool_callbacks(Fixed(add), refund)] == [
         "add",
         "refund",
@@ -225,7 +225,7 @@ def test_a_provider_that_needs_a_request() -> None:
 def test_one_of_several_tools_of_a_name_can_be_kept(
     ask: Ask, policy: Literal["first", "last"], answer: str
 ) -> None:
-    """The first or the last, from whatever source; the others stay."""
+    """The first or the last one is kept, from any source."""
     model = ScriptedModel(call("refund"), "done")
     builder = ChatClient.builder(model).duplicate_tools(policy)
     client = builder.default_tools(refund, add, Fixed(other_refund)).build()
@@ -241,15 +241,15 @@ def test_one_of_several_tools_of_a_name_can_be_kept(
     "lc4j-tool-duplicates-policy",
 )
 def test_several_tools_of_a_name_are_refused_by_default(ask: Ask) -> None:
-    """Also when a provider brings them only when the request is made."""
+    """Also if a provider returns one of them during a request."""
     model = ScriptedModel("never")
     with pytest.raises(DuplicateToolError, match="refund"):
         ask(client_of(model, refund, Fixed(other_refund)).prompt("x"))
     assert model.prompts == []
 
 
-def test_a_provider_knows_the_tools_beside_it(ask: Ask) -> None:
-    """Wherever it stands: it is asked after all that need not be asked; the order stays."""
+def test_a_provider_knows_the_other_tools(ask: Ask) -> None:
+    """Providers are called after fixed tools are known, and the order of the tools is kept."""
     first, second = ByRequest(), ByRequest()
     model = ScriptedModel("hi")
     ask(client_of(model, first, second).prompt("x").tools(first, add, second))
@@ -262,7 +262,7 @@ def test_a_provider_knows_the_tools_beside_it(ask: Ask) -> None:
 @pytest.mark.feature("resolver-provider-returns-null")
 @pytest.mark.parametrize(("offer", "names"), [(None, []), ([add, refund], ["add", "refund"])])
 def test_a_provider_may_return_functions_or_nothing(ask: Ask, offer: Any, names: Any) -> None:
-    """Functions are tools here as everywhere."""
+    """Functions are converted to tools."""
 
     class Provider:
         def tool_callbacks(self) -> Any:
@@ -278,7 +278,7 @@ def test_a_provider_may_return_functions_or_nothing(ask: Ask, offer: Any, names:
 @pytest.mark.feature("resolver-provider-returns-null")
 @pytest.mark.parametrize("offer", [7, [7], ["add"]])
 def test_a_provider_that_returns_no_tools_is_named(ask: Ask, offer: Any) -> None:
-    """The error says what it returned, before anything is sent."""
+    """A wrong return value is an error with the provider's name, before anything is sent."""
 
     class Provider:
         def tool_callbacks(self) -> Any:

@@ -1,4 +1,4 @@
-"""What a response tells of its turn: round by round, as data and as text."""
+"""The trail of a turn: its rounds, as data and as text."""
 
 import asyncio
 import copy
@@ -58,7 +58,7 @@ def pay() -> None:
 
 
 class Enriching:
-    """Adds a message, hides a tool and sets an option in every round."""
+    """An advisor that adds a message, hides a tool and sets an option in every round."""
 
     order = 10
 
@@ -81,8 +81,8 @@ def trail_of(answered: ChatClientResponse) -> Trail:
 
 
 @pytest.mark.feature("observation-why-turn-went-did")
-def test_rounds_tell_what_was_done(ask: Ask) -> None:
-    """Per round: what was sent and offered, what came back, which tools ran, what it cost."""
+def test_rounds_have_their_calls(ask: Ask) -> None:
+    """Each round has the prompt, the tools, the response, the executions and the usage."""
     model = ScriptedModel(
         [call("get_weather", '{"city": "Rome"}'), call("get_time")], "Fine.", options=ChatOptions()
     )
@@ -108,7 +108,7 @@ def test_rounds_tell_what_was_done(ask: Ask) -> None:
 
 @pytest.mark.feature("observation-why-turn-went-did")
 def test_changes_name_the_advisor(ask: Ask) -> None:
-    """What an advisor added, removed and set is told; who changed nothing is not mentioned."""
+    """Each change has the advisor's name, and advisors without changes are left out."""
     model = ScriptedModel(call("get_weather", '{"city": "Rome"}'), "Fine.")
     client = (
         ChatClient.builder(model)
@@ -126,7 +126,7 @@ def test_changes_name_the_advisor(ask: Ask) -> None:
 
 
 def test_tools_that_appear_are_discovered(ask: Ask) -> None:
-    """A tool that a later round offers anew is told as a discovery."""
+    """A tool that is first offered in a later round is a discovery."""
 
     class Discovering:
         order = 10
@@ -228,7 +228,7 @@ def test_many_tools_that_were_hidden_are_counted(ask: Ask, count: int, told: str
 
 
 def test_a_call_that_waits_has_not_failed(ask: Ask) -> None:
-    """It is told to wait for approval."""
+    """It is shown as waiting for approval."""
     manager = ToolCallingManager(interceptors=[ToolApproval()])
     builder = ChatClient.builder(ScriptedModel(call("pay"))).default_tools(pay)
     trail = trail_of(ask(builder.tool_calling_manager(manager).build().prompt("x")).response)
@@ -239,7 +239,7 @@ def test_a_call_that_waits_has_not_failed(ask: Ask) -> None:
 
 
 def test_long_options_are_cut_short_in_the_text(ask: Ask) -> None:
-    """Such as a schema, which would be most of it."""
+    """A long option, such as a schema, is truncated."""
     schema = {"type": "object", "properties": {f"field_{n}": {} for n in range(100)}}
 
     async def demand(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -254,8 +254,8 @@ def test_long_options_are_cut_short_in_the_text(ask: Ask) -> None:
     assert trail.rounds[0].changes[0].options == (("output_schema", schema),)
 
 
-def test_retries_are_told(ask: Ask, chat_server: Callable[..., ChatServer]) -> None:
-    """Each repetition with its reason."""
+def test_retries_are_in_the_trail(ask: Ask, chat_server: Callable[..., ChatServer]) -> None:
+    """Each retry has its reason."""
     server = chat_server(Reply(b"{}", 500), Reply(b"{}", 429), completion("Fine."))
     with OpenAIChatModel(
         "m", api_key="k", base_url=server.url, max_retries=RetryPolicy(2, first_wait=0.001)
@@ -268,7 +268,7 @@ def test_retries_are_told(ask: Ask, chat_server: Callable[..., ChatServer]) -> N
 
 @pytest.mark.feature("observation-why-turn-went-did")
 def test_a_failure_carries_the_trail(ask: Ask) -> None:
-    """What had happened until then is at the error, and stays out of its pickle."""
+    """The error has the trail, and its pickle does not."""
     model = ScriptedModel(
         call("get_weather", '{"city": "Rome"}'), ProviderError("overloaded", provider="p")
     )
@@ -300,7 +300,7 @@ def test_messages_of_a_failed_preparation(ask: Ask) -> None:
 
 
 def test_a_response_is_pickled_without_the_trail(ask: Ask) -> None:
-    """What tools have done is in it; the tools themselves, which the trail knows, are not."""
+    """The pickle has the executions, but not the tools, which the trail references."""
     model = ScriptedModel(call("get_weather", '{"city": "Rome"}'), "sunny")
     client = ChatClient.builder(model).default_tools(get_weather).build()
     response = ask(client.prompt("Weather?")).response
@@ -310,8 +310,8 @@ def test_a_response_is_pickled_without_the_trail(ask: Ask) -> None:
     assert (response.trail is None, copied.trail) == (False, None)
 
 
-def test_every_accessor_hands_it_out() -> None:
-    """Blocking and streamed; what an advisor answers itself has no rounds."""
+def test_every_accessor_returns_it() -> None:
+    """In blocking and streaming requests; an answer of an advisor has no rounds."""
 
     async def answering(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         from chatclient import ChatResponse
@@ -330,15 +330,15 @@ def test_every_accessor_hands_it_out() -> None:
     assert repr(answer.trail()) == f"Trail(0 rounds, {len(answer.trail().steps)} steps)"
 
 
-async def test_the_asynchronous_accessor_hands_it_out() -> None:
-    """Like every other accessor of an asynchronous answer, it is awaited."""
+async def test_the_asynchronous_accessor_returns_it() -> None:
+    """It is awaited like the other accessors."""
     answer = ChatClient.create(ScriptedModel("Hi.")).prompt("Hi").acall()
 
     assert len((await answer.trail()).rounds) == 1
 
 
 def test_a_trail_begins_empty() -> None:
-    """Before anything has happened there is nothing to tell, and nothing fails."""
+    """An empty trail has no rounds, and its text can be made."""
     trail = Trail()
 
     assert (trail.rounds, trail.seconds) == ((), None)
@@ -346,7 +346,7 @@ def test_a_trail_begins_empty() -> None:
 
 
 def test_steps_that_still_run_have_no_duration() -> None:
-    """A trail may be read while its turn goes on."""
+    """A trail can be read while its turn runs."""
     trail = Trail()
     with (
         Step(ClientCall(Prompt("Hi"), (), False, None), trail.steps),
@@ -358,7 +358,7 @@ def test_steps_that_still_run_have_no_duration() -> None:
 
 
 def test_without_a_trail_nothing_is_kept() -> None:
-    """A model that is called directly has nowhere to note its steps."""
+    """A model that is called directly records no steps."""
     with BLOCKING.observe(MemoryAccess("load", "c-1")) as step:
         step.result = ()
     assert step.seconds is not None
@@ -366,7 +366,7 @@ def test_without_a_trail_nothing_is_kept() -> None:
 
 
 def test_a_copied_context_holds_no_request(ask: Ask) -> None:
-    """As a pool keeps the context in which a connection was opened."""
+    """A pool may keep the context in which a connection was opened."""
     contexts: list[Context] = []
 
     class Secret:
@@ -391,7 +391,7 @@ def test_a_copied_context_holds_no_request(ask: Ask) -> None:
 
 
 def test_words_aside_are_no_rounds(ask: Ask) -> None:
-    """What an advisor asks a model is in the trail, and in its sum, beside the rounds."""
+    """Model calls of an advisor are auxiliary calls: they count in the usage, but are no rounds."""
     helper = ScriptedModel("a friendly question", chunks=2)
 
     async def reword(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -413,7 +413,7 @@ def test_words_aside_are_no_rounds(ask: Ask) -> None:
 
 @pytest.mark.feature("observation-agents-trail-their-asker")
 def test_the_trails_of_agents_are_a_part_of_their_askers(ask: Ask) -> None:
-    """Indented below the tool call, and in the sum of what the turn cost."""
+    """They are indented below the tool call, and count in the usage of the turn."""
     agent = ChatClient.builder(ScriptedModel(call("get_weather", '{"city": "Rome"}'), "Sunny."))
     expert = agent.default_tools(get_weather).build().as_tool("expert", "Knows the weather.")
     model = ScriptedModel(call("expert", '{"request": "Rome?"}'), "It is sunny.")
@@ -451,7 +451,7 @@ def test_requests_in_an_advisors_own_step(ask: Ask) -> None:
 
 
 def left(client: ChatClient, *, blocking: bool) -> Any:
-    """Return a stream of *client*'s that was left after the first piece of text."""
+    """Return a stream of *client* that was closed after the first piece of text."""
     if blocking:
         stream = client.prompt("Weather?").stream()
         for _ in stream:
@@ -470,7 +470,7 @@ def left(client: ChatClient, *, blocking: bool) -> Any:
 @pytest.mark.feature("observation-trail-stream-runs-left")
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_stream_that_was_left_has_its_trail(blocking: bool) -> None:
-    """What was said and done until then, and what it cost as far as that was told."""
+    """It has the text and the calls until then, and the usage that was reported."""
     asked = call("get_weather", '{"city": "Rome"}')
 
     def pieces(text: str) -> list[str]:
@@ -506,7 +506,7 @@ def test_the_trail_of_a_stream_left_between_rounds(at: type) -> None:
 
 
 def test_a_stream_has_its_trail_while_it_runs() -> None:
-    """Each round as it ends; afterwards it is that of the response."""
+    """Each round is added as it ends; at the end it is that of the response."""
     model = ScriptedModel(call("get_weather", '{"city": "Rome"}'), "Sunny.")
     stream = ChatClient.builder(model).default_tools(get_weather).build().prompt("x").stream()
 
@@ -518,7 +518,7 @@ def test_a_stream_has_its_trail_while_it_runs() -> None:
 
 
 def test_the_trail_of_an_agent_is_its_own_in_a_stream(ask: Ask) -> None:
-    """It is a part of its asker's, and does not get mixed up with it."""
+    """It is part of its caller's trail, and separate from its rounds."""
     expert = ChatClient.create(ScriptedModel("Sunny.")).as_tool("expert", "Knows the weather.")
     model = ScriptedModel(call("expert", '{"request": "Rome?"}'), "It is sunny.")
     trail = trail_of(ask(ChatClient.create(model).prompt("x").tools(expert)).response)

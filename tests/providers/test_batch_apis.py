@@ -97,7 +97,7 @@ class Number(BaseModel):
 
 @pytest.mark.parametrize("make", MODELS)
 def test_batch_answers_each_request(make: Callable[[str], ChatModel]) -> None:
-    """One batch; a request that fails has an error of its own."""
+    """Requests are sent in one batch, and errors are reported for each of them."""
     together = FAST | {"collect_seconds": 0.5}  # also if the first request imports modules
     with server_for(make) as server, make(server.url) as model:
         batch = ChatClient.create(model).batch(["1", "none", "3"], Number, **together)
@@ -191,7 +191,7 @@ def test_large_batches_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_batches_of_many_bytes_are_split(
     make: Callable[[str], ChatModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each batch fits the provider's limit, and a large request is a batch of its own."""
+    """Each batch fits the provider's limit, and a large request has a separate batch."""
     with server_for(make) as server, make(server.url) as model:
         found = model.batched(None)  # type: ignore[arg-type]
         assert found is not None
@@ -226,7 +226,7 @@ def test_answer_that_is_missing() -> None:
 
 
 def test_server_that_is_unavailable_later(tmp_path: Path) -> None:
-    """If polls go on to fail, the batch stays in the journal, and is fetched the next time."""
+    """If polls keep failing, the batch stays in the journal, and is fetched the next time."""
     options: Any = {"journal": tmp_path / "journal", **FAST}
     with server_for(anthropic) as server:
         model = AnthropicChatModel("m", api_key="k", base_url=server.url, max_retries=0)
@@ -243,7 +243,7 @@ def test_server_that_is_unavailable_later(tmp_path: Path) -> None:
 
 
 def test_service_that_is_unavailable_for_a_while() -> None:
-    """Some polls may fail; the batch goes on."""
+    """Some polls may fail before the batch is fetched."""
     with server_for(anthropic) as server:
         server.unavailable = True
         threading.Timer(0.15, lambda: setattr(server, "unavailable", False)).start()

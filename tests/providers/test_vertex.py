@@ -49,7 +49,7 @@ PLACE = "/v1/projects/my-project/locations/global/publishers"
 
 @tool
 def weather(city: str) -> str:
-    """Tell the weather."""
+    """Return a forecast."""
     return f"Sunny in {city}"
 
 
@@ -301,7 +301,7 @@ def test_no_batches(google: Start, name: str) -> None:
 
 
 def test_new_login(google: Start) -> None:
-    """Default credentials that were refused are read again: somebody has logged in meanwhile."""
+    """Default credentials that were refused are read again, in case of another login."""
     server = google(gemini_answer("Hello"))
     path = Path(os.environ["GOOGLE_APPLICATION_CREDENTIALS"])
     login = path.read_text()
@@ -315,7 +315,7 @@ def test_new_login(google: Start) -> None:
 
 
 def test_quota_project(ask: Ask, google: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The project that pays for the request is named beside the token."""
+    """The project that is billed is sent with the token."""
     monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "who-pays")
     server = google(gemini_answer("Hello"))
     with vertex_model(GEMINI, base_url=server.url) as model:
@@ -411,7 +411,7 @@ def test_addresses(location: str | None, server: str, monkeypatch: pytest.Monkey
 
 
 def test_mistakes(google: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unknown models, and missing projects, credentials and packages are told before a request."""
+    """Unknown models, and missing projects, credentials and packages raise before a request."""
     from google.auth.credentials import AnonymousCredentials
 
     with pytest.raises(UsageError, match="neither a Gemini nor a Claude"):

@@ -142,7 +142,7 @@ def test_tool_of_the_frontend() -> None:
 
 
 def test_result_in_parts() -> None:
-    """A result of a tool of the frontend may consist of parts; the model is told the texts."""
+    """The parts of a result from the frontend are joined to one text."""
     locate = {"name": "locate", "description": "Tell where the user is."}
     model = ScriptedModel([call("locate", id="call_1")], "You are in Rome.")
     content = [{"type": "text", "text": "Rome,"}, {"type": "text", "text": "Italy"}]
@@ -158,7 +158,7 @@ def test_result_in_parts() -> None:
 
 
 def test_failed_tool_of_the_frontend() -> None:
-    """The model is told why the frontend could not run its tool."""
+    """The model receives the error of the frontend's tool."""
     locate = {"name": "locate", "description": "Tell where the user is."}
     model = ScriptedModel([call("locate", id="call_1")], "A pity.")
     problem = "The user has no position."
@@ -186,7 +186,7 @@ def test_frontend_cannot_replace_a_tool() -> None:
 
 
 def test_resent_history_is_stored_once() -> None:
-    """With a memory, only what the user says newly is used, and all ids are the frontend's."""
+    """With a memory, only new user messages are used, with the ids of the frontend."""
     memory = MessageWindowChatMemory()
     model = ScriptedModel([TRAINS], "Two trains.", "You are welcome.")
     client = travel_client(model, memory=memory)
@@ -201,7 +201,7 @@ def test_resent_history_is_stored_once() -> None:
 
 
 def test_history_without_memory() -> None:
-    """Without a memory, the model is told what the frontend sends, except for instructions."""
+    """Without a memory, the messages of the frontend are sent, except for instructions."""
     model = ScriptedModel(
         AssistantMessage([Reasoning("Hm.")], TRAINS), "Two trains.", "You are welcome."
     )

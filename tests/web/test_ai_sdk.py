@@ -86,7 +86,7 @@ def test_text_reasoning_and_tools() -> None:
     ],
 )
 def test_approval(approved: bool, state: str, told: str) -> None:
-    """The turn waits, and its message goes on with the decision."""
+    """The turn is suspended, and its message continues with the decision."""
     model = ScriptedModel(["Let me book it.", BOOKING], "Well.")
     with serving(endpoints(WebChat(travel_client(model)))) as address:
         waiting = ask(address, user("Book it."))["message"]
@@ -134,7 +134,7 @@ def test_tool_of_the_browser() -> None:
 
 
 def test_failed_tool_of_the_browser() -> None:
-    """The model is told why the browser could not run its tool."""
+    """The model receives the error of the browser's tool."""
     locate = ExternalTool(ToolDefinition("locate", "Tell where the user is."))
     model = ScriptedModel([call("locate", id="call_1")], "A pity.")
     with serving(endpoints(WebChat(travel_client(model, locate)))) as address:
@@ -148,7 +148,7 @@ def test_failed_tool_of_the_browser() -> None:
 
 
 def test_resent_history_is_stored_once() -> None:
-    """With a memory, only what the user says newly is used, under the id of the frontend."""
+    """With a memory, only new user messages are used, with the ids of the frontend."""
     memory = MessageWindowChatMemory()
     model = ScriptedModel(["Hm.", BOOKING], "Booked.", "You are welcome.")
     with serving(endpoints(WebChat(travel_client(model, memory=memory)))) as address:
@@ -168,7 +168,7 @@ def test_resent_history_is_stored_once() -> None:
 
 
 def test_history_without_memory() -> None:
-    """Without a memory, the model is told what the frontend sends, except for instructions."""
+    """Without a memory, the messages of the frontend are sent, except for instructions."""
     model = ScriptedModel([TRAINS], "Two trains.", "The first.")
     with serving(endpoints(WebChat(travel_client(model)))) as address:
         first = ask(address, user("Trains?"))["message"]

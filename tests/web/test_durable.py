@@ -1,4 +1,4 @@
-"""Durable turns in frontends: they look like turns in the process, and go on without a reader."""
+"""Durable turns in frontends: they look like other turns, and continue without a reader."""
 
 import asyncio
 import itertools
@@ -308,7 +308,7 @@ def test_round_that_begins_again(path: str) -> None:
 
 
 def test_turn_without_reader() -> None:
-    """A turn goes on without a reader, blocks its conversation, and is cancelled by DELETE."""
+    """A turn continues without a reader, blocks its conversation, and is cancelled by DELETE."""
     model = GatedModel()
     served = durable(ChatClient.create(model), name=next(names))
     body = {"id": "c1", "messages": [user("Trains?")]}
@@ -395,7 +395,7 @@ def test_prepared_request() -> None:
 
 
 async def test_concurrent_requests() -> None:
-    """Of two turns that are begun, and of two decisions, at the same time, one is refused."""
+    """Of two concurrent starts, and of two concurrent decisions, one is refused."""
     model = ScriptedModel([BOOKING], "Booked.")
     served = durable(travel_client(model), name=next(names))
     turns = DurableRunner(served)
@@ -459,7 +459,7 @@ async def test_message_after_stop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_decision_without_the_tool() -> None:
-    """A server whose release has not the tool that waits says so, and the turn still waits."""
+    """A server without the pending tool refuses the decision, and the turn stays pending."""
     name = next(names)
     served = durable(travel_client(ScriptedModel([BOOKING], "Booked.")), name=name)
     turn = await served.conversation("c1").astart("Book it.")
@@ -476,7 +476,7 @@ async def test_decision_without_the_tool() -> None:
 
 
 async def test_decision_while_another_request_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that finds the turn waiting does not wait for what was decided meanwhile."""
+    """A request that finds the turn waiting does not wait if a decision was made since."""
     model = GatedModel()
     served = durable(ChatClient.create(model), name=next(names))
     turns = DurableRunner(served)
@@ -492,7 +492,7 @@ async def test_decision_while_another_request_looks(monkeypatch: pytest.MonkeyPa
 
 
 def test_turn_that_was_started_elsewhere() -> None:
-    """A frontend shows the answer of a turn that publishes no events, also after a decision."""
+    """A frontend shows the answer of a turn without events, also after a decision."""
     served = durable(travel_client(ScriptedModel([BOOKING], "Booked.")), name=next(names))
     asked = served.prompt().messages(UserMessage("Book it.", id="m1"))
     turn = served.conversation("c1").start(asked)

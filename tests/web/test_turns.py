@@ -58,7 +58,7 @@ def states(message: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("approved", [True, False])
 def test_approval_inside_an_agent(approved: bool) -> None:
-    """A call of an agent that waits is a part of its own, and gets its result."""
+    """A pending call of an agent is a separate part, and gets its result."""
     agent = travel_client(ScriptedModel([BOOKING], "The agent has booked."))
     clerk = agent.as_tool("clerk", "Books trains.", metadata=ToolMetadata(effect="read"))
     model = ScriptedModel([call("clerk", {"request": "Book it."}, id="call_1")], "Done.")
@@ -160,7 +160,7 @@ def test_rejected_answer() -> None:
 
 
 def test_undone_call() -> None:
-    """When a call is undone, the frontend is told."""
+    """The frontend receives an event for a call that was undone."""
     undone: list[str] = []
 
     def undo(number: str) -> None:
@@ -188,7 +188,7 @@ def test_undone_call() -> None:
 
 
 def test_failed_tool() -> None:
-    """A tool that fails shows what the model is told, not the exception."""
+    """The frontend shows the error result that the model receives, not the exception."""
 
     @tool(effect="read")
     def lookup() -> str:
@@ -266,7 +266,7 @@ def test_history_of_failed_and_denied_calls() -> None:
 
 
 def test_two_messages_of_the_user() -> None:
-    """With a memory, all that the user has said since the last answer is new."""
+    """With a memory, all user messages since the last answer are new."""
     memory = MessageWindowChatMemory()
     model = ScriptedModel("I see.")
     with serving(endpoints(WebChat(travel_client(model, memory=memory)))) as address:

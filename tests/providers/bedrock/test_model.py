@@ -106,7 +106,7 @@ def valid(body: Json) -> Json:
 
 @tool
 def weather(city: str) -> str:
-    """Tell the weather."""
+    """Return a forecast."""
     return f"Sunny in {city}"
 
 
@@ -246,7 +246,7 @@ def test_content_of_messages(converse: Start) -> None:
 
 
 def test_names_of_documents(converse: Start) -> None:
-    """Each document of a request has a name of its own, which later requests repeat."""
+    """Documents of a request have distinct names, which later requests repeat."""
 
     def document(name: str | None) -> Media:
         return Media("application/pdf", b"x", name=name)
@@ -367,7 +367,7 @@ def test_sampling_of_claude(converse: Start, name: str) -> None:
 
 
 def test_reasoning_of_other_models(converse: Start) -> None:
-    """Models other than Claude take an effort, beside a schema."""
+    """Models other than Claude take an effort, together with a schema."""
     server = converse(response("ok"))
     schema: Any = {"type": "object"}
 
@@ -462,7 +462,7 @@ def test_own_cache_points(converse: Start) -> None:
 
 
 def test_cache_points_of_nova(converse: Start) -> None:
-    """Nova gets no point behind tools or their results, and no lifetime."""
+    """Nova gets no cache point after tools or their results, and no lifetime."""
     mark: Any = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
     call = AssistantMessage([ToolCall("1", "weather", "{}")])
     result = ToolResponseMessage([ToolResponse("1", "weather", "sunny")])
@@ -529,7 +529,7 @@ def test_tool_without_description(converse: Start) -> None:
 
 @pytest.mark.parametrize("answer", [{"output": 1}, [], {"error": {"message": "no"}}])
 def test_malformed_answers(converse: Start, answer: Any) -> None:
-    """What is not a response, or tells an error, is a `ProviderError`."""
+    """An answer that is an error, or no response, is a `ProviderError`."""
     with model_of(converse(as_json(answer))) as model, pytest.raises(ProviderError):
         model.call("Hi")
 
@@ -570,7 +570,7 @@ def test_signed_path(
 
 
 def test_error_texts(converse: Start) -> None:
-    """What AWS says about a signature is told, without the signature."""
+    """The error has the message of AWS about a signature, without the signature."""
 
     def refuse(headers: dict[str, str]) -> Reply:
         signature = headers["authorization"].rpartition("=")[2]
@@ -659,7 +659,7 @@ def test_bearer_token(ask: Ask, converse: Start, monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_credentials(converse: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without credentials, the error names the variables; a broken profile is told as well."""
+    """Without credentials, the error names the variables; a broken profile is an error, too."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     server = converse(response("ok"))
     with model_of(server) as model, pytest.raises(AuthenticationError, match="AWS_ACCESS_KEY_ID"):

@@ -30,7 +30,7 @@ MOMENT = datetime(2026, 11, 28, 12, 30, tzinfo=UTC)
 
 
 def as_json(value: Any) -> Any:
-    """Return *value* from a record that was JSON text meanwhile."""
+    """Return *value* after a round trip through JSON text."""
     return from_stored(json.loads(json.dumps(to_stored({"it": value}), allow_nan=False)))["it"]
 
 
@@ -119,7 +119,7 @@ def test_registered_type() -> None:
 
 
 class Refuses:
-    """A value that raises whatever is asked of it."""
+    """A value whose attributes raise."""
 
     def __getattr__(self, name: str) -> Any:
         raise LookupError(name)
@@ -163,6 +163,6 @@ def test_values_without_a_form_are_left_out(caplog: pytest.LogCaptureFixture) ->
     ids=lambda value: value["$type"],
 )
 def test_invalid_values_are_refused(value: Any) -> None:
-    """Whoever has changed a record gets a `ValueError`, whatever the type."""
+    """An invalid record raises a `ValueError`."""
     with pytest.raises(ValueError, match=r"."):
         from_stored({"it": value})
