@@ -27,6 +27,7 @@ from chatclient.client.client import ChatClient
 from chatclient.client.stream_response import StreamResponse
 from chatclient.errors import ChatClientError, UsageError
 from chatclient.memory.chat_memory import MessageWindowChatMemory
+from chatclient.memory.repository import ChatMemoryRepository
 from chatclient.observability.operations import ModelCall
 from chatclient.observability.trail import Trail
 from chatclient.runtime.observation import Operation
@@ -392,10 +393,14 @@ def _memory(url: str | None, resources: ExitStack) -> MessageWindowChatMemory:
         return MessageWindowChatMemory()
     # Imported here, because these drivers are rarely needed.
     from chatclient.memory.redis import RedisChatMemoryRepository  # noqa: PLC0415
-    from chatclient.memory.sql.repository import SqlChatMemoryRepository  # noqa: PLC0415
 
-    kind = RedisChatMemoryRepository if url.startswith("redis") else SqlChatMemoryRepository
-    repository = kind(url)
+    repository: ChatMemoryRepository
+    if url.startswith("redis"):
+        repository = RedisChatMemoryRepository(url)
+    else:
+        with needed_by("SqlChatMemoryRepository"):
+            from chatclient.memory.sql.repository import SqlChatMemoryRepository  # noqa: PLC0415
+        repository = SqlChatMemoryRepository(url)
     resources.callback(repository.close)
     return MessageWindowChatMemory(repository)
 

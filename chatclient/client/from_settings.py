@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
 from chatclient._internal.checks import check_type
+from chatclient._internal.extras import needed_by
 from chatclient._internal.json import loads
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.simple_logger import SimpleLoggerAdvisor
@@ -252,7 +253,10 @@ def repository_of(settings: ChatClientSettings) -> ChatMemoryRepository | None:
         return None
     match memory.repository:
         case "sql":
-            from chatclient.memory.sql.repository import SqlChatMemoryRepository  # noqa: PLC0415 - an extra
+            with needed_by("SqlChatMemoryRepository"):
+                from chatclient.memory.sql.repository import (  # noqa: PLC0415 - an extra
+                    SqlChatMemoryRepository,
+                )
 
             sql = memory.sql
             given = _without_unset(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Compaction as Compaction,
         CompactionStrategy as CompactionStrategy,
         CompactionTrigger as CompactionTrigger,
+        RecursiveSummary as RecursiveSummary,
         SlidingWindow as SlidingWindow,
         TokenCountTrigger as TokenCountTrigger,
         TokenWindow as TokenWindow,
@@ -50,31 +51,26 @@ if TYPE_CHECKING:
         Session as Session,
         SessionEvent as SessionEvent,
     )
-    from chatclient.memory.sessions.filter import (
+    from chatclient.memory.sessions.in_memory import (
+        InMemorySessionRepository as InMemorySessionRepository,
+    )
+    from chatclient.memory.sessions.log import (
         EVERY_TYPE as EVERY_TYPE,
         EVERYTHING as EVERYTHING,
         MESSAGES as MESSAGES,
         EventFilter as EventFilter,
         Match as Match,
-    )
-    from chatclient.memory.sessions.in_memory import (
-        InMemorySessionRepository as InMemorySessionRepository,
+        SessionLog as SessionLog,
+        SessionRepository as SessionRepository,
     )
     from chatclient.memory.sessions.redis import (
         RedisSessionRepository as RedisSessionRepository,
-    )
-    from chatclient.memory.sessions.repository import (
-        SessionLog as SessionLog,
-        SessionRepository as SessionRepository,
     )
     from chatclient.memory.sessions.service import (
         SessionService as SessionService,
     )
     from chatclient.memory.sessions.sql import (
         SqlSessionRepository as SqlSessionRepository,
-    )
-    from chatclient.memory.sessions.summary import (
-        RecursiveSummary as RecursiveSummary,
     )
     from chatclient.memory.sql.repository import (
         SqlChatMemoryRepository as SqlChatMemoryRepository,

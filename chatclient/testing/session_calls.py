@@ -14,8 +14,13 @@ from chatclient.memory.sessions.event import (
     Session,
     SessionEvent,
 )
-from chatclient.memory.sessions.filter import EVERYTHING, MESSAGES, EventFilter
-from chatclient.memory.sessions.repository import SessionLog, SessionRepository
+from chatclient.memory.sessions.log import (
+    EVERYTHING,
+    MESSAGES,
+    EventFilter,
+    SessionLog,
+    SessionRepository,
+)
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.testing.sample_conversations import EVERY_KIND, turn

@@ -23,8 +23,7 @@ import pytest
 
 from chatclient.errors import ChatMemoryError, UsageError, VersionConflictError
 from chatclient.memory.sessions.event import Content, EventPayload
-from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
-from chatclient.memory.sessions.repository import SessionLog, SessionRepository
+from chatclient.memory.sessions.log import EVERYTHING, EventFilter, SessionLog, SessionRepository
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
 from chatclient.testing.sample_conversations import AWKWARD_IDS, EVERY_KIND, turn

@@ -18,9 +18,8 @@ from chatclient.memory import (
     SqlSessionRepository,
 )
 from chatclient.memory.sessions import in_memory
-from chatclient.memory.sessions.sql_rows import row_of_event, row_of_session
-from chatclient.memory.sessions.sql_tables import SessionTables
-from chatclient.memory.sql.schema import Schema
+from chatclient.memory.sessions.sql import _event_row, _session_row, _Tables
+from chatclient.memory.sql.database import Schema
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
 from chatclient.testing.session_calls import SessionStore, a_session, an_event
@@ -71,20 +70,20 @@ def test_save_without_change(tmp_path: Path) -> None:
 
 def create_old_tables(connection: sa.Connection, prefix: str) -> None:
     """Create the tables of version 1, with a session of two turns, the first archived."""
-    tables = SessionTables.named(prefix)
+    tables = _Tables.named(prefix)
     Schema("sessions", [lambda _: None], prefix=prefix).prepare(connection.engine)
     for table in (tables.sessions, tables.events):
         connection.execute(CreateTable(table))
     connection.exec_driver_sql(f"ALTER TABLE {prefix}session_event DROP COLUMN type")
     session = a_session("old", metadata={"agent": "support", "n": 1})
-    row = {**row_of_session(session), "version": 3, "length": 5}
+    row = {**_session_row(session), "version": 3, "length": 5}
     connection.execute(sa.insert(tables.sessions), row)
     number = connection.scalar(sa.select(tables.sessions.c.id))
-    other = {**row_of_session(a_session("other")), "version": 0, "length": 0}
+    other = {**_session_row(a_session("other")), "version": 0, "length": 0}
     connection.execute(sa.insert(tables.sessions), other)
     for place, id in enumerate("abcds"):
         event = an_event("old", id, id, synthetic=id == "s", archived=id in "ab")
-        stored = {**row_of_event(event), "session": number, "number": place}
+        stored = {**_event_row(event), "session": number, "number": place}
         del stored["type"]
         connection.execute(sa.insert(tables.events), stored)
 
@@ -118,7 +117,7 @@ def test_upgrade(kind: str, tmp_path: Path) -> None:
 def test_partially_created_tables(kind: str, there: str, tmp_path: Path) -> None:
     """Missing tables are created, as MariaDB commits each separately."""
     with sql_place(kind, tmp_path) as (url, prefix):
-        tables = SessionTables.named(prefix)
+        tables = _Tables.named(prefix)
         engine = sa.create_engine(url)
         with engine.begin() as connection:
             connection.execute(CreateTable(tables.sessions))

@@ -27,11 +27,9 @@ from chatclient.memory.redis import RedisChatMemoryRepository
 from chatclient.memory.sql import (
     database as sql_database,
     engine as sql_engine,
-    errors as sql_errors,
 )
-from chatclient.memory.sql.database import Database
+from chatclient.memory.sql.database import Database, Schema
 from chatclient.memory.sql.repository import SqlChatMemoryRepository
-from chatclient.memory.sql.schema import Schema
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
 from chatclient.testing.repository_contract import ChatMemoryRepositoryContract
@@ -102,10 +100,10 @@ def test_close_and_reopen(place: tuple[str, str]) -> None:
     url, prefix = place
     repository = SqlChatMemoryRepository(url, table_prefix=prefix)
     add(repository, 1)
-    before = repository._conversations._database.engine.pool
+    before = repository._database.engine.pool
     repository.close()
 
-    assert repository._conversations._database.engine.pool is not before
+    assert repository._database.engine.pool is not before
     assert repository.find_by_conversation_id("c") == list(turn(1))
     repository.close()
 
@@ -118,7 +116,7 @@ def test_concurrent_creation(place: tuple[str, str], monkeypatch: pytest.MonkeyP
         SqlChatMemoryRepository(url, table_prefix=prefix) as second,
     ):
         add(first, 0, name="other")
-        store: Any = second._conversations._rows
+        store: Any = second._rows
         advance = store.advance
 
         def late(connection: Any, conversation_id: str, more: int) -> Any:
@@ -239,7 +237,7 @@ def test_lost_connection_is_replaced(place: tuple[str, str]) -> None:
         pytest.skip("nobody cuts a connection to a file")
     with SqlChatMemoryRepository(url, table_prefix=prefix) as repository:
         add(repository, 0)
-        with repository._conversations._database.engine.connect() as connection:
+        with repository._database.engine.connect() as connection:
             number = number_of(connection)
         cut(url, number)
         add(repository, 1)
@@ -276,7 +274,7 @@ def huge(tmp_path: Path) -> Iterator[tuple[Database, UserMessage, ChatMemoryRepo
         SqlChatMemoryRepository(url, table_prefix=prefix) as repository,
     ):
         add(repository, 1)
-        database = repository._conversations._database
+        database = repository._database
         with database.engine.connect() as connection:
             most: int = connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
         # Each quote takes two bytes in JSON and one or two more in the statement.
@@ -327,7 +325,7 @@ def test_large_message_in_an_outage(
         return answer
 
     monkeypatch.setattr(sql_database, "_ATTEMPTS", 1)
-    monkeypatch.setattr(sql_errors, "_largest_packet", ask)
+    monkeypatch.setattr(sql_engine, "_largest_packet", ask)
     with pytest.raises(ChatMemoryUnavailableError):
         repository.save_all("c", [message])
 
@@ -491,14 +489,11 @@ def test_invalid_target() -> None:
     [
         ("psycopg", "postgres://host/db", "postgres"),
         ("pymysql", "mariadb://host/db", "mysql"),
-        ("sqlalchemy", "sqlite://", "sql"),
     ],
 )
 def test_missing_extra(module: str, url: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the extra."""
     monkeypatch.setitem(sys.modules, module, None)
-    if module == "sqlalchemy":
-        monkeypatch.delitem(sys.modules, "chatclient.memory.sql.conversations")
 
     with pytest.raises(UsageError, match=rf"chatclient\[{extra}\]"):
         SqlChatMemoryRepository(url)
@@ -509,7 +504,7 @@ def test_database_error(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'memory.db'}"
     with SqlChatMemoryRepository(url) as repository:
         add(repository, 1)
-        engine = repository._conversations._database.engine
+        engine = repository._database.engine
         with engine.begin() as connection:
             connection.exec_driver_sql(
                 "CREATE TRIGGER no BEFORE INSERT ON chatclient_message "
@@ -559,7 +554,7 @@ def test_unreadable_data(tmp_path: Path) -> None:
     """Invalid stored data raises."""
     with SqlChatMemoryRepository(f"sqlite:///{tmp_path / 'memory.db'}") as repository:
         add(repository, 1)
-        with repository._conversations._database.engine.begin() as connection:
+        with repository._database.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE chatclient_message SET message = '{'")
         with pytest.raises(ChatMemoryError, match="cannot be read") as caught:
             repository.find_by_conversation_id("c")
@@ -694,7 +689,7 @@ def test_single_connection_after_replacement(
 def test_window_reads_its_rows_only(tmp_path: Path) -> None:
     """The database reads only the rows of the window."""
     with SqlChatMemoryRepository(f"sqlite:///{tmp_path / 'memory.db'}") as repository:
-        engine = repository._conversations._database.engine
+        engine = repository._database.engine
         steps: list[int] = []
         for number in (5, 500):
             drive(repository.replace("c", [m for n in range(number) for m in turn(n)], BLOCKING))

@@ -9,7 +9,7 @@ from chatclient.chat.tool import USER_ID, ToolContext
 from chatclient.errors import ToolError, ToolUsageError
 from chatclient.memory.conversation import transcript
 from chatclient.memory.sessions.event import SessionEvent
-from chatclient.memory.sessions.filter import EventFilter, Match
+from chatclient.memory.sessions.log import EventFilter, Match
 from chatclient.memory.sessions.service import SessionService
 from chatclient.tools.function.decorator import tool
 from chatclient.tools.function.parameters import ToolParam

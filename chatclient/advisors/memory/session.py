@@ -11,7 +11,7 @@ from chatclient.chain.params import EVENT_FILTER
 from chatclient.chat.tool import USER_ID
 from chatclient.errors import UsageError
 from chatclient.memory.sessions.chat_memory import SessionChatMemory
-from chatclient.memory.sessions.filter import EventFilter
+from chatclient.memory.sessions.log import EventFilter
 from chatclient.memory.sessions.service import SessionService
 
 __all__ = ["EVENT_FILTER", "USER_ID", "SessionMemoryAdvisor"]

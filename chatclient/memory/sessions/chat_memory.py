@@ -19,7 +19,7 @@ from chatclient.memory.sessions.event import (
     SessionEvent,
     checked_branch,
 )
-from chatclient.memory.sessions.filter import MESSAGES, EventFilter
+from chatclient.memory.sessions.log import MESSAGES, EventFilter
 from chatclient.memory.sessions.service import SessionService
 from chatclient.memory.summary import SUMMARY
 from chatclient.runtime.runtime import Runtime

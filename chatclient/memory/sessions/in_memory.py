@@ -6,15 +6,17 @@ from datetime import datetime
 from heapq import merge
 
 from chatclient.memory.sessions.event import Session, SessionEvent
-from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
-from chatclient.memory.sessions.repository import (
+from chatclient.memory.sessions.log import (
+    EVERYTHING,
+    EventFilter,
     SessionLog,
     SessionRepository,
+    archive_changes,
     checked_events,
     missing_session,
+    older_events,
     version_conflict,
 )
-from chatclient.memory.sessions.turns import archive_changes, older_events
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import ForkSafeLock
 

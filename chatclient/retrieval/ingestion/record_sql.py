@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from chatclient.memory.encoding import digest, restored, storable
-from chatclient.memory.sql.schema import create_tables
+from chatclient.memory.sql.database import create_tables
 from chatclient.retrieval.ingestion.record import (
     IndexEntry,
     IndexRecord,

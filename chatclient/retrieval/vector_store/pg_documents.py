@@ -22,9 +22,8 @@ from chatclient._internal import json
 from chatclient.chat.embedding import Vector
 from chatclient.errors import UsageError, VectorStoreError, VectorStoreUnavailableError
 from chatclient.memory.encoding import digest, restored, storable
-from chatclient.memory.sql.database import Database
-from chatclient.memory.sql.errors import StoreErrors
-from chatclient.memory.sql.schema import Schema, create_tables
+from chatclient.memory.sql.database import Database, Schema, create_tables
+from chatclient.memory.sql.engine import StoreErrors
 from chatclient.retrieval.documents import fused_ranks
 from chatclient.retrieval.vector_store.filters import (
     ORDERINGS,

@@ -651,12 +651,12 @@ def test_client_closes_its_memory(tmp_path: Path, way: str) -> None:
     client = ChatClient.from_settings(ChatClientSettings(memory=stored), model=Stuck("hi"))
     client.prompt("x").conversation("1").call().content()
     memory = only_advisor(client, MessageChatMemoryAdvisor).memory
-    pool = memory.repository._conversations._database.engine.pool
+    pool = memory.repository._database.engine.pool
 
     assert pool.checkedin() == 1
     with pytest.raises(OSError, match="stuck"):
         client.close() if way == "close" else asyncio.run(client.aclose())
-    assert memory.repository._conversations._database.engine.pool.checkedin() == 0
+    assert memory.repository._database.engine.pool.checkedin() == 0
 
 
 @pytest.mark.feature(

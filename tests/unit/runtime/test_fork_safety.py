@@ -189,7 +189,7 @@ def test_plain_locks_are_listed() -> None:
 
     assert owners == {
         # These have an `after_fork`.
-        "memory/sql/schema.py",
+        "memory/sql/database.py",
         "providers/http/connections.py",
         "retrieval/vector_store/sqlite.py",
         "runtime/threads.py",
