@@ -33,7 +33,7 @@ gc.disable()
 
 
 class HangingTests:
-    """Says after five minutes where a test hangs.
+    """Prints after five minutes where a test hangs.
 
     pytest's option for this starts and joins a thread in each test, and that takes up to 8 ms.
     """

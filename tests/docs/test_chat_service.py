@@ -252,7 +252,7 @@ def test_page_tool_interrupted_by_kill(browser: Chrome, service: Service) -> Non
 
 @on_sqlite
 def test_page_stops(browser: Chrome, service: Service) -> None:
-    """Stop cancels the turn on the server, and the conversation goes on."""
+    """Stop cancels the turn on the server, and the conversation continues."""
     with service.running():
         browser.get(service.address)
         write(browser, "Trains?")

@@ -1,4 +1,4 @@
-"""The tables of docs/options.md say what is sent."""
+"""The tables of docs/options.md are true."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -271,7 +271,7 @@ def test_empty_sources(store: VectorStore, record: IndexRecord, run: Run) -> Non
 
 
 class Crash(BaseException):
-    """Ends an update at once, as Ctrl-C does."""
+    """Ends an update immediately, as Ctrl-C does."""
 
 
 class Crashes:
@@ -363,7 +363,7 @@ def test_interrupted_updates(then: list[Document], batch_size: int, run: Run) ->
 
 
 def test_completed_batches_are_not_embedded_again(model: BagOfWords, run: Run) -> None:
-    """An update that failed goes on where it was, also in the middle of a large source."""
+    """A failed update continues with the next batch, also in a large source."""
     store, record = InMemoryVectorStore(model), InMemoryIndexRecord()
     index = DocumentIndex(store, record, MarkdownSplitter(), batch_size=10)
     large = [page("a", *(f"text {n}" for n in range(35)))]

@@ -44,7 +44,7 @@ def cell(place: str, value: str) -> str:
 
 
 def test_row_numbers_of_a_workbook(tmp_path: Path, run: Run) -> None:
-    """A row far below the others is an error, whatever else is wrong with the file."""
+    """A row far below the others is an error, also in files with other errors."""
     far = '<row r="1"/><row r="100000000"><c r="A100000000"><v>1</v></c></row>'
     workbook(tmp_path / "a.xlsx", far)
     workbook(tmp_path / "b.xlsx", far, attribute='showZeroes="0"')
@@ -249,7 +249,7 @@ def test_html(tmp_path: Path) -> None:
 
 
 def test_encoding_of_html(tmp_path: Path) -> None:
-    """HTML is UTF-8, or what a byte order mark or the document says."""
+    """HTML is read in the encoding of its byte order mark, or that of the document."""
     (tmp_path / "a.html").write_bytes(b'<meta charset="iso-8859-2">\xb3\xf3d\xbc')
     (tmp_path / "b.html").write_bytes(b'<meta charset="unknown">caf\xe9')
     (tmp_path / "c.html").write_text("caf\u00e9", "utf-16")

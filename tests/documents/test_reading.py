@@ -153,7 +153,7 @@ def test_links_out_of_a_directory(folder: Path, tmp_path: Path) -> None:
 
 
 def test_cache(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    """Files that have not changed are not converted again, whatever their names are."""
+    """Unchanged files are not converted again, also under another name."""
     cache = ConversionCache(folder / "deep" / "cache")  # is not read itself
     before = run(read_documents, aread_documents, folder, cache=cache)
     converted: list[str] = []
@@ -232,7 +232,7 @@ def test_unreadable_file(tmp_path: Path, run: Run, name: str, content: bytes, sa
 
 
 def test_coroutine_function_for_errors(tmp_path: Path, run: Run) -> None:
-    """A coroutine function is awaited before reading goes on."""
+    """A coroutine function is awaited before the next file is read."""
     (tmp_path / "a.txt").write_bytes(b"\xff")
     failed: list[str] = []
 

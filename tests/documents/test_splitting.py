@@ -409,7 +409,7 @@ WRONG: Any = "wrong"
     ],
 )
 def test_wrong_arguments(make: Callable[[], Any], said: str) -> None:
-    """Wrong arguments are errors that say what to do."""
+    """Wrong arguments raise errors that name the correct ones."""
     with pytest.raises(UsageError, match=said):
         make()
 
@@ -469,7 +469,7 @@ def test_work_for_one_long_line(kind: type[SentenceSplitter] | None, piece: str)
 
 @pytest.mark.parametrize("overlap", [0, 100])
 def test_large_texts_are_divided_as_small_ones(overlap: int) -> None:
-    """Chunks are the same, whether a text is divided as a whole or not."""
+    """A large text has the same chunks as with the library alone."""
     text = "\n\n".join(page.read_text("utf-8") for page in PAGES)
     library = pytest.importorskip("semantic_text_splitter").TextSplitter
 

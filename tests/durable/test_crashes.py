@@ -251,7 +251,7 @@ def test_map_continues_after_crash(place: Place, client: DurableClient) -> None:
 
 
 def test_finishes_turns_before_it_stops(place: Place, client: DurableClient) -> None:
-    """A worker that is told to stop completes its turns first."""
+    """A worker that is terminated completes its turns first."""
     worker = place.start_worker(BUY_SECONDS="1")
     turn = client.start(client.prompt("Buy tea").conversation("c"), key=str(uuid4()))
     place.wait_for("buy")

@@ -124,7 +124,7 @@ def test_unknown_client(tmp_path: Path) -> None:
 
 
 def test_limits_are_those_of_dbos(tmp_path: Path) -> None:
-    """DBOS, which takes turns from queues, gets the limits for the whole queue, process and key."""
+    """DBOS gets the limits for the queue, the process and the key."""
     limits = TurnQueue("q", 9, 8, (7, 6.0), (1, 1.0), 5, 4, (3, 2.0))
     with launch(f"sqlite:///{tmp_path / 'turns.db'}", queues=[limits]):
         found: Any = DBOS.retrieve_queue("q")

@@ -43,7 +43,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 class Gate:
-    """A place where a turn stops until the test lets it go on."""
+    """A place where a turn stops until the test opens it."""
 
     def __init__(self) -> None:
         self.reached, self.go_on = threading.Event(), threading.Event()
@@ -148,7 +148,7 @@ def test_end_that_cannot_be_stored(fault: Fault, caplog: pytest.LogCaptureFixtur
 
 
 def begun_elsewhere(url: str, turn_id: str) -> None:
-    """Let the database say that a process named "ended" runs a turn."""
+    """Change the database as if a process named "ended" ran a turn."""
     run_sql(
         url,
         "update {dbos}workflow_status set status = 'PENDING', executor_id = 'ended',"
@@ -159,7 +159,7 @@ def begun_elsewhere(url: str, turn_id: str) -> None:
 
 
 def seen_elsewhere(url: str, hours_ago: int) -> None:
-    """Let the database say when the process named "ended" has given its last sign of life."""
+    """Change when the process named "ended" was last seen in the database."""
     now = "extract(epoch from now())" if "postgresql" in url else "strftime('%s', 'now')"
     insert = "insert into chatclient_executors (id, version, seen_at) select 'ended',"
     seen = f" version_name, {now} - {hours_ago * 3600} from {{dbos}}application_versions"

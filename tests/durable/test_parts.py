@@ -172,7 +172,7 @@ async def test_undo_that_failed() -> None:
 
 
 async def test_pause_ends_at_recorded_time() -> None:
-    """A pause that began before a crash is not begun anew."""
+    """A pause that began before a crash is not repeated."""
     journal = Journal()
     journal.steps["retry model 0"] = json.dumps({"value": 1.0, "at": 0.0})
     recording = Recording(journal, retries=TurnRetries(seconds=1000))
@@ -250,7 +250,7 @@ def test_loads_clients_of_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_usage_of_worker(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that cannot start says why, with status 2."""
+    """A worker that cannot start prints the reason, with status 2."""
     monkeypatch.delenv("CHATCLIENT_DURABLE_DATABASE", raising=False)
     made = durable(ChatClient.create(ScriptedModel()), name="worker-test")
     monkeypatch.setitem(globals(), "clients", made)

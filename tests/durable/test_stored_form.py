@@ -1,4 +1,4 @@
-"""What durable turns read from their database: JSON, whatever a row says."""
+"""What durable turns read from their database: JSON only."""
 
 import base64
 import pickle
@@ -64,7 +64,7 @@ def make(*answers: Any) -> DurableClient:
 
 
 def test_reads_no_pickles(url: str, trap: Path) -> None:
-    """Whoever can write rows cannot run code in a process that reads results and events."""
+    """Code in a forged row is not run by a process that reads results and events."""
     client = make("Hi.", AuthenticationError("no key"))
     with launch(url):
         turn = client.start("Hello", streaming=True)

@@ -48,7 +48,7 @@ class Shop:
 
     @tool(effect="read")
     async def wait(self) -> str:
-        """Wait until the test goes on."""
+        """Wait until the test continues."""
         self.begun.set()
         assert await asettled(self.go_on.is_set)
         return "went on"

@@ -22,7 +22,7 @@ def test_support_desk(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A refund waits, is approved, and is told to the customer."""
+    """A refund waits, is approved, and is reported to the customer."""
     monkeypatch.setenv("SUPPORT_DB", str(tmp_path / "support.db"))
 
     support_desk.main(["ask", "ada", "My kettle, order 1002, broke. Refund it!"], local_model)

@@ -261,7 +261,7 @@ def test_progress_is_streamed(ask: Ask, provider: McpToolCallbackProvider) -> No
 
 
 def test_progress_is_limited() -> None:
-    """Further events are dropped, and the call goes on."""
+    """Further events are dropped, and the call continues."""
     with McpToolCallbackProvider(peer(limits=McpLimits(progress_events=1))) as provider:
         result, _ = ask_with_tools(Ask("stream"), provider, call("progress"), "done")
 
@@ -343,7 +343,7 @@ def test_name_of_an_application_tool(
 
     @tool
     def echo() -> str:
-        """Say something."""
+        """Return a text."""
         return "from here"
 
     answers = [call("echo"), call("peer_echo", '{"text": "from there"}')]

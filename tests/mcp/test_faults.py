@@ -374,7 +374,7 @@ def test_patterns() -> None:
     ],
 )
 def test_unique_items(wanted: bool, value: Any, alike: bool) -> None:
-    """Duplicate items are reported, whatever the order of their fields."""
+    """Duplicate items are reported, also with another order of fields."""
     found = misfits(validator_of({"uniqueItems": wanted}), value, CHECK_SECONDS)
 
     assert found is not None
@@ -731,7 +731,7 @@ def test_flood_on_standard_error(ask: Ask, caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_last_lines_are_not_for_the_model(ask: Ask, tmp_path: Path) -> None:
-    """A server that cannot be restarted during a call is told about without its lines."""
+    """The error for the model does not have the last lines of a server that cannot be restarted."""
     fault = tmp_path / "fault"
     fault.write_text("")
     start = f"import sys; sys.argv[1:] = open({str(fault)!r}).read().split()"

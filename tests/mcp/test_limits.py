@@ -88,7 +88,7 @@ def test_endless_listing(ask: Ask, kind: Any, caplog: pytest.LogCaptureFixture) 
 
 @pytest.mark.process("MCP server of the SDK")
 def test_log_messages(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
-    """Messages above the limit are dropped, and one warning tells of it."""
+    """Messages above the limit are dropped, with one warning."""
     caplog.set_level("INFO", "chatclient")
     script = str(SUPPORT / "mcp_inquirer.py")
     server = McpServer.stdio(

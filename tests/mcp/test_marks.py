@@ -74,7 +74,7 @@ PAGE = {"type": "resource", "resource": {"uri": "ui://page", "text": "<p>"}}
     ],
 )
 def test_content(ask: Ask, content: list[Any], told: str, kept: list[Any]) -> None:
-    """Content for the user only is not told to the model, and is there for the application."""
+    """Content for the user is not sent to the model, and is available to the application."""
     with McpToolCallbackProvider(given([a_tool("say")])) as provider:
         answer = call("say", json.dumps({"content": content}))
         result, _ = ask_with_tools(ask, provider, answer, "done")
@@ -95,7 +95,7 @@ def test_content(ask: Ask, content: list[Any], told: str, kept: list[Any]) -> No
     ],
 )
 def test_structured_content(ask: Ask, meta: Any, text: str, told: str) -> None:
-    """Of a tool with a page, the model is told the text; the value is there in any case."""
+    """For a tool with a page, the model receives the text; the value is always available."""
     returned = {"content": [{"type": "text", "text": text}], "structuredContent": {"rows": 2}}
     with McpToolCallbackProvider(given([a_tool("rows", meta)])) as provider:
         result, _ = ask_with_tools(ask, provider, call("rows", json.dumps(returned)), "done")

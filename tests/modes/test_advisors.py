@@ -288,7 +288,7 @@ def test_an_order_is_a_number() -> None:
 
 
 def test_a_plain_function_is_no_advisor(ask: Ask) -> None:
-    """The error says to write a coroutine function."""
+    """The error asks for a coroutine function."""
 
     def plain(request: ChatClientRequest, call_next: Next) -> Any:
         return None

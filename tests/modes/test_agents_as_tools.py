@@ -217,7 +217,7 @@ def test_an_agents_answer_can_be_the_answer(ask: Ask) -> None:
 
 
 def test_agents_work_side_by_side(ask: Ask) -> None:
-    """Agents run in parallel up to the manager's limit, and each result belongs to its call."""
+    """Agents run in parallel up to the manager's limit, and each result has the id of its call."""
     model = ScriptedModel(lambda prompt: f"on {prompt.messages[-1].text}")
     agent = ChatClient.create(model).as_tool("expert", "Knows all.")
     calls = [call("expert", f'{{"request": "{n}"}}', id=f"e{n}") for n in range(4)]

@@ -40,7 +40,7 @@ def blocking(request: pytest.FixtureRequest) -> bool:
 
 
 async def test_results_and_errors(blocking: bool) -> None:
-    """Each request has a result or an error of its own; prompts and requests can be mixed."""
+    """Each request has a result or an error; prompts and requests can be mixed."""
 
     def answer(prompt: Prompt) -> str:
         if prompt.contents == "bad":
@@ -177,7 +177,7 @@ def test_other_file_is_not_a_journal(content: bytes, tmp_path: Path) -> None:
 
 
 def test_cut_first_line_of_a_journal(tmp_path: Path) -> None:
-    """A journal that was being created when the process was killed begins anew."""
+    """A journal that was being created when the process was killed is created again."""
     journal = tmp_path / "journal"
     list(ChatClient.create(ScriptedModel("a")).batch(["1"], journal=journal))
     journal.write_bytes(journal.read_bytes()[:7])

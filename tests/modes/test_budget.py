@@ -191,7 +191,7 @@ def test_what_a_turn_leaves_running_is_booked_no_more() -> None:
     ],
 )
 def test_limits_have_to_make_sense(wrong: Any) -> None:
-    """A budget without limits, of zero, or without a price for its cost is refused."""
+    """Invalid limits, periods, keys and stores are refused."""
     with pytest.raises(UsageError):
         Budget(**wrong)
 

@@ -117,7 +117,7 @@ async def test_a_suspension_in_a_task_group_suspends_the_turn(interceptors: Any)
 
 @each_catcher
 def test_an_external_tool_suspends_the_turn(catcher: Callable[..., Any], ask: Ask) -> None:
-    """A tool that is run elsewhere waits for its result."""
+    """A call of an external tool waits for its result."""
     client = client_of(catcher, tools=ExternalTool(ToolDefinition("pay", "Pay.")))
 
     assert ask(client.prompt("Pay!")).waiting.pending

@@ -18,7 +18,7 @@ from tests.support.ask import Ask
 
 
 def test_name_in_spans_metrics_logs_and_trail(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
-    """The name tells the client's requests from those of others."""
+    """The name distinguishes the client's requests from those of others."""
     caplog.set_level(logging.DEBUG, "chatclient")
     exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
     tracers = TracerProvider()

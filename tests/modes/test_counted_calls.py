@@ -98,7 +98,7 @@ class Reporting(ChatModel):
 
 
 async def leave(client: ChatClient, *, blocking: bool) -> Usage:
-    """Press Stop after the first words, and return what the trail says."""
+    """Close the stream after the first piece, and return the usage of the trail."""
     if blocking:
         with client.prompt("?").stream() as stream:
             next(iter(stream))
@@ -198,7 +198,7 @@ def test_outer_budget_that_refuses(ask: Ask) -> None:
 
 
 def test_calls_at_the_same_time(store: UsageStore) -> None:
-    """Of many that begin at once, no more are sent than the limit allows."""
+    """Parallel calls do not exceed the limit together."""
     barrier = Barrier(8)
     sent: list[Prompt] = []
 

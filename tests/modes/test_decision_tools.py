@@ -54,7 +54,7 @@ def weather() -> str:
 
 @tool(effect="read")
 def news() -> str:
-    """Tell the news."""
+    """Return the latest headlines."""
     return "nothing new"
 
 
@@ -210,7 +210,7 @@ def test_tools_are_narrowed_before_the_first_call(ask: Ask) -> None:
 
 
 def test_the_model_is_asked_once_per_turn(ask: Ask) -> None:
-    """The rounds of the turn offer the same tools, also after the model has said something."""
+    """All rounds of a turn offer the same tools, also after a text of the model."""
     model = ComputedDecisions(in_text)
     called = AssistantMessage("Let me see.", tool_calls=[call("trains")])
     rounds = narrowed(ask, NarrowingToolProvider(TOOLS, model), "trains, news", called, "At nine.")

@@ -201,13 +201,13 @@ def test_a_filtered_prompt_is_refused(logprobs: bool) -> None:
     ],
 )
 def test_a_model_that_cannot_do_it(chat_server: Start, reply: Any, message: str) -> None:
-    """The error says what to do."""
+    """The error names the alternative."""
     with pytest.raises(InvalidResponseError, match=message):
         decide(judge(chat_server(reply)), {"rude": "Is it rude?"})
 
 
 def test_a_model_that_says_something_else(chat_server: Start) -> None:
-    """What it might have said counts, unless that was hardly possible."""
+    """For another answer, the probabilities of the options count, unless they are tiny."""
     reply = by_tokens({"Nothing": 0.6, "Yes": 0.1, "No": 0.3})
     response = decide(judge(chat_server(reply)), {"rude": "Is it rude?"})
 

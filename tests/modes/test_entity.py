@@ -521,7 +521,7 @@ def ended(text: str, reason: Any, *calls: ToolCall) -> ChatResponse:
     ],
 )
 def test_answers_that_are_none_say_why(ask: Ask, response: ChatResponse, says: str) -> None:
-    """The error says whether an answer is truncated, withheld, unfinished or empty."""
+    """The error distinguishes truncated, withheld, unfinished and empty answers."""
     client = ChatClient.create(ScriptedModel(response))
 
     with pytest.raises(EntityError, match=says):

@@ -141,7 +141,7 @@ def test_refused(kind: Any, written: str) -> None:
 
 
 def test_nested_models_and_repaired_arguments() -> None:
-    """Nested values keep their digits, also where the JSON had to be repaired."""
+    """Nested values keep their digits, also in JSON that was repaired."""
     inner = f'{{"price": {LONG}, "count": {WHOLE}, "weight": {LONG}, "extra": [{LONG}]}}'
     line = bound(Line, f'{{"price": 1.10, "lines": [{inner}]}}')
     repaired = bound(Line, f'{{"price": 1.10, "lines": [{inner},],}}')
@@ -218,7 +218,7 @@ def test_partial_values_without_a_model() -> None:
 
 
 def test_the_schema_says_number() -> None:
-    """Models are told of a plain number, without marks, patterns or repetitions."""
+    """The schema has a plain number, without marks, patterns or repetitions."""
 
     def pay(euro: Decimal, tip: Decimal | None = None, rate: Decimal | float = 1.0) -> None: ...
 

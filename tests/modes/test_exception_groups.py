@@ -138,7 +138,7 @@ def client_of(model: ChatModel, *interceptors: Any, tools: Any = pay) -> ChatCli
 
 
 def test_denial_of_an_interceptor(ask: Ask) -> None:
-    """The model is told the reason only."""
+    """The model receives the reason only."""
     model = ScriptedModel(call("pay", {"amount": 1}), "ok")
     asked = ask(client_of(model, denying).prompt("x"))
 
@@ -159,7 +159,7 @@ def test_suspension(ask: Ask, tools: Any) -> None:
 
 
 def test_suspension_of_nested_agents(ask: Ask) -> None:
-    """A call of an agent of an agent waits for approval, and the whole turn is resumed."""
+    """A call of an agent of an agent waits for approval, and the complete turn is resumed."""
     inner = client_of(
         ScriptedModel(call("pay", {"amount": 1}), "paid"), grouping, ToolApproval(lambda call: True)
     )

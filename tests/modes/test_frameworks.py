@@ -89,7 +89,7 @@ def test_functions_of_pydantic_ai(ask: Ask) -> None:
 
 
 def test_errors_of_pydantic_ai(ask: Ask) -> None:
-    """A retry and arguments that a validator refuses are told; so are other errors."""
+    """A retry, arguments that a validator refuses and other errors are error results."""
 
     def city(name: str) -> str:
         if name == "?":

@@ -307,7 +307,7 @@ def test_a_resumed_turn_is_retried_completely(ask: Ask) -> None:
 
 
 def test_calls_that_a_later_attempt_undoes_are_reported(ask: Ask) -> None:
-    """The results of earlier attempts say that their calls were undone."""
+    """The results of earlier attempts report that their calls were undone."""
     desk = Desk()
     model = ScriptedModel(call("book"), "No", call("pay"), "No", "Sorry.")
     builder = client_of(model, OutputGuardrailAdvisor(long_enough)).mutate().default_tools(desk)

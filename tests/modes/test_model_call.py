@@ -1,4 +1,4 @@
-"""Model calls beside the conversation: what an advisor, a memory or a judge asks a model."""
+"""Auxiliary model calls: those of advisors, memories and judges."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -91,7 +91,7 @@ def judged(helper: ChatModel) -> Advisor:
 def test_what_the_library_asks_models_itself_is_seen(
     ask: Ask, make: Callable[[ChatModel], Advisor], telemetry: Telemetry, spans: Any
 ) -> None:
-    """In the trail and in telemetry, and nobody who reads the stream hears of it."""
+    """Auxiliary calls are in the trail and in telemetry, and not in the stream."""
     helper = ScriptedModel(lambda prompt: "yes", options=ChatOptions(model="helper"))
     builder = ChatClient.builder(ScriptedModel(lambda prompt: "nine")).observers(telemetry)
     client = builder.default_advisors(make(helper)).build()
@@ -125,7 +125,7 @@ def test_an_advisor_may_let_the_user_hear_it(ask: Ask) -> None:
 def test_outside_of_a_client_calls_are_in_telemetry(
     spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A judge that is asked by a test has nobody's trail, but the application's spans."""
+    """A judge in a test has no trail, but spans of the application."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)

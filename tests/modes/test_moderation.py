@@ -1,4 +1,4 @@
-"""Moderation: what a model says of texts, and guardrails that go by it."""
+"""Moderation of texts, and guardrails that use it."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -175,7 +175,7 @@ class Wordlist(ModerationModel):
 
 @pytest.mark.feature("guardrail-moderate-message-moderator-input")
 def test_what_is_flagged_is_never_asked(ask: Ask) -> None:
-    """The error says for what."""
+    """The error has the categories, and nothing is sent."""
     model = ScriptedModel("ok")
     guard = InputGuardrailAdvisor(moderated_input(Wordlist()))
     client = ChatClient.builder(model).default_advisors(guard).build()

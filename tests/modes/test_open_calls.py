@@ -121,7 +121,7 @@ def test_open_calls_in_a_memory(ask: Ask) -> None:
 
 
 def test_only_the_last_turn_is_new(ask: Ask) -> None:
-    """The question after an open call begins a turn of its own."""
+    """The question after an open call begins another turn."""
     model = ScriptedModel("done")
     request = ChatClient.create(model).prompt().messages(UserMessage("a"), calling("1")).user("b")
     answer = request.call()

@@ -37,7 +37,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 @pytest.mark.feature("observation-line-debug-every-operation")
 def test_every_operation_has_a_line(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
-    """With conversation, round and tool; nothing that was said."""
+    """Each has the conversation, the round and the tool, and no content."""
     caplog.set_level(logging.DEBUG, "chatclient")
     model = ScriptedModel(
         call("get_weather", '{"city": "Rome"}'), call("get_weather", '{"city": "Atlantis"}'), "ok"
@@ -70,7 +70,7 @@ def test_every_operation_has_a_line(ask: Ask, caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_failure_is_in_the_log(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
-    """Of everything that it ended, by its type: its text may quote what was said."""
+    """Each operation that it ended has the error's type, because its text may quote content."""
     caplog.set_level(logging.DEBUG, LOGGER)
     client = ChatClient.create(ScriptedModel(ProviderError("gone", provider="x")))
     with pytest.raises(ProviderError):
@@ -80,8 +80,8 @@ def test_a_failure_is_in_the_log(ask: Ask, caplog: pytest.LogCaptureFixture) -> 
     assert {line["error"] for line in lines(caplog)} == {"ProviderError"}
 
 
-def test_nobody_listens_nothing_is_written(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
-    """Whether somebody does is asked once for a turn."""
+def test_a_disabled_logger_writes_nothing(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    """Whether it is enabled is checked once per turn."""
     caplog.set_level(logging.INFO, "chatclient")
     ask(ChatClient.create(ScriptedModel("x")).prompt("?"))
     assert caplog.records == []

@@ -69,7 +69,7 @@ def look_up() -> str:
 
 
 def test_cost_of_a_turn(ask: Ask) -> None:
-    """The usage of response, rounds and trail says what they cost."""
+    """The usage of response, rounds and trail has the cost."""
     client = ChatClient.create(Priced(call("look_up"), "done"))
     asked = ask(client.prompt("?").tools(look_up))
 
@@ -132,7 +132,7 @@ def test_unknown_price_is_logged_once(ask: Ask, caplog: pytest.LogCaptureFixture
 
 
 def test_model_that_the_provider_reports_counts(ask: Ask) -> None:
-    """The name in the response is that of the price, such as behind a deployment's name."""
+    """The price is that of the model in the response, such as behind a deployment's name."""
     answer = ChatResponse.of("ok").with_usage(USAGE)
     answer = ChatResponse(
         answer.generations, ChatResponseMetadata(model="gpt-4.1-mini", usage=USAGE)
@@ -143,7 +143,7 @@ def test_model_that_the_provider_reports_counts(ask: Ask) -> None:
 
 
 def test_address_of_the_server_counts(ask: Ask, chat_server: Callable[..., ChatServer]) -> None:
-    """A server elsewhere that has a model of the same name has no price."""
+    """Another server with a model of the same name has no price."""
     server = chat_server("ok")
     with compatible_model("vllm", "gpt-4.1-mini", base_url=server.url) as model:
         asked = ask(ChatClient.create(model).prompt("?"))
@@ -431,7 +431,7 @@ def test_budget_with_prices(ask: Ask) -> None:
 
 
 def test_budget_counts_cost(ask: Ask) -> None:
-    """A budget without limits says what the turn cost."""
+    """A budget without limits reports the cost of the turn."""
     client = ChatClient.builder(Priced("ok")).default_advisors(Budget()).build()
     spent = ask(client.prompt("?")).response.turn.spent
 

@@ -323,7 +323,7 @@ def test_uri_of_a_shared_store(uri: str) -> None:
 
 
 def test_shared_store_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install."""
+    """The error names the extra."""
     monkeypatch.setitem(__import__("sys").modules, "limits.storage", None)
     with pytest.raises(UsageError, match=r"pip install 'chatclient\[limits\]'"):
         SharedUsageStore("memory://")

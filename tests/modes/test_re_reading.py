@@ -35,7 +35,7 @@ def test_the_question_is_put_twice(ask: Ask) -> None:
 
 @pytest.mark.feature("advisors-re-reading")
 def test_memory_keeps_the_question_as_it_was_asked(ask: Ask) -> None:
-    """What is added for the model is not what was said."""
+    """The text that is added for the model is not stored."""
     memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
     client = (
         ChatClient.builder(ScriptedModel("ok"))

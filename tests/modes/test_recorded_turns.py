@@ -272,7 +272,7 @@ def test_raises_recorded_error(ask: Ask) -> None:
 
 
 def test_records_tools_of_own_manager(ask: Ask) -> None:
-    """Tools are recorded as well if the tool loop has a manager of its own."""
+    """Tools are recorded as well if the tool loop has another manager."""
     journal, shop = Journal(), Shop()
     loop = ToolCallingAdvisor(ToolCallingManager())
     request = client(shop, script_from(0)).prompt("Buy tea").advisors(loop)

@@ -170,7 +170,7 @@ def test_errors_are_never_kept(ask: Ask) -> None:
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "error", None])
 def test_incomplete_answers_are_never_kept(ask: Ask, reason: Any) -> None:
-    """Truncated and filtered answers are not stored."""
+    """Truncated, filtered and unfinished answers are not stored."""
     half = ChatResponse((Generation(AssistantMessage("half"), reason),))
     client = cached(ScriptedModel(half, "whole"))
     ask(client.prompt("?"))
@@ -264,7 +264,7 @@ def test_the_store_forgets_what_is_old_and_what_is_unused() -> None:
 
 @pytest.mark.parametrize("wrong", [{"max_entries": 0}, {"time_to_live": 0}])
 def test_a_store_has_to_keep_something(wrong: Any) -> None:
-    """A store of zero entries is refused."""
+    """A store of zero entries or zero seconds is refused."""
     with pytest.raises(UsageError):
         InMemoryResponseStore(**wrong)
 

@@ -241,7 +241,7 @@ def test_a_request_without_words_goes_on_as_it_is(ask: Ask) -> None:
 
 @pytest.mark.feature("retrieval-contextual-query-augmenter-allow")
 def test_without_documents_the_model_is_instructed(ask: Ask) -> None:
-    """By default it should say that it cannot answer; `allow_empty` sends the question only."""
+    """By default the prompt asks it to decline; `allow_empty` sends the question only."""
     model = ScriptedModel("no", "yes")
     strict = RetrievalAugmentationAdvisor(finding())
     free = RetrievalAugmentationAdvisor(

@@ -70,7 +70,7 @@ def by_context_slowly(cheap: ChatModel, strong: ChatModel) -> Choose:
 @pytest.mark.feature("observation-another-model-request-call")
 @pytest.mark.parametrize("make", [by_context, by_context_slowly])
 def test_a_function_chooses_the_model_of_each_call(ask: Ask, make: Any) -> None:
-    """It brings its own options, streams as it does, and the trail tells which one it was."""
+    """The model's options apply, its text is streamed, and the trail has its name."""
     cheap = ScriptedModel("cheap", options=ChatOptions(model="small"))
     strong = ScriptedModel(call("look"), "strong words", chunks=4, options=ChatOptions(model="big"))
     model = RoutingChatModel(make(cheap, strong), cheap, strong)
@@ -165,7 +165,10 @@ def test_routers_are_told_apart_by_where_their_models_are(ask: Ask) -> None:
 
 
 def test_what_is_chosen_is_one_of_the_models(ask: Ask) -> None:
-    """Or nobody would close it; and without models there is nothing to choose."""
+    """Another model is refused, because it would not be closed.
+
+    Without models there is no choice.
+    """
     other: Any = ScriptedModel()
     model = RoutingChatModel(lambda prompt: other, ScriptedModel())
     with pytest.raises(UsageError, match="none of the models to choose from"):

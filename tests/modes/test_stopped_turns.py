@@ -129,7 +129,7 @@ def test_stopped_in_the_second_round(way: Way, order: int) -> None:
 
 @orders
 def test_stopped_while_tools_run(order: int) -> None:
-    """The result of each call says whether it has finished, was undone or was interrupted."""
+    """The results distinguish finished, undone and interrupted calls."""
     undone: list[str] = []
 
     def cancel(city: str) -> None:
@@ -188,7 +188,7 @@ def test_stopped_after_an_approval(way: Way, order: int) -> None:
 
 @every_way
 def test_stopped_while_the_model_reasons(way: Way) -> None:
-    """A question without a text gets an answer that says so, because roles alternate."""
+    """A question without a text gets an answer that explains it, because roles alternate."""
     answer: Any = [Reasoning("Hm."), 60, "Four."]
     talk = Talk(answer, "fine")
     stop(talk.say("one"), way, lambda event: isinstance(event, ReasoningDelta))

@@ -39,7 +39,7 @@ def get_weather(city: str) -> str:
 
 @pytest.mark.feature("observation-span-hierarchy-streams-too")
 def test_a_collector_gets_the_turn(ask: Ask, collector: Collector) -> None:
-    """The whole tree in one trace, with the conventions' names; metrics beside it."""
+    """It gets the complete tree in one trace, with the conventions' names, and metrics."""
     tracers = TracerProvider()
     tracers.add_span_processor(
         BatchSpanProcessor(OTLPSpanExporter(f"{collector.address}/v1/traces"))

@@ -227,7 +227,7 @@ def test_an_answer_that_is_no_decision_does_not_approve(ask: Ask) -> None:
 
 
 def test_what_needs_approval_may_be_asked_asynchronously(ask: Ask) -> None:
-    """The function that says which calls need approval may be asynchronous."""
+    """The function that selects the calls to approve may be asynchronous."""
 
     async def needed(invocation: ToolInvocation) -> bool:
         await asyncio.sleep(0)

@@ -199,7 +199,7 @@ def test_a_retry_does_not_run_an_approved_call_again(ask: Ask) -> None:
 
 
 def test_a_retry_knows_what_was_undone_before_it(ask: Ask) -> None:
-    """Calls that were undone with the failed turn are not run again, and their results say so."""
+    """Calls that were undone with the failed turn are not run again, and the model is informed."""
     model = ScriptedModel(call("book", '{"amount": 7}'), BUSY, BUSY)
     client = client_of(model, Retry())
     turn = waiting(ask, client)

@@ -206,7 +206,7 @@ def test_invalid_additional_arguments_are_an_error_result(
 
 
 def test_a_strict_model_reads_json(ask: Ask) -> None:
-    """With a strict model, JSON texts and lists are converted as the schema says."""
+    """With a strict model, JSON texts and lists are converted to the schema's types."""
 
     class Strict(BaseModel):
         model_config = ConfigDict(strict=True)
@@ -300,7 +300,7 @@ class ThoughtKeys(TypedDict):
     ],
 )
 def test_records_of_every_kind(ask: Ask, kind: Any, extra: Any) -> None:
-    """Models, dataclasses and typed dicts are supported; `ToolParam` says what is required."""
+    """Models, dataclasses and typed dicts are supported; `ToolParam` makes a field required."""
     seen: list[Any] = []
     [augmented] = augment(weather, arguments=kind, consumer=seen.append)
     model = ScriptedModel(call("weather", '{"place": {"city": "Bern"}, "inner": "asked"}'), "done")

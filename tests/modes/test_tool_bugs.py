@@ -118,7 +118,7 @@ def test_a_bug_in_a_tool_is_logged_once(
 def test_a_failure_that_may_happen_is_not_logged(
     ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only the model is told of a service that cannot be reached, or of wrong arguments."""
+    """An unreachable service and wrong arguments are error results, and are not logged."""
 
     @tool
     def fetch(number: int) -> str:

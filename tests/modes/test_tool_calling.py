@@ -761,7 +761,7 @@ def test_a_failed_direct_tool_is_shown_to_the_model(ask: Ask) -> None:
 
 
 class Till:
-    """Tools whose results say whether they end the turn."""
+    """Tools whose results may end the turn."""
 
     def __init__(self, *, return_direct: Any = None, **result: Any) -> None:
         self.result = ToolResult("12 euros", return_direct=return_direct, **result)
@@ -1052,7 +1052,7 @@ def test_a_loop_of_ones_own_with_the_model() -> None:
 
 @pytest.mark.feature("manager-no-tool-call-response")
 def test_executing_a_response_without_calls_is_refused() -> None:
-    """The error names the method that says whether there are calls."""
+    """The error names the method to check for calls."""
     with pytest.raises(UsageError, match="has_tool_calls"):
         ToolCallingManager().execute_tool_calls(Prompt("x"), ChatResponse.of("no calls"))
 

@@ -1035,7 +1035,7 @@ async def test_a_cancelled_tool_with_an_invalid_result() -> None:
 
 @pytest.mark.feature("compensation-all-rounds-invocation-reverse")
 def test_a_turn_that_waited_is_undone(ask: Ask) -> None:
-    """What was done before somebody approved belongs to the turn as well."""
+    """Calls from before the suspension are undone, too."""
     trip = Trip()
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
     model = ScriptedModel(FLIGHT, [HOTEL, DEAR], "sorry")
@@ -1066,7 +1066,7 @@ def test_undone_calls_of_resumed_turns(ask: Ask) -> None:
 
 
 def test_a_resumed_turn_is_undone_once(ask: Ask) -> None:
-    """Also when somebody around it asks again, and is told that it came to no end."""
+    """Also if an outer advisor retries, which is refused because the call did not finish."""
     trip = Trip()
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
     policy = ToolFailurePolicy(always_raise=True)
@@ -1089,7 +1089,7 @@ def test_a_resumed_turn_is_undone_once(ask: Ask) -> None:
 
 @pytest.mark.feature("compensation-services")
 def test_a_loop_of_ones_own_undoes_too() -> None:
-    """The manager does it, whoever runs the loop."""
+    """The manager undoes calls in a loop of the application."""
     trip, manager = Trip(), ToolCallingManager()
     model = ScriptedModel(FLIGHT, DEAR)
     options = model.options.mutate(tool_callbacks=tuple(tool_callbacks(trip)))
@@ -1104,10 +1104,9 @@ def test_a_loop_of_ones_own_undoes_too() -> None:
 
 @pytest.mark.feature("compensation-same-parameters-tool-one")
 def test_a_compensation_takes_what_it_wants(ask: Ask) -> None:
-    """Some parameters of the tool, and the context; annotations may be texts.
+    """It may have some parameters of the tool, and the context; annotations may be texts.
 
-    Or the whole execution, with what the tool returned in an earlier round, which the application
-    has all the same.
+    Or it takes the execution, with what the tool returned in an earlier round.
     """
     seen: list[Any] = []
 
@@ -1334,8 +1333,8 @@ def test_calls_that_failed_late_are_undone_after_a_wait(ask: Ask, stored: bool) 
 
 
 @pytest.mark.parametrize("converter", [True, False])
-def test_what_has_a_result_that_cannot_be_told_is_undone(ask: Ask, converter: bool) -> None:
-    """It was done all the same; whoever undoes it gets what it returned."""
+def test_a_call_whose_result_cannot_be_converted_is_undone(ask: Ask, converter: bool) -> None:
+    """The tool has run; the compensation receives what it returned."""
     log: list[Any] = []
     ticket = object()
 
@@ -1510,7 +1509,7 @@ def test_the_trail_has_undone_calls(ask: Ask) -> None:
 
 
 def test_calls_before_user_input_are_undone(ask: Ask) -> None:
-    """User input during a turn belongs to the turn."""
+    """User input during a turn does not begin another one."""
     trip, steering = Trip(), Steering()
 
     @tool(effect="read")

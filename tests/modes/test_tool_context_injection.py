@@ -408,7 +408,7 @@ def test_nothing_of_the_context_is_sent(ask: Ask, chat_server: Start) -> None:
 
 
 def test_a_missing_context_value(ask: Ask) -> None:
-    """The error is raised to the application, and says how to pass the value."""
+    """The error is raised to the application, and shows how to pass the value."""
 
     @tool
     def orders(context: ToolContext) -> str:

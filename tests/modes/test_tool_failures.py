@@ -303,7 +303,7 @@ def test_how_much_of_an_exception_the_model_sees(ask: Ask, exception_text: Any, 
 @pytest.mark.feature("function-tool-own-exception-type", "wish-per-exception-visibility")
 @pytest.mark.parametrize("exception_text", ["message", "class", "nothing"])
 def test_a_tool_error_is_always_sent_to_the_model(ask: Ask, exception_text: Any) -> None:
-    """The text of a `ToolError` is sent, whatever `exception_text` is."""
+    """The text of a `ToolError` is sent with each value of `exception_text`."""
 
     @tool
     def shop() -> None:
@@ -405,7 +405,7 @@ def test_failure_limits_in_an_own_loop() -> None:
 
 @pytest.mark.feature("failure-checked-exceptions-error-thrown")
 def test_running_out_of_memory_is_raised(ask: Ask) -> None:
-    """`MemoryError` is raised whatever the policy says."""
+    """`MemoryError` is raised with each policy."""
 
     @tool
     def hungry() -> None:

@@ -1,4 +1,4 @@
-"""Interceptors stand around every tool call, in all four ways of calling."""
+"""Interceptors of tool calls, in all four modes."""
 
 import asyncio
 import json
@@ -28,14 +28,14 @@ ran: list[str] = []
 
 @tool
 def greet(name: str) -> str:
-    """Greet somebody."""
+    """Greet by name."""
     ran.append(name)
     return f"Hello {name}"
 
 
 @tool(effect="read")
 async def wave(name: str) -> str:
-    """Wave at somebody."""
+    """Wave at a person."""
     await asyncio.sleep(0)
     ran.append(name)
     return f"*waves at {name}*"
@@ -63,7 +63,7 @@ def both(reply: str = "done") -> ScriptedModel:
     "manager-subclassing-hook-around-tools", "lc4j-tool-before-tool-execution-after"
 )
 def test_an_interceptor_sees_everything_about_a_call(ask: Ask) -> None:
-    """The call, the tool, how it is to be run, the context; and afterwards the result."""
+    """It receives the call, the definition, the metadata and the context, and then the result."""
     seen: dict[str, Any] = {}
 
     async def watch(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:

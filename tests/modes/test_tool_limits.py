@@ -468,7 +468,7 @@ def test_a_loop_of_ones_own_counts_from_the_history() -> None:
 
 @pytest.mark.feature("manager-counted-history-since-user")
 def test_a_loop_of_ones_own_comes_to_its_limits() -> None:
-    """The manager's result says which limit was exceeded."""
+    """The manager's result names the exceeded limit."""
     manager = ToolCallingManager(limits=ToolLimits(max_calls_per_tool=2))
     options = ChatOptions(tool_callbacks=tuple(tool_callbacks(step)))
     asks = ChatResponse((Generation(AssistantMessage(tool_calls=[call("step", id="c9")])),))

@@ -63,7 +63,7 @@ TELL = ToolFailurePolicy(reactions={"exception": "tell"})
 def test_what_a_tool_requires_of_the_application(
     ask: Ask, name: str, context: dict[str, Any], words: str
 ) -> None:
-    """A missing context value raises an error, whatever the policy says."""
+    """A missing context value raises an error with each policy."""
     model = ScriptedModel(call(name), "never")
     client = client_of(model, tenant, later, exception_processor=TELL)
 

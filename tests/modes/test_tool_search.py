@@ -400,7 +400,7 @@ def test_a_category_narrows_the_search(ask: Ask) -> None:
 
 
 def test_a_category_that_the_model_made_up_hides_nothing(ask: Ask) -> None:
-    """An unknown category is ignored, and the result says so."""
+    """An unknown category is ignored, and the result mentions it."""
     model = ScriptedModel(
         search("mail", categoryFilter="e-mail"), search("x", categoryFilter="y"), "ok"
     )

@@ -215,7 +215,7 @@ def test_a_turn_that_waited_is_what_was_said(ask: Ask, inside: bool) -> None:
 
 
 def test_a_system_message_does_not_split_a_turn(ask: Ask) -> None:
-    """User input after tool results belongs to the same turn, as in the memory."""
+    """User input after tool results is part of the same turn, as in the memory."""
     said = [
         UserMessage("Rome?"),
         AssistantMessage(tool_calls=[call("look")]),

@@ -248,7 +248,7 @@ class Brief:
 def test_user_input_is_stored_after_a_retry(
     ask: Ask, advisor: Any, order: int, approval: bool
 ) -> None:
-    """It is stored as the user wrote it, whatever advisors change in a retry."""
+    """It is stored as the user wrote it, although advisors change it in a retry."""
 
     def sure(answer: ChatResponse) -> GuardrailResult | None:
         return GuardrailResult.retry("unsure") if answer.text == "Perhaps." else None
@@ -315,7 +315,10 @@ def test_corrections_are_not_stored_with_user_input(ask: Ask) -> None:
 def test_user_input_after_a_withheld_answer(
     ask: Ask, finish: FinishReason, order: int, *, tool_messages: bool
 ) -> None:
-    """The turn was stored up to its tool results; later user input belongs to the next answer."""
+    """The turn was stored up to its tool results.
+
+    Later user input is stored with the next answer.
+    """
 
     def sure(answer: ChatResponse) -> GuardrailResult | None:
         return GuardrailResult.retry("no answer") if answer.text != "To Paris." else None

@@ -94,7 +94,7 @@ HINTS = {
 
 @pytest.mark.parametrize("statement", HINTS)
 def test_hint_for_a_missing_name(statement: str) -> None:
-    """An import that fails says what to write: other places, other libraries, typing mistakes."""
+    """A failed import suggests the name of another module or library, or the correct spelling."""
     with pytest.raises(ImportError, match=re.escape(HINTS[statement])):
         exec(statement)
 
@@ -288,7 +288,7 @@ EXTRAS = {
 
 
 def test_plain_installation() -> None:
-    """Without extras, packages can be listed, and names say which extra they need."""
+    """Without extras, packages can be listed, and the errors of names have their extra."""
     ran = run_in_environment("-W", "error", "-c", PLAIN)
     assert ran.stderr == ""
     absent, errors = json.loads(ran.stdout)
@@ -327,7 +327,7 @@ def test_use_in_a_plain_installation() -> None:
 
 
 def test_commands_in_a_plain_installation() -> None:
-    """Each command explains itself, and says what it needs."""
+    """Each command has a help text, and names the extra that it needs."""
     for command in ([], ["web"], ["worker"]):
         assert run_in_environment("-m", "chatclient", *command, "--help").returncode == 0
     for command in (["web"], ["worker", "app:clients"]):

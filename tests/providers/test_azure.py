@@ -236,7 +236,7 @@ def test_identity_service_is_away(azure: Azure) -> None:
 
 
 def test_mistakes(azure: Azure, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Missing endpoints and packages, and contradictions are told before a request."""
+    """Missing endpoints and packages, and contradictions raise before a request."""
     from azure.identity.aio import DefaultAzureCredential
 
     with pytest.raises(UsageError, match="not both"):

@@ -665,7 +665,7 @@ def test_long_retry_after_raises(
     mode: str,
     play: Play,
 ) -> None:
-    """A Retry-After above the maximum delay raises at once with `retry_after`."""
+    """A Retry-After above the maximum delay raises immediately with `retry_after`."""
     header, seconds = TOO_LONG[form]
     server = play([http(b"{}", status, header())])
     outcome = ask(service, server, mode, FAST_RETRY)

@@ -167,7 +167,7 @@ SWITCH, TEMPLATE = "thinking.type", "chat_template_kwargs.enable_thinking"
     ],
 )
 def test_presets(server: str, model: str, field: str, values: list[Any]) -> None:
-    """Each compatible server has fields of its own."""
+    """Each compatible server has different fields."""
     url = "http://127.0.0.1:1/v1"
 
     assert taken(compatible_model(server, model, api_key="k", base_url=url), field) == values
@@ -181,7 +181,7 @@ def test_presets(server: str, model: str, field: str, values: list[Any]) -> None
     ],
 )
 def test_local(name: str, values: list[Any]) -> None:
-    """The weights of the extras do not reason; the template of another model is told."""
+    """The weights of the extras do not reason; the template of another model gets the option."""
     model = OpenAIChatModel(name, api_key="k", base_url="http://127.0.0.1:1/v1", dialect=_LLAMA)
 
     assert taken(model, TEMPLATE) == values

@@ -140,7 +140,7 @@ def test_wrong_arguments(
 
 @each_kind
 def test_refused_request(serve: Serve, kind: Kind) -> None:
-    """What the API says is in the error, in the form of each API."""
+    """The error has the message of each API."""
     options = RerankOptions(extra={"unknown": 1})
 
     with pytest.raises(InvalidRequestError, match="'unknown' was unexpected"):

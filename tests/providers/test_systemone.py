@@ -206,7 +206,7 @@ def test_answers_are_checked(service: Start, changes: Json) -> None:
 
 
 def test_errors_are_those_of_the_server(service: Start) -> None:
-    """Typed, and without the key; a server that is busy is asked again."""
+    """They are typed and do not have the key; a busy server is called again."""
     with pytest.raises(AuthenticationError) as caught:
         decide(service(Reply(b"wrong key key-very-secret", 401)), "text")
     assert "very-secret" not in str(caught.value)

@@ -319,7 +319,7 @@ def test_faiss_is_not_changed_by_documents_that_do_not_fit() -> None:
 
 
 def test_scores_of_faiss() -> None:
-    """Scores are similarities for distances and for products, or what the application says."""
+    """Scores are similarities for distances and products, or those of the given function."""
     model = WordCounts()
     product = faiss.IndexFlatIP(len(model.embed(["x"])[0]))
     for store in (faiss_store(model), faiss_store(model, index=product)):

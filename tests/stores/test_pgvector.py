@@ -224,7 +224,7 @@ class Meaning(EmbeddingModel):
 
 
 def test_hybrid_search(place: PgPlace) -> None:
-    """Documents with words of the query are found beside similar ones, also by their stems."""
+    """Documents with words of the query are found as well as similar ones, also by their stems."""
     with place.store(Meaning()) as store:
         store.add(MANUAL)
         found = store.hybrid_search("Which lamp shows E-4711?", top_k=3)
@@ -324,7 +324,7 @@ def test_length_set_by_another_process(place: PgPlace) -> None:
 
 
 def test_schema_is_not_created(place: PgPlace) -> None:
-    """Without permission, a missing table or a missing length is an error that says so."""
+    """Without permission, a missing table or length raises an error that names the setting."""
     with place.store(create_schema=False) as store:
         with pytest.raises(UsageError, match="create_schema=True"):
             store.add(MANUAL)
@@ -359,7 +359,7 @@ def test_vectors_of_several_lengths(place: PgPlace) -> None:
 
 
 def test_database_without_pgvector() -> None:
-    """The error says what to install."""
+    """The error names the extension."""
     need("postgresql")
     with (
         PgVectorStore(SERVERS["postgresql"], WordCounts(), table_prefix="t_none_") as store,

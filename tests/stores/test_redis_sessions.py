@@ -93,7 +93,7 @@ def test_repeated_commands(store: SessionStore, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_retention_of_a_changing_log(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events that are appended meanwhile are neither lost nor deleted."""
+    """Events that are appended during a deletion are neither lost nor deleted."""
     store.create(a_session("s"))
     for year in (2026, 2028):
         times = {"timestamp": START.replace(year=year)}

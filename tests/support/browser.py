@@ -40,7 +40,7 @@ def shown(browser: Chrome, selector: str) -> list[str]:
 
 
 def until(browser: Chrome, condition: Callable[[], object]) -> None:
-    """Wait for *condition*; elements that the page replaces meanwhile are looked for again."""
+    """Wait for *condition*; elements that the page replaces are looked for again."""
     gone = (NoSuchElementException, StaleElementReferenceException)
     WebDriverWait(browser, LONG, 0.05, ignored_exceptions=gone).until(lambda _: condition())
 

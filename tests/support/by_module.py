@@ -1,7 +1,7 @@
-"""Prints which tests run the code of each module, from what `make coverage` has measured.
+"""Prints which tests run the code of each module, from the data of `make coverage`.
 
-A line of a module that few files of tests run says more about them than one that all run, so files
-are listed by the sum of 1/n over the lines of the module that they run, where n files run a line.
+A line of a module that few test files run is more specific than one that all run, so files are
+listed by the sum of 1/n over the lines of the module that they run, where n files run a line.
 """
 
 from collections import defaultdict

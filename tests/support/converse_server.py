@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 def response(*blocks: Any, stop: str = "end_turn", **more: Any) -> Json:
-    """Return a response; a text is a block of its own."""
+    """Return a response; a text is a separate block."""
     content = [{"text": block} if isinstance(block, str) else block for block in blocks]
     usage = {"inputTokens": 3, "outputTokens": 4, "totalTokens": 7}
     return {

@@ -1,4 +1,4 @@
-"""A model whose answer stops in the middle until the test goes on."""
+"""A model whose answer stops in the middle until the test opens a gate."""
 
 import asyncio
 import threading

@@ -48,7 +48,7 @@ async def book(outcome: Annotated[Outcome, Resolve(ask_for_table)]) -> str:
 
 @server.tool()
 async def say(answer: Annotated[CreateMessageResult, Resolve(ask_model)]) -> str:
-    """Say something."""
+    """Sample a text."""
     return f"{answer.model}: {answer.content.text} ({answer.stop_reason})"  # type: ignore[union-attr]
 
 
@@ -58,7 +58,7 @@ async def ask_for_roots() -> ListRoots:
 
 @server.tool()
 async def places(found: Annotated[ListRootsResult, Resolve(ask_for_roots)]) -> str:
-    """Say where to work."""
+    """List the roots."""
     return " ".join(f"{root.name}={root.uri}" for root in found.roots)
 
 

@@ -1,4 +1,4 @@
-"""Databases of durable turns for tests, and what somebody else may write into them."""
+"""Databases of durable turns for tests, and changes by other writers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

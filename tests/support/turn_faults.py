@@ -15,7 +15,7 @@ FAULTS = ["read-only", "locked", "disk-full"]
 
 
 class ReadOnly:
-    """A PostgreSQL database to which nobody can write, as after a failover to a replica."""
+    """A read-only PostgreSQL database, as after a failover to a replica."""
 
     setting = "default_transaction_read_only = on"
 
@@ -38,7 +38,7 @@ class ReadOnly:
 
 
 class Locked(ReadOnly):
-    """A PostgreSQL table that somebody locks for longer than statements may take."""
+    """A PostgreSQL table that is locked for longer than statements may take."""
 
     setting = "statement_timeout = 300"
 
@@ -54,7 +54,7 @@ class Locked(ReadOnly):
 
 
 class DiskFull:
-    """An SQLite file on a file system of its own that another file fills."""
+    """An SQLite file on a separate file system that another file fills."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder / 'turns.db'}"

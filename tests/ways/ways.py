@@ -406,7 +406,7 @@ async def _stop(app: Any, path: str, body: Any, seen: tuple[bytes, ...]) -> bool
 
 
 class WebError(Exception):
-    """An error that a frontend was told of; the text is the name of its class."""
+    """An error in a frontend; the text is the name of its class."""
 
 
 def _error_name(error: Exception) -> str:
@@ -548,7 +548,7 @@ def by_mcp_server(case: Case) -> Iterator[str]:
 
 
 class McpFailedError(Exception):
-    """An MCP client was told that a call failed."""
+    """An MCP client received a failed call."""
 
 
 WAYS = (

@@ -120,7 +120,7 @@ def test_every_address(folder: Path) -> None:
 def test_wrong_usage(
     folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command says what is wrong, and its status is 2."""
+    """The command prints the mistake, and its status is 2."""
     assert main(["web", *arguments]) == 2
 
     assert message in capsys.readouterr().err

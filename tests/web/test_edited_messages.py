@@ -109,7 +109,7 @@ def test_ag_ui() -> None:
 
 
 def test_memory_of_another_user() -> None:
-    """Nobody removes messages from the session of another user; the answer is an error."""
+    """Removing messages from the session of another user is an error."""
     memory = sessions()
 
     def prepare(spec: ChatClientRequestSpec, ui: UiRequest) -> ChatClientRequestSpec:
@@ -168,7 +168,7 @@ class Custom(MessageWindowChatMemory):
 
 
 def test_memory_that_cannot_remove_messages() -> None:
-    """The answer is shown, and not stored; asked directly, the memory says so."""
+    """The answer is shown, and not stored; a direct call raises an error."""
     memory = Custom()
     with serving(endpoints(WebChat(client_with(memory)))) as address:
         post(address, "ai-sdk", user("1", "a"))

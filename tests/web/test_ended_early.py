@@ -79,7 +79,7 @@ def post(address: str, path: str, *messages: Any, **fields: Any) -> None:
 
 
 def by_ai_sdk(address: str, after_first: Callable[[], None], *, fails: bool) -> str:
-    """Say the name, press Stop if it does not fail, and return the answer to the question."""
+    """Send the name, press Stop if it does not fail, and return the answer to the question."""
     given = {"url": f"{address}/ai-sdk", "id": "c1"}
     first = user(NAME, "m1")
     begun = run_script(
@@ -107,7 +107,7 @@ def by_ag_ui(address: str, after_first: Callable[[], None], *, fails: bool) -> s
 @pytest.mark.parametrize("fails", [False, True], ids=["stopped", "failed"])
 @pytest.mark.parametrize("way", [by_ai_sdk, by_ag_ui])
 def test_next_question(way: Callable[..., str], *, fails: bool, is_durable: bool) -> None:
-    """The next question may be about what the user has said, and the words that were shown."""
+    """The next question may refer to the last question and to the words that were shown."""
     memory = MessageWindowChatMemory()
     client = client_with(HalfModel(fails=fails), memory)
     chat = WebChat(durable(client, name=next(names)) if is_durable else client)

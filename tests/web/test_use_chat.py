@@ -114,7 +114,7 @@ def test_approval(browser: Chrome) -> None:
 
 
 def test_error(browser: Chrome) -> None:
-    """The page shows an error without internals, and can go on."""
+    """The page shows an error without internals, and can continue."""
     model = ScriptedModel(LookupError("a secret"), "Hello.")
     with serving(page_with(travel_client(model))) as address:
         browser.get(address)

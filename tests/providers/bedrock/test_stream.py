@@ -83,7 +83,7 @@ EVERYTHING = response(
 
 
 def test_all_blocks() -> None:
-    """A stream in pieces of single bytes decodes like the whole answer, and is sent back."""
+    """A stream in pieces of single bytes decodes like the complete answer, and is sent back."""
     body, whole = as_stream(EVERYTHING), decode_response(EVERYTHING)
     for found in (decoded(body), decoded(*bytes_of(body)), whole):
         assert (found.output, found.usage, found.finish_reason) == (
@@ -190,7 +190,7 @@ def test_exceptions(kind: str, error: type[ProviderError], status: int | None) -
 
 
 def test_errors_without_json() -> None:
-    """Errors whose details are in headers or plain text are told, too."""
+    """Details of errors are read from headers and plain text, too."""
     headers = {"error_code": "InternalError", "error_message": "something broke"}
     with pytest.raises(OverloadedError, match="something broke"):
         decoded(message(b"", message_type="error", **headers))

@@ -87,7 +87,7 @@ _KINDS = {
 
 
 def call(name: str, args: Json, **more: Any) -> Json:
-    """Return a function call part; `id` belongs to the call, other fields to the part."""
+    """Return a function call part; `id` is a field of the call, others are fields of the part."""
     function = {"name": name, "args": args, **({"id": more.pop("id")} if "id" in more else {})}
     return {"functionCall": function, **more}
 

@@ -321,7 +321,7 @@ def test_retry_after(
 
 @pytest.mark.feature("request-no-wall-clock-limit")
 def test_retry_after_beyond_deadline_raises(ask: Ask, chat_server: Start) -> None:
-    """A Retry-After beyond the deadline raises the error at once."""
+    """A Retry-After beyond the deadline raises the error immediately."""
     server = chat_server(error_reply(429, "later", retry_after="900"), "never")
     with client_of(server, max_retries=3) as client, pytest.raises(RateLimitedError, match="later"):
         ask(client.prompt("Hi").deadline(600))
@@ -747,7 +747,7 @@ def test_non_ascii_headers(chat_server: Start, http_library: str, *, own: bool) 
 
 
 def test_redirects_are_not_followed(chat_server: Start, http_library: str) -> None:
-    """Redirects would send the key elsewhere, so a given client does not follow them either."""
+    """A redirect would send the key to another server; a given client does not follow it either."""
     import importlib
 
     library = importlib.import_module(http_library)

@@ -828,7 +828,7 @@ def test_a_request_may_fail_while_another_thread_imports_aiohttp(
 async def test_a_dropped_stream_that_broke_is_not_logged(
     through: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The loop logs errors of tasks that are not retrieved; nobody waits for this one."""
+    """The error of its task is retrieved, because the loop would log it otherwise."""
     word = b'data: {"id": "r", "choices": [{"delta": {"content": "a"}}]}\n\n'
     with ChaosServer([[chunked(word), 0.01, CLOSE]]) as server:
         model = OpenAIChatModel("m", api_key="k", base_url=server.url, max_retries=0)

@@ -284,7 +284,7 @@ def test_permanent_limits_are_not_retryable(body: Any) -> None:
 def test_errors_of_aws(
     status: int, body: Any, headers: dict[str, str], kind: type[ProviderError]
 ) -> None:
-    """The kind of an error, or the status of the model behind the service, says what failed."""
+    """The type follows the kind of the error, or the status of the model behind the service."""
     error = failure(status, body, **headers)
 
     assert type(error) is kind

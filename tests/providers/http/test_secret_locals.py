@@ -153,7 +153,7 @@ def test_key_function_and_invalid_key(ask: Ask, key: Any) -> None:
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_expiring_credentials(ask: Ask, *, fails: bool) -> None:
-    """With a token that expires at once, and cannot be renewed or is refused."""
+    """With a token that is expired, and cannot be renewed or is refused."""
     tokens = [(KEY, 0.0)]
 
     def fetch() -> tuple[str, float]:

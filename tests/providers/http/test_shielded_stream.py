@@ -108,7 +108,7 @@ async def test_failure_is_the_cause_of_the_cancellation() -> None:
 
 
 async def test_timeouts_do_not_use_up_the_cancellation() -> None:
-    """Time-outs and races of anyio cancel the task, and the request goes on."""
+    """Timeouts and races of anyio cancel the task, and the request continues."""
     timed_out = asyncio.Event()
 
     async def send() -> httpx.Response:

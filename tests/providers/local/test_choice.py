@@ -275,7 +275,7 @@ def test_names_files_and_settings_are_explicit(
 
 
 def test_options_and_http_settings_hold_for_servers(machine: Machine) -> None:
-    """They are the same for all models; wrong ones are errors at once."""
+    """They are the same for all models; wrong ones raise in the constructor."""
     machine.ollama()
     with chat_model("local", options=ChatOptions(seed=7), headers={"x-team": "a"}) as model:
         model.call("Hi")

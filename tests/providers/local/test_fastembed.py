@@ -143,7 +143,7 @@ def test_missing_file_of_a_model(server: HubServer) -> None:
 
 
 def test_offline(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the network, the error tells how large the model is and what to do."""
+    """Without the network, the error has the size of the model and the alternatives."""
     monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
 
     with pytest.raises(ModelFileUnavailableError, match=r"\(80 MB\) is not on this machine"):

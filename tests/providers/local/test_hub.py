@@ -159,7 +159,7 @@ def test_unreachable_hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["repository", "file", "revision", "invalid"],
 )
 def test_unknown_file(server: HubServer, file: ModelFile, message: str) -> None:
-    """The error says what the hub does not have."""
+    """The error names the missing or invalid repository, file or revision."""
     with pytest.raises(ModelFileNotFoundError, match=message):
         fetch_model_file(file)
 

@@ -35,7 +35,7 @@ def get_weather(city: str) -> str:
 
 @dataclass
 class Engine:
-    """A stand-in for llama.cpp on a loopback server that counts starts and stops."""
+    """A substitute for llama.cpp on a loopback server that counts starts and stops."""
 
     server: ChatServer
     alive: bool = True
@@ -76,7 +76,7 @@ def model_of(**settings: Any) -> LocalChatModel:
 
 
 def test_tools_are_not_sent_with_choice_none(ask: Ask, serve: Serve) -> None:
-    """llama.cpp shows tools to a model whatever the tool choice; so none are sent."""
+    """llama.cpp ignores the tool choice, so no tools are sent."""
     engine = serve(completion(None, ("1", "get_weather", '{"city": "Rome"}')), completion("Fine."))
     limits = ToolLimits(max_rounds=1, on_exceeded="final_answer")
     with model_of() as model:

@@ -337,7 +337,7 @@ def test_missing_model_file(tmp_path: Path) -> None:
 
 
 def test_packages_with_other_content_are_documented() -> None:
-    """Only the weights of MiniLM differ from the file on the hub, as the documentation says."""
+    """Only MiniLM's weights differ from the file on the hub, which the documentation mentions."""
     differ = [
         file.name
         for file, source in PACKAGED.items()

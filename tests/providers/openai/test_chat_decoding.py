@@ -513,7 +513,7 @@ def test_unknown_event_is_invalid(event: bytes) -> None:
 
 
 def test_event_type_error() -> None:
-    """An event of type `error` raises, whatever its data."""
+    """An event of type `error` raises, with any data."""
     with pytest.raises(OverloadedError, match="x"):
         StreamDecoder(OPENAI).feed(b'{"reason": "x"}', "error")
 
@@ -563,7 +563,7 @@ def test_empty_chunks_are_skipped() -> None:
 
 
 def test_streamed_choices() -> None:
-    """With n > 1 each chunk belongs to a choice, and each choice has its end."""
+    """With n > 1 each chunk is part of a choice, and each choice has its end."""
 
     def piece(index: int, delta: dict[str, Any], end: str | None = None) -> Any:
         return {"id": "r", "choices": [{"index": index, "delta": delta, "finish_reason": end}]}
@@ -784,7 +784,7 @@ def test_unterminated_last_event() -> None:
 
 
 def test_groq_interrupted_stream() -> None:
-    """An error of Groq beside the choices raises, although `[DONE]` follows."""
+    """An error of Groq next to the choices raises, although `[DONE]` follows."""
     stopped = chunk({}, x_groq={"id": "req_1", "error": "over capacity"})
 
     with pytest.raises(OverloadedError, match="over capacity") as caught:

@@ -836,7 +836,7 @@ def test_reasoning_summary_or_text() -> None:
 
 @pytest.mark.parametrize("has_done", [True, False])
 def test_parts_of_a_reasoning_summary(has_done: bool) -> None:
-    """Parts are separated by a blank line, whole and streamed."""
+    """Parts are separated by a blank line, complete and streamed."""
     parts = [{"type": "summary_text", "text": text} for text in ("**One**", "**Two**", "")]
     item = {"id": "rs_1", "type": "reasoning", "summary": parts}
     place = {"output_index": 0, "item_id": "rs_1"}

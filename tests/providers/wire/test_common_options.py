@@ -49,7 +49,7 @@ DECLARED = [
 
 @pytest.mark.parametrize("declared", DECLARED, ids=lambda each: each.provider)
 def test_every_api_declares_every_option(declared: CommonOptions) -> None:
-    """Each API says how it takes each of the common options."""
+    """Each API declares how it encodes each of the common options."""
     assert declared.encoders.keys() == set(COMMON_OPTIONS)
     assert ChatOptions.__dataclass_fields__.keys() >= set(COMMON_OPTIONS)
 

@@ -372,7 +372,7 @@ def test_boolean_schemas_become_objects() -> None:
 
 
 def test_gemini_references() -> None:
-    """Other reference targets move into `$defs`; description and default stay beside them."""
+    """Other reference targets move into `$defs`; description and default are kept."""
     schema = {
         "properties": {
             "headers": {"type": "object"},

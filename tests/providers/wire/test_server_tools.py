@@ -177,7 +177,7 @@ def test_tools_of_provider_and_application() -> None:
     ids=lambda value: value.provider if isinstance(value, ChatModel) else "",
 )
 def test_tool_that_the_provider_lacks(model: ChatModel, tool: ServerTool, reason: str) -> None:
-    """Without a fallback, nothing is sent; the error says what to do."""
+    """Without a fallback, nothing is sent; the error shows how to give one."""
     with pytest.raises(UnsupportedToolError, match=reason) as caught:
         tools_of(model, tool)
 
@@ -202,7 +202,7 @@ def test_gemini_before_3_takes_no_own_tools_beside_functions() -> None:
 
 
 def test_gemini_is_told_that_both_kinds_are_offered() -> None:
-    """Gemini 3 needs it for its own tools beside functions."""
+    """Gemini 3 requires a flag for its tools together with functions."""
     options = GEMINI_3.options.mutate(tool_callbacks=tool_callbacks(WebSearch(), search))
     both = body_of(GEMINI_3, Prompt("x", options))
     alone = body_of(
@@ -266,7 +266,7 @@ def test_call_without_a_fallback_is_an_error_for_the_model(ask: Ask) -> None:
 
 
 def test_fallback_is_one_tool() -> None:
-    """A provider of several tools, or something else, cannot stand in for one."""
+    """A provider of several tools, or any other object, is no fallback."""
     provider: Any = McpToolCallbackProvider(McpServer.http("a", "https://a.org"))
     with pytest.raises(ToolDefinitionError, match="must be one tool"):
         tool_callbacks(WebSearch(fallback=provider))

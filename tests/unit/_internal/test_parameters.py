@@ -1,4 +1,4 @@
-"""Unknown keyword arguments of constructors: what is meant, and where it belongs."""
+"""Unknown keyword arguments of constructors: the suggested name and place."""
 
 import inspect
 from collections.abc import Callable
@@ -109,7 +109,7 @@ def test_other_errors_of_constructors() -> None:
 
 
 def test_classes_of_the_application() -> None:
-    """A subclass with parameters of its own gets the hints of the class that it calls."""
+    """A subclass with other parameters gets the hints of the class that it calls."""
 
     class Mine(ToolCallingManager):
         def __init__(self, mine: int, **more: Any) -> None:

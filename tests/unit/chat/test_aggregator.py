@@ -424,7 +424,7 @@ F, G = ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", "[]")
     ],
 )
 def test_tool_call_fragments(fragments: list[ToolCallChunk], calls: list[ToolCall]) -> None:
-    """Each call gets its own fragments, whatever servers omit or repeat."""
+    """Each call gets its fragments, also if servers omit or repeat ids and names."""
     assert parts_of(*fragments) == tuple(calls)
 
 

@@ -209,7 +209,7 @@ def test_lone_surrogates_are_escaped(value: Any) -> None:
 @pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("beside", ["a", "\ud800"])
 def test_nan_is_written_as_null(number: float, beside: str) -> None:
-    """NaN and infinity become null, beside any text."""
+    """NaN and infinity become null, with any other text."""
     written = dumps({"a": [number, 1.5, beside], "b": (number,)})
 
     assert json.loads(written) == {"a": [None, 1.5, beside], "b": [None]}

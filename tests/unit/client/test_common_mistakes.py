@@ -252,7 +252,7 @@ PLACES: dict[str, tuple[Callable[[Any], object], str]] = {
 
 @pytest.mark.parametrize(("place", "right"), PLACES.values(), ids=PLACES)
 def test_object_in_the_wrong_place(place: Callable[[Any], object], right: str) -> None:
-    """The error is raised where the object is given, and says where it belongs."""
+    """The error is raised where the object is given, and names the right place."""
     for given, belongs in ROLES.items():
         if right not in belongs:
             with pytest.raises(UsageError) as caught:

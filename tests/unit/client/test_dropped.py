@@ -164,7 +164,7 @@ UNSENT: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("forget", UNSENT.values(), ids=UNSENT)
 def test_iterators_that_are_not_iterated_over(forget: Callable[[], object]) -> None:
-    """One that is dropped or printed sends nothing, which a warning says."""
+    """One that is dropped or printed sends nothing, and causes a warning."""
     with pytest.warns(RuntimeWarning, match=r"Stream.* was never iterated over: nothing was sent"):
         forget()  # CPython frees it at once
 

@@ -802,7 +802,7 @@ def test_repair_of_call_ids() -> None:
 
 
 def test_results_match_calls_by_id() -> None:
-    """A result belongs to the last preceding call with its id."""
+    """A result is matched with the last preceding call with its id."""
     renamed, later = ToolResponse("1", "functions.f", "one"), ToolResponse("1", "f", "again")
 
     repaired = repair_conversation([U1, S1, F1, ToolResponseMessage(renamed)])
@@ -874,7 +874,7 @@ def many_calls(count: int) -> list[Message]:
 
 @pytest.mark.parametrize("conversation", [many_questions, many_answers, many_calls])
 def test_repair_takes_linear_time(conversation: Callable[[int], list[Message]]) -> None:
-    """Frontends send whatever they like: twice as many messages are twice as much work."""
+    """Frontends may send any messages: twice as many take twice as long."""
     few, many = conversation(500), conversation(1000)
 
     assert calls_of(lambda: repair_conversation(many)) < 2.2 * calls_of(

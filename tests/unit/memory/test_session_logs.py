@@ -1,4 +1,4 @@
-"""Logs of sessions: payloads, versions, earlier views, whole turns and indexed metadata."""
+"""Logs of sessions: payloads, versions, earlier views, complete turns and indexed metadata."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -253,7 +253,7 @@ def test_strategy_archives_other_events(service: SessionService) -> None:
     ],
 )
 def test_complete_turns(filter: dict[str, Any], expected: str) -> None:
-    """Each turn with a selected event is complete; what belongs to no turn is not added."""
+    """Each turn with a selected event is complete; events outside of turns are not added."""
     moments = iter(START + timedelta(seconds=at) for at in range(99))
     service = SessionService(InMemorySessionRepository(), clock=lambda: START)
     service.create("ann", session_id="s")
@@ -275,7 +275,7 @@ def test_complete_turns(filter: dict[str, Any], expected: str) -> None:
 
 
 def test_search_finds_single_events(service: SessionService) -> None:
-    """Whole turns of several sessions are not searched for."""
+    """Complete turns of several sessions cannot be searched."""
     with pytest.raises(UsageError, match="a search finds single events"):
         service.search("ann", EventFilter(last=1, complete_turns=True))
 

@@ -718,7 +718,7 @@ async def test_delete_older_events(service: SessionService, clock: Clock) -> Non
 
 
 def test_repository_without_deletion() -> None:
-    """The error says what it can do."""
+    """The error names what it cannot do."""
 
     class Whole(InMemorySessionRepository):
         delete_older = SessionRepository.delete_older
@@ -783,7 +783,7 @@ def test_branch_memory_does_not_compact(service: SessionService) -> None:
 
 
 class Raced(InMemorySessionRepository):
-    """A repository to which somebody else appends at the worst moment, once."""
+    """A repository to which another writer appends at the worst moment, once."""
 
     rival: Callable[[], object] | None = None
 
@@ -854,7 +854,7 @@ async def test_rewind_to_an_archived_message(
 
 
 def test_rewind_keeps_other_messages(service: SessionService, clock: Clock) -> None:
-    """What other agents said in the removed turn is removed; system messages are kept."""
+    """Messages of other agents in the removed turn are removed; system messages are kept."""
     memory = SessionChatMemory(service)
     agent = SessionChatMemory(service, branch="a")
     memory.add("s", [SystemMessage("S1"), UserMessage("Q1", id="1"), AssistantMessage("A1")])

@@ -43,7 +43,7 @@ async def call_model_with_client() -> None:
     "use", [call_client, stream_client, call_model, close_model, call_model_with_client]
 )
 def test_trio_is_named_in_the_error(use: Callable[[], Awaitable[None]]) -> None:
-    """The error says what is needed, and no coroutine is left that was never awaited."""
+    """The error names what is needed, and no coroutine is left that was never awaited."""
     with pytest.raises(UsageError, match=r"need asyncio.*under trio.*trio\.to_thread"):
         trio.run(use)
     gc.collect()  # nor does a response warn that it was forgotten

@@ -317,7 +317,7 @@ def test_abbreviations_keep_their_case() -> None:
 
 
 def test_unexpected_argument_without_parameters() -> None:
-    """The error says that the tool has no parameters."""
+    """The error explains that the tool has no parameters."""
 
     def now() -> None: ...
 

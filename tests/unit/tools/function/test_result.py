@@ -150,7 +150,7 @@ def test_lone_surrogate() -> None:
 
 
 def test_surrogate_beside_other_types() -> None:
-    """Text that is not Unicode does not restrict the types beside it."""
+    """Text that is not Unicode does not restrict the types of other values."""
     value = {"file": os.fsdecode(b"caf\xe9"), "changed": date(2024, 1, 2), "size": math.inf}
 
     assert json.loads(to_tool_result(value).text) == {
@@ -216,7 +216,7 @@ class Unknown:
 
 
 async def unawaited() -> None:
-    """Stand in for a coroutine that is never awaited."""
+    """A substitute for a coroutine that is never awaited."""
 
 
 @pytest.mark.feature("result-converter-called-outside-error")

@@ -801,7 +801,7 @@ def test_items_of_iterables_are_validated_before_the_call(
 def test_invalid_items_of_iterables_are_named(
     function: Callable[..., None], arguments: str, place: str
 ) -> None:
-    """The model is told where the item is."""
+    """The error has the position of the item."""
     signature = signature_of(function)
 
     signature.read(arguments % "2")

@@ -154,7 +154,7 @@ def test_rare_word_weight() -> None:
 
 @pytest.mark.feature("search-lucene-tool-index")
 def test_several_clauses() -> None:
-    """Each clause ranks its tool first, whatever the length of other clauses."""
+    """Each clause ranks its tool first, with other clauses of any length."""
     index = KeywordToolIndex()
     many = [
         ToolReference(f"weather_{n}", f"Weather forecast for the city, kind {n}.") for n in range(9)
