@@ -22,7 +22,7 @@ from chatclient._internal.text import on_one_line, printable, printable_line
 from chatclient._internal.version import __version__
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chat.events import ReasoningDelta, TextDelta, ToolCallFinished
-from chatclient.chat.resumption import Decision
+from chatclient.chat.pending_turn import Decision
 from chatclient.client.client import ChatClient
 from chatclient.client.stream_response import StreamResponse
 from chatclient.errors import ChatClientError, UsageError

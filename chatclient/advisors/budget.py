@@ -36,8 +36,7 @@ from chatclient.chat.response import ChatResponse, Usage
 from chatclient.chat.serialization import usage_from_dict, usage_to_dict
 from chatclient.chat.turn import Spent, Turn
 from chatclient.errors import BudgetExceededError, MissingExtraError, UnknownPriceError, UsageError
-from chatclient.observability.decision_call import DecisionCall
-from chatclient.observability.operations import ModelCall
+from chatclient.observability.operations import DecisionCall, ModelCall
 from chatclient.runtime.runtime import Runtime
 
 Period = Literal["hour", "day"] | float | timedelta

@@ -29,7 +29,7 @@ from chatclient.chat.prompt import Prompt
 from chatclient.chat.recorder import TurnStep
 from chatclient.chat.response import NO_USAGE, ChatResponse
 from chatclient.chat.serialization import message_to_dict, response_from_dict, response_to_dict
-from chatclient.chat.server_tool import ServerTool
+from chatclient.chat.server_tools import ServerTool
 from chatclient.chat.stored_values import from_stored, to_stored
 from chatclient.chat.tool import FAILURE, STEP
 from chatclient.runtime.runtime import Runtime

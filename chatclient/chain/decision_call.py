@@ -25,8 +25,8 @@ from chatclient.chat.serialization import error_from_dict, error_to_dict
 from chatclient.chat.stored_values import from_stored, to_stored
 from chatclient.chat.turn import present_recorder
 from chatclient.errors import DeadlineExceededError, RequestTimeoutError, UsageError
-from chatclient.observability.decision_call import DecisionCall
 from chatclient.observability.observers import all_observers
+from chatclient.observability.operations import DecisionCall
 from chatclient.runtime.runtime import Runtime, deadline_error, is_expired
 
 

@@ -45,9 +45,13 @@ from chatclient.errors import (
     ToolCallRefusedError,
     UsageError,
 )
-from chatclient.observability.decision_call import DecisionCall
 from chatclient.observability.observers import all_observers
-from chatclient.observability.operations import ANSWERING_MODEL, TIME_TO_FIRST_CHUNK, ModelCall
+from chatclient.observability.operations import (
+    ANSWERING_MODEL,
+    TIME_TO_FIRST_CHUNK,
+    DecisionCall,
+    ModelCall,
+)
 from chatclient.runtime.blocking import context_variable
 from chatclient.runtime.observation import Step
 from chatclient.runtime.runtime import Runtime, deadline_error, is_expired

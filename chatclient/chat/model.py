@@ -21,7 +21,7 @@ from chatclient.runtime.threads import is_awaitable
 
 if TYPE_CHECKING:  # only loaded with batches and server tools
     from chatclient.chat.batch_api import BatchApi, SendItem
-    from chatclient.chat.server_tool import ServerTool
+    from chatclient.chat.server_tools import ServerTool
 
 OutputMode = Literal["schema", "tool", "instructions"]
 """How a model returns JSON: its provider enforces a schema, it calls a tool whose parameters are

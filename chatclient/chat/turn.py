@@ -19,10 +19,9 @@ from chatclient.chat.messages import (
     last_user_message,
     without_system,
 )
-from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.pending_turn import PendingTurn, Resumption
 from chatclient.chat.recorder import Recorder, Work
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
-from chatclient.chat.resumption import Resumption
 from chatclient.chat.tool import ToolCallback
 from chatclient.chat.tool_execution import ToolExecution
 from chatclient.errors import (

@@ -23,9 +23,14 @@ from chatclient.chain.chain import (
 from chatclient.chat.messages import Message
 from chatclient.chat.model import ChatModel
 from chatclient.chat.parts import ToolCall
-from chatclient.chat.pending_turn import ApprovalRequired, PendingTurn
+from chatclient.chat.pending_turn import (
+    ApprovalRequired,
+    Decision,
+    Decisions,
+    PendingTurn,
+    Resumption,
+)
 from chatclient.chat.prompt import Prompt
-from chatclient.chat.resumption import Decision, Decisions, Resumption
 from chatclient.chat.tool import (
     USER_ID,
     ToolCallback,

@@ -5,7 +5,7 @@ from typing import Any
 
 from chatclient._internal.checks import check_callable, check_number
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse
-from chatclient.chat.resumption import Resumption
+from chatclient.chat.pending_turn import Resumption
 from chatclient.chat.tool import HANDOFF, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.client.client import ChatClient
 from chatclient.errors import ToolDeniedError, UsageError

@@ -33,9 +33,8 @@ from chatclient.chat.message_merging import with_answered_calls
 from chatclient.chat.messages import Message, without_system
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
-from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.pending_turn import PendingTurn, Resumption
 from chatclient.chat.prompt import Prompt
-from chatclient.chat.resumption import Resumption
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID
 from chatclient.chat.turn import (
     TURN_KEY,

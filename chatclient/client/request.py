@@ -12,8 +12,7 @@ from chatclient.chain.chain import Advisor, ChatClientResponse
 from chatclient.chat.messages import Media, Message
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions, OptionValues
-from chatclient.chat.pending_turn import PendingTurn
-from chatclient.chat.resumption import Decisions, Resumption, decisions_for
+from chatclient.chat.pending_turn import Decisions, PendingTurn, Resumption, decisions_for
 from chatclient.chat.template import TemplateRenderer
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import TURN_KEY, TurnSettings

@@ -13,8 +13,7 @@ from uuid import uuid4
 from chatclient._internal.checks import check_type, checked_id, seconds
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.model import PromptLike
-from chatclient.chat.pending_turn import PendingTurn
-from chatclient.chat.resumption import Decision, Resumption
+from chatclient.chat.pending_turn import Decision, PendingTurn, Resumption
 from chatclient.chat.turn import Outcome
 from chatclient.client.accessors import outcome_of, waiting_error
 from chatclient.client.batch import keyed

@@ -13,8 +13,7 @@ from chatclient.chat.events import (
     ToolCallStarted,
     ToolRunStarted,
 )
-from chatclient.chat.pending_turn import PendingTurn
-from chatclient.chat.resumption import Decision
+from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.serialization import (
     call_from_dict,
     call_to_dict,

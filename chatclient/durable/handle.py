@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from chatclient.chat.events import ApprovalNeeded, Done, RoundEnded, TextDelta, TextReplaced
-from chatclient.chat.pending_turn import PendingTurn
-from chatclient.chat.resumption import Decision, Decisions, decisions_for
+from chatclient.chat.pending_turn import Decision, Decisions, PendingTurn, decisions_for
 from chatclient.chat.serialization import message_from_dict
 from chatclient.chat.stored_values import from_stored
 from chatclient.chat.turn import TURN_KEY, Turn

@@ -9,9 +9,8 @@ from typing import Any
 from chatclient._internal.frozen import merged
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.options import NO_OPTIONS, ChatOptions
-from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.resumption import Decision
 from chatclient.chat.serialization import (
     call_from_dict,
     call_to_dict,

@@ -5,10 +5,7 @@ from typing import TYPE_CHECKING
 from chatclient._internal.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from chatclient.observability.decision_call import (
-        DecisionCall as DecisionCall,
-    )
-    from chatclient.observability.log_fields import (
+    from chatclient.observability.observers import (
         log_fields as log_fields,
     )
     from chatclient.observability.operations import (
@@ -17,20 +14,19 @@ if TYPE_CHECKING:
         WAITS as WAITS,
         AdvisorPass as AdvisorPass,
         ClientCall as ClientCall,
+        DecisionCall as DecisionCall,
+        Fallback as Fallback,
         MemoryAccess as MemoryAccess,
         ModelCall as ModelCall,
         Reranking as Reranking,
         Retrieval as Retrieval,
+        RetryWait as RetryWait,
         ToolRun as ToolRun,
         ToolUndo as ToolUndo,
     )
     from chatclient.observability.prefix import (
         PrefixReport as PrefixReport,
         PromptPiece as PromptPiece,
-    )
-    from chatclient.observability.retries import (
-        Fallback as Fallback,
-        RetryWait as RetryWait,
     )
     from chatclient.observability.rounds import (
         Round as Round,

@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import cache
+from typing import Any
 
 from chatclient._internal.logging import get_logger
 from chatclient.observability.operations import ModelCall, ToolRun
@@ -101,3 +102,22 @@ def _load_default_observers() -> Callable[[tuple[Observer, ...]], tuple[Observer
 def _set_up_by_environment() -> bool:
     """Return whether environment variables make OpenTelemetry's API load an SDK."""
     return "OTEL_PYTHON_TRACER_PROVIDER" in os.environ or "OTEL_PYTHON_METER_PROVIDER" in os.environ
+
+
+def log_fields(
+    _logger: object, _method: str, event_dict: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Replace the text of a record of this library by its event and its fields.
+
+    For `foreign_pre_chain` of `structlog.stdlib.ProcessorFormatter`. The message of a record is a
+    text that contains the fields, for plain formatters; with this processor, each field is a key of
+    the output, and occurs once. Records of other libraries are left as they are.
+
+    Returns:
+        The given mapping, changed.
+    """
+    fields: object = getattr(event_dict.get("_record"), "chatclient", None)
+    if isinstance(fields, dict):
+        event_dict.pop("chatclient", None)  # of `structlog.stdlib.ExtraAdder`
+        event_dict.update({key: value for key, value in fields.items() if value is not None})
+    return event_dict

@@ -7,8 +7,14 @@ from typing import Any
 from chatclient.chat.messages import Message
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
-from chatclient.observability.operations import ANSWERING_MODEL, AdvisorPass, ModelCall, ToolRun
-from chatclient.observability.retries import Fallback, RetryWait
+from chatclient.observability.operations import (
+    ANSWERING_MODEL,
+    AdvisorPass,
+    Fallback,
+    ModelCall,
+    RetryWait,
+    ToolRun,
+)
 from chatclient.runtime.observation import Step
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from chatclient._internal.text import on_one_line, printable_line
 from chatclient.chat.messages import Message
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
-from chatclient.observability.decision_call import DecisionCall
 from chatclient.observability.operations import (
     WAITS,
     ClientCall,
+    DecisionCall,
     MemoryAccess,
     ModelCall,
     ToolRun,

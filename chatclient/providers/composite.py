@@ -13,7 +13,7 @@ from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, options_for
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_METADATA, ChatResponse, ChatResponseMetadata
-from chatclient.chat.server_tool import ServerTool
+from chatclient.chat.server_tools import ServerTool
 from chatclient.errors import (
     DeadlineExceededError,
     ProviderError,
@@ -21,8 +21,7 @@ from chatclient.errors import (
     UnsupportedOptionError,
     UsageError,
 )
-from chatclient.observability.operations import note_answering_model
-from chatclient.observability.retries import Fallback
+from chatclient.observability.operations import Fallback, note_answering_model
 from chatclient.providers.http.reader import read_until_content
 from chatclient.runtime.runtime import Runtime, is_expired
 from chatclient.runtime.threads import ForkSafeLock

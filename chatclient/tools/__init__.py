@@ -7,18 +7,17 @@ from chatclient._internal.exports import lazy_exports
 if TYPE_CHECKING:
     from chatclient.chat.pending_turn import (
         ApprovalRequired as ApprovalRequired,
+        Decision as Decision,
+        Decisions as Decisions,
         PendingTurn as PendingTurn,
-    )
-    from chatclient.chat.resumption import Decision as Decision, Decisions as Decisions
-    from chatclient.chat.server_tool import (
-        Fallback as Fallback,
-        ServerTool as ServerTool,
     )
     from chatclient.chat.server_tools import (
         CodeExecution as CodeExecution,
+        Fallback as Fallback,
         FileSearch as FileSearch,
         ImageGeneration as ImageGeneration,
         McpConnector as McpConnector,
+        ServerTool as ServerTool,
         WebFetch as WebFetch,
         WebSearch as WebSearch,
     )

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse
-from chatclient.chat.pending_turn import PendingTurn
-from chatclient.chat.resumption import Resumption
+from chatclient.chat.pending_turn import PendingTurn, Resumption
 from chatclient.chat.tool import HANDOFF, ToolCallback, tool_inside
 from chatclient.chat.tool_execution import ToolExecution
 from chatclient.errors import ToolUsageError

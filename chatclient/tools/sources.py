@@ -128,7 +128,7 @@ def _with_fallback(tool: ToolCallback) -> ToolCallback:
     """
     if getattr(tool, "fallback", None) is None:
         return tool
-    from chatclient.chat.server_tool import ServerTool  # noqa: PLC0415 - seldom used
+    from chatclient.chat.server_tools import ServerTool  # noqa: PLC0415 - seldom used
 
     if not isinstance(tool, ServerTool) or tool.callback is not None:
         return tool

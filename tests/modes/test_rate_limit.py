@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from chatclient import ChatClient, ChatResponse, Prompt
-from chatclient.advisors.rate_limit import RateLimitAdvisor
-from chatclient.advisors.sliding_window import RateLimits, SlidingWindow
+from chatclient.advisors.rate_limit import RateLimitAdvisor, RateLimits, SlidingWindow
 from chatclient.chat.response import Usage
 from chatclient.errors import ConnectionFailedError, RateLimitExceededError, UsageError
 from chatclient.testing import ScriptedModel, call

@@ -13,8 +13,7 @@ from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chain import model_call as model_calls
 from chatclient.chat.messages import UserMessage
 from chatclient.memory import ENDED_EARLY, MessageWindowChatMemory, conversation_problems
-from chatclient.observability.decision_call import DecisionCall
-from chatclient.observability.operations import ModelCall
+from chatclient.observability.operations import DecisionCall, ModelCall
 from chatclient.runtime import runtime as callers
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime

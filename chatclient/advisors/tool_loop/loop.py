@@ -11,10 +11,9 @@ from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.events import HandedOver, ReasoningDelta, ReasoningSigned, TextDelta
 from chatclient.chat.messages import Message, SystemMessage, without_system
 from chatclient.chat.options import ChatOptions
-from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.pending_turn import PendingTurn, Resumption
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Generation, Usage
-from chatclient.chat.resumption import Resumption
 from chatclient.chat.tool import CONVERSATION_ID, HANDOFF, USER_ID, ToolCallback
 from chatclient.chat.turn import ClientPart, RefreshTools, count_default_messages
 from chatclient.errors import ToolLoopError

@@ -5,9 +5,9 @@ from typing import Self
 
 from chatclient.chat.messages import Message
 from chatclient.chat.parts import call_key
+from chatclient.chat.pending_turn import Resumption
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.recorder import Recorder
-from chatclient.chat.resumption import Resumption
 from chatclient.chat.turn import Turn
 from chatclient.errors import ToolLoopError
 from chatclient.runtime.runtime import Runtime

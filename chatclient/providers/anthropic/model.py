@@ -17,8 +17,7 @@ from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.server_tool import ServerTool
-from chatclient.chat.server_tools import McpConnector
+from chatclient.chat.server_tools import McpConnector, ServerTool
 from chatclient.providers.anthropic.batch import AnthropicBatchApi
 from chatclient.providers.anthropic.decoding import decode_response
 from chatclient.providers.anthropic.encoding import (

@@ -13,7 +13,7 @@ from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.server_tool import ServerTool
+from chatclient.chat.server_tools import ServerTool
 from chatclient.errors import UsageError
 from chatclient.providers.gemini.batch import GeminiBatchApi
 from chatclient.providers.gemini.decoding import PROVIDER, decode_response

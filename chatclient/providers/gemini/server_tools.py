@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from chatclient.chat.options import ChatOptions
-from chatclient.chat.server_tool import ServerTool
 from chatclient.chat.server_tools import (
     CodeExecution,
     FileSearch,
     McpConnector,
+    ServerTool,
     WebFetch,
     WebSearch,
 )

@@ -10,7 +10,7 @@ import tenacity
 from chatclient._internal.checks import check_number, check_type
 from chatclient._internal.logging import described, get_logger
 from chatclient.errors import ProviderError
-from chatclient.observability.retries import RetryWait
+from chatclient.observability.operations import RetryWait
 from chatclient.runtime.runtime import Runtime
 
 log = get_logger(__name__)

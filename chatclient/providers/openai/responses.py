@@ -15,7 +15,7 @@ from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.server_tool import ServerTool
+from chatclient.chat.server_tools import ServerTool
 from chatclient.errors import InvalidRequestError
 from chatclient.providers.http.auth import Headers, Key
 from chatclient.providers.http.client import HttpAnswer

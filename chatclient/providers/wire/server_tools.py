@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from chatclient.chat.options import ChatOptions
-from chatclient.chat.server_tool import ServerTool
-from chatclient.chat.server_tools import ToolSearch
+from chatclient.chat.server_tools import ServerTool, ToolSearch
 from chatclient.errors import UnsupportedToolError
 
 EncodeServerTool = Callable[[Any, ChatOptions], Mapping[str, Any] | str]

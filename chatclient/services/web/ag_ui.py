@@ -51,9 +51,8 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.resumption import Decision
 from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.chat.ui_events import UiData, UiState
 from chatclient.services.web.ai_sdk import json_or_text

@@ -16,9 +16,8 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.response import FinishReason
-from chatclient.chat.resumption import Decision
 from chatclient.chat.ui_events import UiData, UiState
 from chatclient.services.web.parts import (
     BlockBegun,

@@ -20,9 +20,8 @@ from chatclient.chat.events import (
     ToolRunStarted,
 )
 from chatclient.chat.messages import AssistantMessage, Media, Message, ToolCall, ToolResponse
-from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.resumption import Decision
 from chatclient.chat.tool import ToolProgress
 from chatclient.chat.turn import Turn
 from chatclient.chat.ui_events import UiData, UiState

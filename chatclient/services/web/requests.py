@@ -14,8 +14,7 @@ from pydantic_core import from_json
 from chatclient._internal.frozen import EMPTY
 from chatclient.chain.chain import is_memory
 from chatclient.chat.messages import Media, Message, UserMessage
-from chatclient.chat.pending_turn import PendingTurn
-from chatclient.chat.resumption import Decision
+from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.ui_events import UI_STATE
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import UsageError

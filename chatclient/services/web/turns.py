@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from chatclient.chat.events import ApprovalNeeded
-from chatclient.chat.pending_turn import PendingTurn
-from chatclient.chat.resumption import Decision
+from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.turn import Turn
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.runtime.runtime import ON_LOOP

@@ -7,8 +7,14 @@ from typing import Any, Protocol, Self
 from chatclient._internal.checks import check_callable, check_type
 from chatclient._internal.json import loads_comparable
 from chatclient.chat.messages import ToolCall
-from chatclient.chat.pending_turn import ApprovalRequired, PendingTurn, places_in
-from chatclient.chat.resumption import APPROVE, Decision, decision_of
+from chatclient.chat.pending_turn import (
+    APPROVE,
+    ApprovalRequired,
+    Decision,
+    PendingTurn,
+    decision_of,
+    places_in,
+)
 from chatclient.chat.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.errors import ToolArgumentError, ToolDeniedError, ToolResultError, ToolUsageError
 from chatclient.runtime.threads import is_awaitable

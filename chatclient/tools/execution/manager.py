@@ -8,10 +8,16 @@ from chatclient._internal.checks import check_callable, check_method, check_numb
 from chatclient._internal.frozen import merged
 from chatclient.chat.messages import AssistantMessage, ToolResponse
 from chatclient.chat.options import ChatOptions
-from chatclient.chat.pending_turn import PendingTurn
+from chatclient.chat.pending_turn import (
+    APPROVE,
+    Decision,
+    Decisions,
+    PendingTurn,
+    Resumption,
+    decisions_for,
+)
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.resumption import APPROVE, Decision, Decisions, Resumption, decisions_for
 from chatclient.chat.tool import CONVERSATION_ID, ToolDefinition, tool_inside
 from chatclient.errors import ToolDefinitionError, UsageError
 from chatclient.observability.observers import all_observers

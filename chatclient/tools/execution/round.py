@@ -16,8 +16,7 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
 )
 from chatclient.chat.parts import call_key
-from chatclient.chat.pending_turn import EXTERNAL_CALLS, PendingTurn
-from chatclient.chat.resumption import Decision
+from chatclient.chat.pending_turn import EXTERNAL_CALLS, Decision, PendingTurn
 from chatclient.chat.tool import RETURN_DIRECT, ReturnDirect, ToolContext, ToolResult, is_handoff
 from chatclient.chat.tool_execution import ToolExecution
 from chatclient.errors import ToolUsageError, UnknownToolError

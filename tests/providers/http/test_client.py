@@ -58,7 +58,9 @@ KEY = "sk-very-secret"
 
 def client_of(server: ChatServer | str, **settings: Any) -> ChatClient:
     url = server if isinstance(server, str) else server.url
-    settings = {"max_retries": 0, "api_key": KEY, **settings}
+    # Time-outs are far away, because hundreds of connections take seconds on a busy machine.
+    far_away = Timeouts(connect=60)
+    settings = {"max_retries": 0, "api_key": KEY, "timeout": far_away, **settings}
     return ChatClient.create(OpenAIChatModel("stub", base_url=url, **settings))
 
 

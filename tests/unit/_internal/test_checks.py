@@ -42,8 +42,8 @@ from chatclient.chat.messages import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.chat.pending_turn import decisions_for
 from chatclient.chat.response import Generation, Usage
-from chatclient.chat.resumption import decisions_for
 from chatclient.chat.template import PromptTemplate
 from chatclient.errors import RateLimitExceededError, UsageError
 from chatclient.memory import (
