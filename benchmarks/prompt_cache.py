@@ -20,11 +20,12 @@ sets them, and at the end of each request.
 import argparse
 import importlib
 import importlib.util
+import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import genai_prices
 
@@ -37,6 +38,7 @@ from chatclient import (
     Prompt,
     Runtime,
     ToolCall,
+    ToolResponseMessage,
     UserMessage,
 )
 from chatclient.advisors import (
@@ -49,6 +51,7 @@ from chatclient.advisors import (
     SessionMemoryAdvisor,
     ToolSearchToolCallingAdvisor,
 )
+from chatclient.chain.calls_by_name import CALL_TOOL
 from chatclient.memory import (
     ChatMemory,
     CompactionStrategy,
@@ -105,6 +108,7 @@ def tools(count: int) -> list[FunctionToolCallback]:
 class Cache:
     """What was sent so far, and what could be cached of it, in characters."""
 
+    least: int = LEAST
     seen: set[int] = field(default_factory=set)
     sent: int = 0
     cached: int = 0
@@ -127,8 +131,8 @@ class Cache:
             if marked is None or number < marked:
                 self.seen.add(beginning)
                 written = size
-        found = found if found >= LEAST else 0
-        written = max(written - found, 0) if written >= LEAST else 0
+        found = found if found >= self.least else 0
+        written = max(written - found, 0) if written >= self.least else 0
         self.requests.append((size, found, written))
         if self.counting:
             self.sent += size
@@ -198,10 +202,14 @@ def longer(answer: ChatResponse) -> GuardrailResult | None:
     return GuardrailResult.reprompt("short", "Longer!") if len(answer.text) % 3 == 0 else None
 
 
-def found_tools(_: ChatModel) -> tuple[Sequence[Advisor], Sequence[FunctionToolCallback]]:
+def found_tools(disclosure: Literal["tools", "in_conversation"]) -> Configuration:
     """Return a tool search over 60 tools, in a conversation that is remembered as a whole."""
-    search = ToolSearchToolCallingAdvisor(KeywordToolIndex())
-    return [MessageChatMemoryAdvisor(everything(_)), search], tools(60)
+
+    def configured(_: ChatModel) -> tuple[Sequence[Advisor], Sequence[FunctionToolCallback]]:
+        search = ToolSearchToolCallingAdvisor(KeywordToolIndex(), disclosure=disclosure)
+        return [MessageChatMemoryAdvisor(everything(_)), search], tools(60)
+
+    return configured
 
 
 CONFIGURATIONS: dict[str, Configuration] = {
@@ -234,7 +242,8 @@ CONFIGURATIONS: dict[str, Configuration] = {
     ),
     "summaries": remembering(lambda _: SummarizingChatMemory(ScriptedModel(summary))),
     "memory in the system text": remembering(window(), kind=PromptChatMemoryAdvisor),
-    "tool search": found_tools,
+    "tool search": found_tools("tools"),
+    "tool search, in_conversation": found_tools("in_conversation"),
     "documents for each question, everything": remembering(
         everything, lambda: RetrievalAugmentationAdvisor(documents)
     ),
@@ -279,10 +288,12 @@ def client_of(configuration: Configuration, sent: Callable[[Prompt], None]) -> C
         if search and not done:
             return ToolCall(f"s{hash(asked)}", search[0], f'{{"query": "{asked[:60]}"}}')
         if done <= len(search):
-            usable = [name for name in names if name not in search]
+            usable = found_names(prompt) if search else names
             if usable:
-                name = usable[len(asked) % len(usable)] if not search else usable[-1]
-                return ToolCall(f"c{hash(asked)}", name, f'{{"query": "{asked[:20]}"}}')
+                name, given = usable[len(asked) % len(usable)], f'{{"query": "{asked[:20]}"}}'
+                if name not in names:
+                    name, given = CALL_TOOL, f'{{"name": "{name}", "arguments": {given}}}'
+                return ToolCall(f"c{hash(asked)}", name, given)
         return text(asked, ANSWER)
 
     model = ScriptedModel(answer)
@@ -294,6 +305,14 @@ def client_of(configuration: Configuration, sent: Callable[[Prompt], None]) -> C
         .default_advisors(*advisors)
         .build()
     )
+
+
+def found_names(prompt: Prompt) -> list[str]:
+    """Return the names of the tools that the last search has found."""
+    last = prompt.messages[-1]
+    assert isinstance(last, ToolResponseMessage)
+    tools = json.loads(last.responses[0].data)["tools"]
+    return [tool if isinstance(tool, str) else tool["name"] for tool in tools]
 
 
 def current_rounds(prompt: Prompt) -> Iterator[None]:

@@ -12,6 +12,7 @@ from chatclient._internal.checks import check_type
 from chatclient._internal.exceptions import raise_single
 from chatclient._internal.json import dumps
 from chatclient._internal.logging import described, get_logger
+from chatclient.chain.calls_by_name import CallsByNameAggregator, as_called, with_calls_by_name
 from chatclient.chain.prices import load_prices, models_in, with_cost
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.events import RoundEnded, TextDelta, ToolCallFinished, events_of
@@ -181,19 +182,18 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
     prompt, messages = call.prompt, merge_consecutive(call.prompt.messages)
     if messages is not prompt.messages:
         prompt = Prompt.of(messages, prompt.options)
+    prompt, by_name = with_calls_by_name(prompt)
     observed = runtime.observe(call)
     try:
         with observed:
             try:
                 if runtime.streaming:
-                    aggregator = MessageAggregator()
+                    aggregator = CallsByNameAggregator() if by_name else MessageAggregator()
                     with _record_partial(aggregator, call, observed):
                         response = await _stream(call, prompt, runtime, observed, aggregator)
                 else:
-                    try:
-                        response = await generate_checked(call.model, prompt, runtime)
-                    except ToolCallRefusedError as error:
-                        response = _with_refused_call(error)
+                    response = await _generate(call.model, prompt, runtime)
+                    response = as_called(response) if by_name else response
                     response = _with_cost(response, call, observed)
             except (RequestTimeoutError, StreamInterruptedError) as error:
                 if not is_expired(runtime):
@@ -253,6 +253,13 @@ def _record_partial(
         raise
 
 
+async def _generate(model: ChatModel, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+    try:
+        return await generate_checked(model, prompt, runtime)
+    except ToolCallRefusedError as error:
+        return _with_refused_call(error)
+
+
 async def _stream(
     call: ModelCall,
     prompt: Prompt,
@@ -283,6 +290,9 @@ async def _stream(
         raise_single(group)
     except ToolCallRefusedError as error:
         await _add_chunk(_with_refused_call(error), aggregator, emit)
+    if isinstance(aggregator, CallsByNameAggregator):
+        for event in events_of(aggregator.rest()):
+            await emit(event)
     response = _with_cost(aggregator.response(), call, observed)
     await emit(RoundEnded(response))
     return response

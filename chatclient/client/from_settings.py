@@ -206,6 +206,7 @@ def _tool_search(settings: ChatClientSettings, manager: ToolCallingManager, inde
         always_visible=search.always_visible,
         manager=manager,
         **_without_unset(
+            disclosure=search.disclosure,
             max_results=search.max_results,
             system_message_suffix=search.system_message_suffix,
             session_id_key_name=search.session_id_key_name,

@@ -168,6 +168,7 @@ class ToolSearchSettings(_Group):
     Attributes:
         enabled: Whether tool search is used.
         tool_index_type: The type of index. `vector` requires `from_settings(tool_index=...)`.
+        disclosure: Where the model sees what it has found: `tools` or `in_conversation`.
         max_results: The default number of tools in a search result.
         system_message_suffix: Instructions for the model about the search.
         reference_tool_name_accumulation: Whether found tools stay visible.
@@ -180,6 +181,7 @@ class ToolSearchSettings(_Group):
 
     enabled: bool = False
     tool_index_type: Literal["keyword", "provider", "regex", "vector"] = "keyword"
+    disclosure: Literal["tools", "in_conversation"] | None = None
     max_results: PositiveInt | None = None
     system_message_suffix: str | None = None
     reference_tool_name_accumulation: bool = True

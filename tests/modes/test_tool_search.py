@@ -569,7 +569,7 @@ class Duck:
         ({"tool_index": KeywordToolIndex}, "make one"),
         ({"eviction_strategy": "lru"}, r"an object with a method on_access\(\)"),
         ({"eviction_strategy": NeverEvictStrategy}, "make one"),
-        ({"system_message_suffix": None}, "an empty text is none"),
+        ({"system_message_suffix": 5}, "an empty text is none"),
         ({"session_id_key_name": None}, "session_id_key_name must be a str"),
         ({"describe": "tickets"}, "describe must be a function"),
     ],

@@ -23,6 +23,7 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors import Budget
+from chatclient.chain.calls_by_name import CALL_TOOL
 from chatclient.chat.messages import AssistantMessage, Message
 from chatclient.chat.parts import ToolCall
 from chatclient.testing import Answer, ScriptedModel
@@ -192,7 +193,7 @@ class Case:
             for step in self.steps:
                 missing = [call for call in step(number, digest) if call.id not in answered]
                 if missing:
-                    return missing
+                    return _as_offered(missing, prompt)
         for make in self.before_final:
             given = make(prompt, digest)
             if given is not None:
@@ -210,6 +211,21 @@ class Case:
         """Release what features have opened."""
         for close in self.closed:
             close()
+
+
+def _as_offered(calls: Sequence[ToolCall], prompt: Prompt) -> list[ToolCall]:
+    """Return *calls* as the tools of *prompt* permit: those that it does not offer by name."""
+    offered = {tool.definition.name for tool in prompt.options.tool_callbacks or ()}
+    if CALL_TOOL not in offered:
+        return [*calls]
+    return [
+        call
+        if call.name in offered
+        else ToolCall(
+            call.id, CALL_TOOL, f'{{"name": "{call.name}", "arguments": {call.arguments}}}'
+        )
+        for call in calls
+    ]
 
 
 def _progress(messages: Sequence[Message]) -> tuple[str, set[str]]:

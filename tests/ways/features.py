@@ -4,7 +4,7 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -566,8 +566,12 @@ def validated_json(case: Case) -> None:
     case.advisors.append(StructuredOutputValidationAdvisor(Film))
 
 
-def tool_search(case: Case) -> None:
-    case.advisors.append(ToolSearchToolCallingAdvisor(threshold=0))
+def tool_search(disclosure: Literal["tools", "in_conversation"]) -> Callable[[Case], None]:
+    return lambda case: _tool_search(case, disclosure)
+
+
+def _tool_search(case: Case, disclosure: Literal["tools", "in_conversation"]) -> None:
+    case.advisors.append(ToolSearchToolCallingAdvisor(threshold=0, disclosure=disclosure))
 
     @tool(effect="read")
     def translate(note: str) -> str:
@@ -744,7 +748,8 @@ FEATURES = (
     Feature("blocked question", blocked_by_safe_guard, "safe guard", ends=True),
     Feature("entity", entity, "final", entity=True),
     Feature("validated answer", validated_json, "final"),
-    Feature("tool search", tool_search),
+    Feature("tool search", tool_search("tools"), "tool search"),
+    Feature("tool search by name", tool_search("in_conversation"), "tool search"),
     Feature("fallback", fallback, "model"),
     Feature("routing", routing, "model"),
     Feature("budget", budget, "budget"),

@@ -26,6 +26,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     **{("MCP server", feature): "a client of MCP cannot decide about a call" for feature in WAITS},
     **{("called by an advisor", feature): "an advisor cannot wait: an error" for feature in WAITS},
     ("after a handoff", "prompt memory"): "the system text shows the call of the handoff",
+    ("after a handoff", "tool search by name"): "the model sees the call of the handoff by name",
     ("regenerated", "tool search"): "the tools that the first answer found are offered",
     ("regenerated", "vector memory"): "a vector store has no order in which to go back",
     ("regenerated", "summarizing memory"): "a message that was summarized cannot be replaced",

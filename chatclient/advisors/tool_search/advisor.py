@@ -5,11 +5,12 @@ import functools
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Self, TypedDict, Unpack
+from typing import Literal, Self, TypedDict, Unpack
 from uuid import uuid4
 
 from chatclient._internal.checks import (
     check_callable,
+    check_choice,
     check_method,
     check_number,
     check_type,
@@ -23,8 +24,14 @@ from chatclient.advisors.tool_loop.advisor import (
     ToolCallingAdvisor,
 )
 from chatclient.advisors.tool_search.request_tools import Describe, RequestToolsCache, describe
-from chatclient.advisors.tool_search.session import FOUND_TOOLS, SearchSession, SessionRegistry
+from chatclient.advisors.tool_search.session import (
+    FOUND_TOOLS,
+    FoundTools,
+    SearchSession,
+    SessionRegistry,
+)
 from chatclient.advisors.tool_search.tool import MAX_RESULTS, SEARCH_TOOL, ToolSearchTool
+from chatclient.chain.calls_by_name import CALL_TOOL, CallTool
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.chain.params import TOOL_SEARCH_ROLES
 from chatclient.chat.messages import Message
@@ -54,6 +61,12 @@ SYSTEM_MESSAGE_SUFFIX = (
 )
 """The instruction about the search tool that is appended to the system message."""
 
+_CALL_TOOL_SUFFIX = f"{SYSTEM_MESSAGE_SUFFIX[:-1]}, with {CALL_TOOL}."
+
+Disclosure = Literal["tools", "in_conversation"]
+"""Where the model sees the tools that it has found: among the tools of the request, or in the
+results of its searches."""
+
 _ATTEMPTS = 3  # searches of a session whose index other requests change
 
 log = get_logger(__name__)
@@ -74,8 +87,12 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
     """A tool loop in which the model searches for tools.
 
     The first round sends one tool, `toolSearchTool`, and those that are always visible. Tools that
-    the model finds are sent from the next round on, for the rest of the conversation. They are
-    appended, so that the prompt cache of a provider stays valid.
+    the model finds are appended from the next round on, for the rest of the conversation.
+
+    Providers cache tools before messages, so each tool that is found makes the provider read the
+    conversation again at its full price. With `disclosure="in_conversation"`, found tools are not
+    sent: their definitions are in the result of the search, and the model calls them through a
+    second tool, `callTool`. Everything but the model sees calls of the tools themselves.
 
     The names of found tools are stored in this process by session id, and in the metadata of each
     answer, so that a memory makes them available to other processes. They are also read from the
@@ -86,6 +103,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
             `ProviderToolIndex`, the provider of the model finds them, if it can.
         max_results: The number of results of a search if the model does not pass one; None leaves
             it to the index.
+        disclosure: Where the model sees the tools that it has found: `tools` or `in_conversation`.
         system_message_suffix: The instruction about the search tool; empty for none.
         reference_tool_name_accumulation: Whether tools stay visible once found. If False, only
             the results of the last search are visible.
@@ -106,12 +124,13 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         UsageError: A number is out of range, or an argument has the wrong type.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings with defaults
         self,
         tool_index: ToolIndex | None = None,
         *,
+        disclosure: Disclosure = "tools",
         max_results: int | None = MAX_RESULTS,
-        system_message_suffix: str = SYSTEM_MESSAGE_SUFFIX,
+        system_message_suffix: str | None = None,
         reference_tool_name_accumulation: bool = True,
         session_id_key_name: str = CONVERSATION_ID,
         eviction_strategy: ToolIndexEvictionStrategy | None = None,
@@ -132,6 +151,10 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         )
         check_method("an eviction strategy", eviction_strategy, "on_access")
         check_number("threshold", threshold)
+        check_choice("disclosure", disclosure, Disclosure)
+        by_name = disclosure == "in_conversation"
+        if system_message_suffix is None:
+            system_message_suffix = _CALL_TOOL_SUFFIX if by_name else SYSTEM_MESSAGE_SUFFIX
         check_type("system_message_suffix", system_message_suffix, str, "an empty text is none")
         check_type("session_id_key_name", session_id_key_name, str)
         check_callable("describe", describe, takes=("callback",))
@@ -145,6 +168,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         self.threshold = threshold
         self.run_undiscovered = run_undiscovered
         self._model: ChatModel | None = None
+        self._call_tool = CallTool() if by_name else None
         # Shared with the copies that `in_chain` makes.
         self._request_tools = RequestToolsCache(describe, always_visible)
         self._sessions = SessionRegistry()
@@ -192,7 +216,11 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
     def unoffered_tools(self, request: ChatClientRequest) -> Mapping[str, ToolCallback]:
         """Return all tools of the session, visible or not, unless they must be found first."""
         session = self._session(request.turn)
-        return session.tools if session is not None and self.run_undiscovered else EMPTY
+        if session is None:
+            return EMPTY
+        if self.run_undiscovered:
+            return session.tools
+        return EMPTY if session.call_tool is None else FoundTools(session)
 
     async def before_call(self, request: ChatClientRequest) -> ChatClientRequest:
         """Return the request with all tools found so far."""
@@ -227,13 +255,15 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         threshold = max(self.threshold, 1)
         if options.tool_callbacks is None or len(options.tool_callbacks) < threshold:
             return None
+        provider_search = self._provider_search(options)
         session = SearchSession(
             str(context.get(self.session_id_key_name) or ""),
             self._request_tools.of(tuple(options.tool_callbacks)),
             _roles_of(request),
             accumulates=self.accumulates,
             refresh=request.turn.part.refresh_tools,
-            provider_search=self._provider_search(options),
+            provider_search=provider_search,
+            call_tool=self._call_tool if provider_search is None else None,
         )
         if session.hidden_count < threshold:
             return None
@@ -243,6 +273,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
             categories=session.all_tools.categories_of(session.tools),
             roles=session.roles,
             max_results=self.max_results,
+            by_name=session.call_tool is not None,
         )
         # A memory inside the loop has loaded the history, which is not in the prompt yet.
         states = request.turn.state.values()

@@ -1,13 +1,14 @@
 """The state of tool search: the tools of a session, and which of them were found."""
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from chatclient.advisors.tool_search.request_tools import RequestTools
 from chatclient.advisors.tool_search.tool import SEARCH_TOOL, found_names, string_items
+from chatclient.chain.calls_by_name import CALL_TOOL, CallTool
 from chatclient.chat.messages import AssistantMessage, Message, ToolResponse, ToolResponseMessage
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.server_tools import ToolSearch
@@ -96,13 +97,14 @@ class SearchSession:
         accumulates: Whether tools stay visible once found.
         refresh: Returns the current tools, if there are tool providers that are asked each round.
         provider_search: The search of the model's provider, in place of that in this process.
+        call_tool: The tool with which the model calls found tools by name, if they are not sent.
 
     Attributes:
         tools: All tools that may be found, by name; the same mapping during the request.
         names: The names found, in that order; some may no longer be among the tools.
 
     Raises:
-        DuplicateToolError: A tool has the name of the search tool.
+        DuplicateToolError: A tool has the name of the search tool, or of *call_tool*.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class SearchSession:
         accumulates: bool,
         refresh: RefreshTools | None,
         provider_search: ToolSearch | None = None,
+        call_tool: CallTool | None = None,
     ) -> None:
         self.id = id
         self.roles = frozenset(roles)
@@ -122,6 +125,8 @@ class SearchSession:
         self._shared_tools: dict[str, ToolCallback] = {}
         self.search: ToolCallback | None = None
         self.provider_search = provider_search
+        self.call_tool = call_tool
+        self._chosen: tuple[str, ...] = ()
         self.set_tools(all_tools)
         self._accumulates = accumulates
         self._call_required = False
@@ -131,9 +136,10 @@ class SearchSession:
     def set_tools(self, all_tools: RequestTools) -> None:
         """Replace the tools of the request."""
         tools = all_tools.permitted(self.roles)
-        if SEARCH_TOOL in tools:
-            msg = f"a tool of the request is called {SEARCH_TOOL!r} like the search; rename it"
-            raise DuplicateToolError(msg, tool_names=[SEARCH_TOOL])
+        for name in (SEARCH_TOOL,) if self.call_tool is None else (SEARCH_TOOL, CALL_TOOL):
+            if name in tools:
+                msg = f"a tool of the request is called {name!r} like one of the search; rename it"
+                raise DuplicateToolError(msg, tool_names=[name])
         self.all_tools = all_tools
         if self.refresh is None:
             self.tools = tools
@@ -153,13 +159,14 @@ class SearchSession:
     def visible(self) -> tuple[ToolCallback, ...]:
         """The tools to send: the search tool, those always visible, and those found, in order.
 
-        A search of the provider is sent with all tools; it knows from the messages which of them
-        were found.
+        If found tools are called by name, the tool for that is sent instead of them. A search of
+        the provider is sent with all tools; it knows from the messages which of them were found.
         """
         if self._visible is None:
-            found = (n for n in self.names if n in self.tools and n not in self._always)
+            shown = self.names if self.call_tool is None else self._chosen
+            found = (n for n in shown if n in self.tools and n not in self._always)
             names = (*self._always, *found)
-            search = () if self.search is None else (self.search,)
+            search = tuple(tool for tool in (self.search, self.call_tool) if tool is not None)
             if self.provider_search is not None:
                 hidden = tuple(name for name in self.tools if name not in names)
                 search = (replace(self.provider_search, deferred=hidden, fallback=self.search),)
@@ -181,7 +188,8 @@ class SearchSession:
         if self.provider_search is None:
             self._load_found(names, messages)
         if tool_choice is not None and tool_choice in self.tools:
-            # The model can only call a tool that is sent.
+            # The model can only be forced to call a tool that is sent.
+            self._chosen = (tool_choice,)
             self._add(self.names, [tool_choice])
 
     def _load_found(self, names: Iterable[str], messages: Iterable[Message]) -> None:
@@ -239,6 +247,24 @@ class SearchSession:
         if new_names and searched and not self._accumulates:
             names.clear()
         names.extend(name for name in new_names if name not in names)
+
+
+class FoundTools(Mapping[str, ToolCallback]):
+    """The tools that a session has found so far, by name."""
+
+    def __init__(self, session: SearchSession) -> None:
+        self._session = session
+
+    def __getitem__(self, name: str) -> ToolCallback:
+        if name not in self._session.names:
+            raise KeyError(name)
+        return self._session.tools[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._session.names if name in self._session.tools)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def _last_tool_responses(messages: Sequence[Message]) -> ToolResponseMessage | None:

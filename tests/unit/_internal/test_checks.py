@@ -652,7 +652,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         "max_results must be a number",
     ),
     "no suffix": (
-        lambda: ToolSearchToolCallingAdvisor(system_message_suffix=None),  # type: ignore[arg-type]
+        lambda: ToolSearchToolCallingAdvisor(system_message_suffix=5),  # type: ignore[arg-type]
         "system_message_suffix must be a str",
     ),
     "no instructions": (
