@@ -385,7 +385,7 @@ def _model_call(model: ChatModel) -> Next:
             raise _wrong_request(request)
         runtime, turn = request.runtime, request.turn
         turn.offered_tools = request.prompt.options.tool_callbacks or ()
-        conversation_id = request.context.get(CONVERSATION_ID)
+        turn.conversation_id = conversation_id = request.context.get(CONVERSATION_ID)
         operation = ModelCall(model, request.prompt, runtime.streaming, conversation_id)
         for log in turn.logs.values():
             await log(None, runtime)

@@ -147,6 +147,7 @@ class Turn:
         resumed: Whether the turn continues after it was suspended.
         history_sent: Whether the suspended turn contains the history that memory had sent.
         offered_tools: The tools that the last model call offered; None before the first call.
+        conversation_id: The conversation of the last model call, or None.
         executions: The tool calls so far, those of all attempts and clients.
         responses: What the model answered in each round, also of rejected answers.
         handoffs: The names of the clients that the turn was handed to; the last one continues it.
@@ -173,6 +174,7 @@ class Turn:
     resumed = history_sent = is_running = is_nested = replaces = is_displayed = False
     shown: "ShownAnswer | None" = None
     offered_tools: Sequence[ToolCallback] | None = None
+    conversation_id: str | None = None
     handoffs: tuple[str, ...] = ()
     pending: PendingTurn | None = None
     validated: tuple[Any, str, Any] | None = None

@@ -21,6 +21,7 @@ from chatclient.providers.http.reader import EventReader, decode_body
 from chatclient.providers.http.settings import HttpOptions, HttpSettings
 from chatclient.providers.http.url import first_url
 from chatclient.providers.openai.batch import OpenAIBatchApi
+from chatclient.providers.openai.cache_key import CacheKeys
 from chatclient.providers.openai.chat_decoding import decode_response
 from chatclient.providers.openai.chat_encoding import encode_message, prepare_messages
 from chatclient.providers.openai.chat_options import encode_options
@@ -66,8 +67,9 @@ class OpenAIChatOptions(ChatOptions):
         modalities: Output types, such as `text` and `audio`.
         audio: Voice and format of audio answers.
         prediction: Expected text of large parts of the answer.
-        prompt_cache_key: Routes requests with this key to the same cache.
-        prompt_cache_retention: Retention time of the prompt cache.
+        prompt_cache_key: Routes requests with this key to the same cache. Default, for OpenAI
+            itself: a hash of the conversation's id, keyed with the API key.
+        prompt_cache_retention: Retention time of the prompt cache: `in_memory` or `24h`.
         web_search_options: Enables the provider's web search.
         response_format: Format of the answer, such as `{"type": "json_object"}`; ignored if there
             is an `output_schema`.
@@ -134,6 +136,7 @@ class OpenAIChatModel(HttpModel, ChatModel):
         self._dialect = with_think_tags(dialect or dialect_for(base_url), enabled=think_tags)
         self._options = model_options(OpenAIChatOptions, model, options)
         self._http = connect(base_url, api_key, http, dialect=self._dialect, idempotent=True)
+        self._cache_keys = cache_keys(base_url, api_key)
         self._head_cache: EncodedOptions[tuple[RequestHead, Dialect]] = EncodedOptions()
         self._message_cache = WireCache()
         self._renamed = RenamedArguments(self._dialect.tool_schemas)
@@ -200,7 +203,9 @@ class OpenAIChatModel(HttpModel, ChatModel):
         )
         if dialect.takes_cache_control and may_exceed_limit(prompt.messages):
             messages = limit_breakpoints(messages)
-        return head.body({"messages": b"[%b]" % messages})
+        return head.body(
+            {"messages": b"[%b]" % messages, **self._cache_keys.fields(prompt.options)}
+        )
 
     def _head(self, options: ChatOptions, *, streaming: bool) -> tuple[RequestHead, Dialect]:
         """Return the fields that *options* determine, and the dialect of the messages."""
@@ -218,6 +223,11 @@ def is_openai(base_url: str) -> bool:
 def dialect_for(base_url: str) -> Dialect:
     """Return the default dialect for *base_url*."""
     return OPENAI if is_openai(base_url) else dialect_at(base_url)
+
+
+def cache_keys(base_url: str, api_key: Key) -> CacheKeys:
+    """Return the keys of conversations for OpenAI; none for servers that may refuse the field."""
+    return CacheKeys(key_source(api_key, "OPENAI_API_KEY") if is_openai(base_url) else None)
 
 
 def openai_url(base_url: str | None) -> str:

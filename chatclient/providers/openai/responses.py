@@ -24,7 +24,7 @@ from chatclient.providers.http.model import HttpModel, batched_model
 from chatclient.providers.http.reader import EventReader, decode_body
 from chatclient.providers.http.settings import HttpOptions
 from chatclient.providers.openai.batch import OpenAIBatchApi
-from chatclient.providers.openai.chat import connect, is_openai, openai_url
+from chatclient.providers.openai.chat import cache_keys, connect, is_openai, openai_url
 from chatclient.providers.openai.responses_decoding import decode_response
 from chatclient.providers.openai.responses_encoding import (
     CONVERSATION,
@@ -79,8 +79,9 @@ class OpenAIResponsesChatOptions(ChatOptions):
         background: Whether to return immediately and generate the answer in the background.
         truncation: Handling of conversations that are too long: `auto` or `disabled`.
         request_metadata: Metadata that the provider stores.
-        prompt_cache_key: Routes requests with this key to the same cache.
-        prompt_cache_retention: Retention time of the prompt cache.
+        prompt_cache_key: Routes requests with this key to the same cache. Default, for OpenAI
+            itself: a hash of the conversation's id, keyed with the API key.
+        prompt_cache_retention: Retention time of the prompt cache: `in_memory` or `24h`.
         user: The end user; replaced by `user_id` and `prompt_cache_key`.
         safety_identifier: The end user, for the provider's abuse detection; also sent for
             `user_id`.
@@ -151,6 +152,7 @@ class OpenAIResponsesChatModel(HttpModel, ChatModel):
         self._options = model_options(OpenAIResponsesChatOptions, model, options)
         self._common = OPENAI_OPTIONS if is_openai(base_url) else COMPATIBLE_OPTIONS
         self._http = connect(base_url, api_key, http, idempotent=True)
+        self._cache_keys = cache_keys(base_url, api_key)
         self._origin = PROVIDER if is_openai(base_url) else urlsplit(self._http.base_url).netloc
         self._head_cache: EncodedOptions[tuple[RequestHead, EncodingSettings]] = EncodedOptions()
         self._message_cache = WireCache()
@@ -240,7 +242,7 @@ class OpenAIResponsesChatModel(HttpModel, ChatModel):
         messages = self._renamed.sent(_new_messages(prompt), prompt.options)
         messages = with_callers(messages, prompt.messages)
         items = self._message_cache.join(messages, settings, encode_message)
-        return head.body({"input": b"[%b]" % items})
+        return head.body({"input": b"[%b]" % items, **self._cache_keys.fields(prompt.options)})
 
     def _head(
         self, options: ChatOptions, *, streaming: bool
