@@ -18,6 +18,7 @@ from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import Turn, present_turn
+from chatclient.chat.withheld_tool import allowed_names, callable_tools
 from chatclient.errors import ToolUsageError, WrongTypeError
 from chatclient.observability.operations import AdvisorPass, ModelCall
 from chatclient.observability.trail import Trail
@@ -379,14 +380,28 @@ def _wrong_response(name: str, given: object) -> WrongTypeError:
     )
 
 
+def _sendable(prompt: Prompt, model: ChatModel) -> Prompt:
+    """Return *prompt* without tools that may not be called, unless *model* can withhold them."""
+    options = prompt.options
+    if allowed_names(options) is None:
+        return prompt
+    # The choice of a tool that may not be called is an error.
+    chosen = options.tool_choice not in (None, "auto", "none", "required")
+    if not chosen and model.can_withhold_tools(options):
+        return prompt
+    allowed = callable_tools(options.tool_callbacks or ())
+    return prompt.with_options(options.mutate(tool_callbacks=allowed))
+
+
 def _model_call(model: ChatModel) -> Next:
     async def call(request: ChatClientRequest) -> ChatClientResponse:
         if type(request) is not ChatClientRequest:
             raise _wrong_request(request)
         runtime, turn = request.runtime, request.turn
-        turn.offered_tools = request.prompt.options.tool_callbacks or ()
+        prompt = _sendable(request.prompt, model)
+        turn.offered_tools = prompt.options.tool_callbacks or ()
         turn.conversation_id = conversation_id = request.context.get(CONVERSATION_ID)
-        operation = ModelCall(model, request.prompt, runtime.streaming, conversation_id)
+        operation = ModelCall(model, prompt, runtime.streaming, conversation_id)
         for log in turn.logs.values():
             await log(None, runtime)
         if turn.recorder is None:

@@ -73,6 +73,13 @@ class ChatModel(Closeable, ABC):
         """
         return False
 
+    def can_withhold_tools(self, options: ChatOptions) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether the provider can restrict calls to some of the tools that it is sent.
+
+        If not, a request with *options* contains only the tools that may be called.
+        """
+        return False
+
     def offers_logprobs(self, options: ChatOptions) -> bool:  # noqa: ARG002 - for subclasses
         """Return whether the model reports log probabilities in a request with *options*.
 

@@ -65,6 +65,10 @@ class _CompositeModel(ChatModel):
         """Return whether all models report log probabilities."""
         return all(model.offers_logprobs(_options_of(model, options)) for model in self.models)
 
+    def can_withhold_tools(self, options: ChatOptions) -> bool:
+        """Return whether the providers of all models can restrict calls to some of the tools."""
+        return all(model.can_withhold_tools(_options_of(model, options)) for model in self.models)
+
     def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
         """Return whether the providers of all models run *tool*."""
         return all(

@@ -11,6 +11,7 @@ from chatclient.chat.decision_model import DecisionModel
 from chatclient.chat.messages import AssistantMessage, Message, UserMessage
 from chatclient.chat.tool import ToolCallback, ToolRequest
 from chatclient.chat.turn import present_turn
+from chatclient.chat.withheld_tool import WithheldTool, callable_tools
 from chatclient.errors import ProviderError, ToolDefinitionError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime, within_callers_deadline
@@ -44,6 +45,9 @@ class NarrowingToolProvider:
     Always offered are tools with `always_visible`, those named in *always_include*, and those that
     were called in the conversation, because some providers refuse calls of tools that they are not
     offered. All tools are offered if the user wrote no text.
+
+    OpenAI (GPT from version 5) and Gemini are sent all tools, and which of them may be called, so
+    that the prompt's beginning stays the same; other providers are sent those that are offered.
 
     Args:
         tools: The tools, or a provider of tools.
@@ -103,10 +107,11 @@ class NarrowingToolProvider:
 
     def tool_callbacks(self, request: ToolRequest) -> list[ToolCallback]:
         """Return the tools for *request*, blocking; clients call `tools_for`."""
-        return drive(self.tools_for(request, within_callers_deadline(BLOCKING)))
+        tools = drive(self.tools_for(request, within_callers_deadline(BLOCKING)))
+        return [*callable_tools(tools)]
 
     async def tools_for(self, request: ToolRequest, runtime: Runtime) -> list[ToolCallback]:
-        """Return the tools for *request*, in their order.
+        """Return the tools for *request*, in their order; those not offered as `WithheldTool`.
 
         Raises:
             ProviderError: The decision model failed, and *on_failure* is `fail`.
@@ -130,7 +135,10 @@ class NarrowingToolProvider:
             current.fitting = await self._fitting(*asked, runtime)
             current.asked = asked
         left_out = optional.keys() - current.fitting
-        return [callback for callback in callbacks if callback.definition.name not in left_out]
+        return [
+            WithheldTool(callback) if callback.definition.name in left_out else callback
+            for callback in callbacks
+        ]
 
     async def _fitting(
         self, input: dict[str, Any], tools: dict[str, str], runtime: Runtime

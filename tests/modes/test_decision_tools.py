@@ -22,7 +22,9 @@ from chatclient import (
 )
 from chatclient.advisors import MessageChatMemoryAdvisor, ToolSearchToolCallingAdvisor
 from chatclient.advisors.tool_search.tool import SEARCH_TOOL
+from chatclient.chat.options import ChatOptions
 from chatclient.chat.parts import Media
+from chatclient.chat.withheld_tool import allowed_names
 from chatclient.errors import (
     ContentFilterError,
     DeadlineExceededError,
@@ -32,6 +34,7 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
+from chatclient.providers import FallbackChatModel
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     DecisionToolIndex,
@@ -207,6 +210,49 @@ def test_tools_are_narrowed_before_the_first_call(ask: Ask) -> None:
         "task": "The trains, please",
         "messages": [{"role": "user", "text": "The trains, please"}],
     }
+
+
+class Withholding(ScriptedModel):
+    """Can restrict calls to some of the tools that it is sent."""
+
+    def can_withhold_tools(self, options: ChatOptions) -> bool:
+        return True
+
+
+def test_tools_are_withheld_where_the_provider_can(ask: Ask) -> None:
+    """All tools are sent in each turn; one that is withheld is unknown if it is called."""
+    chat = Withholding(call("weather"), "At nine.", "Sunny.")
+    provider = NarrowingToolProvider(TOOLS, ComputedDecisions(in_text))
+    client = ChatClient.builder(chat).default_tools(provider).build()
+    first = ask(client.prompt("The trains, please"))
+    ask(client.prompt("The weather, please"))
+
+    assert [offered(prompt) for prompt in chat.prompts] == [offered(chat.prompts[0])] * 3
+    assert set(offered(chat.prompts[0])) == {"weather", "news", "trains", "help_desk"}
+    allowed = [allowed_names(prompt.options) for prompt in chat.prompts]
+    called = ["weather", "trains", "help_desk"]  # a tool that was called is always offered
+    assert allowed == [["trains", "help_desk"], called, ["weather", "help_desk"]]
+    assert "no tool 'weather'" in first.executions[0].response.data
+
+
+def test_a_chosen_tool_that_is_withheld(ask: Ask) -> None:
+    """It is an error, as with a provider that cannot withhold tools."""
+    provider = NarrowingToolProvider(TOOLS, ComputedDecisions(in_text))
+    client = ChatClient.builder(Withholding("x")).default_tools(provider).build()
+
+    with pytest.raises(UsageError, match="not 'weather'"):
+        ask(client.prompt("The trains, please").options(tool_choice="weather"))
+
+
+@pytest.mark.parametrize(("second", "tools"), [(Withholding, 4), (ScriptedModel, 2)])
+def test_all_models_of_a_fallback_have_to_withhold(ask: Ask, second: Any, tools: int) -> None:
+    """Otherwise, the list of tools is narrowed for all of them."""
+    first = Withholding("x")
+    provider = NarrowingToolProvider(TOOLS, ComputedDecisions(in_text))
+    model = FallbackChatModel(first, second("y"))
+    ask(ChatClient.builder(model).default_tools(provider).build().prompt("The trains, please"))
+
+    assert len(offered(first.prompts[0])) == tools
 
 
 def test_the_model_is_asked_once_per_turn(ask: Ask) -> None:

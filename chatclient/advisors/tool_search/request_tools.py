@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 from chatclient._internal.checks import names
 from chatclient.chat.tool import ToolCallback
+from chatclient.chat.withheld_tool import callable_tools
 from chatclient.tools.search.index import ToolReference
 
 _CACHE_SIZE = 4  # an application usually has one or a few sets of tools
@@ -89,6 +90,7 @@ class RequestToolsCache:
 
     def of(self, callbacks: tuple[ToolCallback, ...]) -> RequestTools:
         """Return the `RequestTools` of *callbacks*."""
+        callbacks = callable_tools(callbacks)
         for cached in self._recent:
             if _are_identical(cached.callbacks, callbacks):
                 return cached

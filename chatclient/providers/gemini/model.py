@@ -38,7 +38,7 @@ from chatclient.providers.wire.json_cache import EncodedOptions
 from chatclient.providers.wire.request_body import RequestHead
 from chatclient.providers.wire.sendable_schemas import GEMINI_RULES
 from chatclient.providers.wire.sendable_tools import RenamedArguments
-from chatclient.providers.wire.server_tools import has_encoder
+from chatclient.providers.wire.server_tools import has_encoder, server_tools_in
 from chatclient.runtime.runtime import Runtime
 
 _SCHEMA_WITH_TOOLS = re.compile(r"gemini-(?:[3-9]|\d\d)")
@@ -148,6 +148,10 @@ class GeminiChatModel(HttpModel, ChatModel):
         # Models before Gemini 3 do not support a schema together with tools.
         with_tools = _SCHEMA_WITH_TOOLS.search(options.model or self.name) is not None
         return "tool" if options.tool_callbacks and not with_tools else "schema"
+
+    def can_withhold_tools(self, options: ChatOptions) -> bool:
+        """Return whether the model can restrict calls to some of the tools that it is sent."""
+        return "gemini-1" not in (options.model or "") and not server_tools_in(options)
 
     def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
         """Return whether the API has *tool*."""

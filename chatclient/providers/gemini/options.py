@@ -7,6 +7,7 @@ from typing import Any
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
+from chatclient.chat.withheld_tool import allowed_names
 from chatclient.providers.gemini.decoding import PROVIDER
 from chatclient.providers.gemini.server_tools import SERVER_TOOLS
 from chatclient.providers.wire.common_options import (
@@ -64,6 +65,12 @@ def _calling_config(choice: str | None, options: ChatOptions) -> Mapping[str, An
     tools = options.tool_callbacks or ()
     if not tools:
         return EMPTY
+    if (allowed := allowed_names(options)) is not None:
+        if choice == "none" or not allowed:
+            return {"mode": "NONE"}
+        # ai.google.dev/api/caching: names may be given with ANY and VALIDATED only.
+        mode = "ANY" if choice == "required" else "VALIDATED"
+        return {"mode": mode, "allowedFunctionNames": allowed}
     if choice in (None, "auto") and any(tool.definition.strict for tool in tools):
         return {"mode": "VALIDATED"}
     if choice is None:

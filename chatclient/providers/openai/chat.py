@@ -24,7 +24,7 @@ from chatclient.providers.openai.batch import OpenAIBatchApi
 from chatclient.providers.openai.cache_key import CacheKeys
 from chatclient.providers.openai.chat_decoding import decode_response
 from chatclient.providers.openai.chat_encoding import encode_message, prepare_messages
-from chatclient.providers.openai.chat_options import encode_options
+from chatclient.providers.openai.chat_options import can_withhold, encode_options
 from chatclient.providers.openai.chat_stream import StreamDecoder
 from chatclient.providers.openai.dialect import (
     OPENAI,
@@ -136,6 +136,7 @@ class OpenAIChatModel(HttpModel, ChatModel):
         self._dialect = with_think_tags(dialect or dialect_for(base_url), enabled=think_tags)
         self._options = model_options(OpenAIChatOptions, model, options)
         self._http = connect(base_url, api_key, http, dialect=self._dialect, idempotent=True)
+        self._is_openai = is_openai(base_url)
         self._cache_keys = cache_keys(base_url, api_key)
         self._head_cache: EncodedOptions[tuple[RequestHead, Dialect]] = EncodedOptions()
         self._message_cache = WireCache()
@@ -157,6 +158,10 @@ class OpenAIChatModel(HttpModel, ChatModel):
         if enforced == "always" or (enforced == "without_tools" and not options.tool_callbacks):
             return "schema"
         return "tool" if self._dialect.forces_calls else "instructions"
+
+    def can_withhold_tools(self, options: ChatOptions) -> bool:
+        """Return whether OpenAI can restrict calls to some of the tools that it is sent."""
+        return self._is_openai and can_withhold(options)
 
     def offers_logprobs(self, options: ChatOptions) -> bool:
         """Return whether the server reports log probabilities; models that reason do not."""

@@ -1,7 +1,7 @@
 """Encodes options for Chat Completions, and schemas for OpenAI's strict mode; no I/O."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -10,6 +10,7 @@ from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json_schema import strict_form
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
+from chatclient.chat.withheld_tool import allowed_names
 from chatclient.providers.openai.dialect import Dialect
 from chatclient.providers.wire.common_options import (
     COMMON_OPTIONS,
@@ -22,7 +23,9 @@ from chatclient.providers.wire.common_options import (
 )
 from chatclient.providers.wire.fields import option_fields
 from chatclient.providers.wire.sendable_tools import sendable_definitions
-from chatclient.providers.wire.server_tools import with_server_tools
+from chatclient.providers.wire.server_tools import server_tools_in, with_server_tools
+
+_WITHHOLDING = re.compile(r"(^|[/:.])gpt-[5-9](?!.*-chat)")
 
 
 @lru_cache(maxsize=64)
@@ -50,6 +53,24 @@ def _tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any]:
     if choice in ("auto", "none", "required"):
         return {"tool_choice": choice}
     return {"tool_choice": {"type": "function", "function": {"name": choice}}}
+
+
+def _allowed_tools(allowed: Sequence[str], choice: str | None) -> Any:
+    """Return the tool choice of a request in which only the *allowed* tools may be called."""
+    if choice == "none" or not allowed:
+        return "none"
+    tools = [{"type": "function", "function": {"name": name}} for name in allowed]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": choice or "auto", "tools": tools}}
+
+
+def can_withhold(options: ChatOptions) -> bool:
+    """Return whether OpenAI's model in *options* can withhold tools.
+
+    developers.openai.com, guide to GPT-5; not together with tools that the provider runs:
+    github.com/openai/openai-python/issues/2537
+    """
+    own = getattr(options, "server_tools", None) or server_tools_in(options)
+    return not own and _WITHHOLDING.search(options.model or "") is not None
 
 
 def _unforced_tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any] | str:
@@ -87,6 +108,8 @@ def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -
     )
     body.update({name: value for name, value in renamed if value is not None})
     body.update(_tools(options, dialect))
+    if (allowed := allowed_names(options)) is not None:
+        body["tool_choice"] = _allowed_tools(allowed, options.tool_choice)
     body["stream"] = streaming  # some gateways stream by default
     if streaming and dialect.usage_in_stream:
         body["stream_options"] = {"include_usage": True}

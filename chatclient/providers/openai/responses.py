@@ -25,6 +25,7 @@ from chatclient.providers.http.reader import EventReader, decode_body
 from chatclient.providers.http.settings import HttpOptions
 from chatclient.providers.openai.batch import OpenAIBatchApi
 from chatclient.providers.openai.chat import cache_keys, connect, is_openai, openai_url
+from chatclient.providers.openai.chat_options import can_withhold
 from chatclient.providers.openai.responses_decoding import decode_response
 from chatclient.providers.openai.responses_encoding import (
     CONVERSATION,
@@ -152,6 +153,7 @@ class OpenAIResponsesChatModel(HttpModel, ChatModel):
         self._options = model_options(OpenAIResponsesChatOptions, model, options)
         self._common = OPENAI_OPTIONS if is_openai(base_url) else COMPATIBLE_OPTIONS
         self._http = connect(base_url, api_key, http, idempotent=True)
+        self._is_openai = is_openai(base_url)
         self._cache_keys = cache_keys(base_url, api_key)
         self._origin = PROVIDER if is_openai(base_url) else urlsplit(self._http.base_url).netloc
         self._head_cache: EncodedOptions[tuple[RequestHead, EncodingSettings]] = EncodedOptions()
@@ -168,6 +170,10 @@ class OpenAIResponsesChatModel(HttpModel, ChatModel):
     def provider(self) -> str:
         """The provider's name: `openai`, or `openai-compatible`."""
         return self._http.provider
+
+    def can_withhold_tools(self, options: ChatOptions) -> bool:
+        """Return whether OpenAI can restrict calls to some of the tools that it is sent."""
+        return self._is_openai and can_withhold(options)
 
     def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
         """Return whether the API has *tool*."""

@@ -1,13 +1,14 @@
 """Encodes options for OpenAI's Responses API; no I/O."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
+from chatclient.chat.withheld_tool import allowed_names
 from chatclient.providers.openai.chat_options import (
     enforceable,
     json_schema_format,
@@ -51,6 +52,14 @@ def _tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any]:
     if not builtin and not options.tool_callbacks:
         return EMPTY
     return {"tool_choice": _chosen_tool(choice, builtin)}
+
+
+def _allowed_tools(allowed: Sequence[str], choice: str | None) -> Any:
+    """Return the tool choice of a request in which only the *allowed* tools may be called."""
+    if choice == "none" or not allowed:
+        return "none"
+    tools = [{"type": "function", "name": name} for name in allowed]
+    return {"type": "allowed_tools", "mode": choice or "auto", "tools": tools}
 
 
 def _parallel_tool_calls(allowed: bool, options: ChatOptions) -> Mapping[str, Any]:  # noqa: FBT001
@@ -132,6 +141,8 @@ def encode_options(
         body["text"] = text
     tools = _tools(given, encoding_settings(options), sendable_definitions(options, rules))
     body |= _with_deferred(tools, deferred)
+    if (allowed := allowed_names(options)) is not None:
+        body["tool_choice"] = _allowed_tools(allowed, options.tool_choice)
     body["stream"] = streaming  # some gateways stream by default
     return body
 

@@ -19,6 +19,7 @@ from chatclient.chat.pending_turn import (
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import CONVERSATION_ID, ToolDefinition, tool_inside
+from chatclient.chat.withheld_tool import callable_tools
 from chatclient.errors import ToolDefinitionError, UsageError
 from chatclient.observability.observers import all_observers
 from chatclient.runtime.blocking import drive
@@ -331,7 +332,7 @@ class ToolCallingManager:
         callbacks = options.tool_callbacks or ()
         cached, by_name = self._offered_cache
         if cached is not callbacks:
-            by_name = {callback.definition.name: callback for callback in callbacks}
+            by_name = {each.definition.name: each for each in callable_tools(callbacks)}
             self._offered_cache = (callbacks, by_name)
         return Toolset(by_name, state.unoffered, self._resolver)
 
