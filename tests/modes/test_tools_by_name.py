@@ -93,7 +93,9 @@ def test_found_tools_are_called_by_name(ask: Ask) -> None:
         '{"name":"get_weather","arguments":{"day":1}}',
     )
     assert answered(model.prompts[2]) == [SEARCH, CALL_TOOL]
-    assert result.response.chat_response.output.metadata[FOUND_TOOLS] == ["get_weather"]
+    assert result.response.chat_response.generations[0].output.metadata[FOUND_TOOLS] == [
+        "get_weather"
+    ]
     if ask.streaming:
         started = [event for event in result.events if isinstance(event, ToolCallStarted)]
         assert [event.name for event in started] == [SEARCH, "get_weather"]
@@ -346,7 +348,9 @@ def test_streamed_calls_are_those_of_the_response(forms: list[str], size: int) -
     received = aggregator.response().generations[0].output.tool_calls
     assert streamed == {each.id: (each.name, each.arguments) for each in received}
     whole = ChatResponse((Generation(AssistantMessage(tool_calls=calls)),))
-    expected = [(each.name, each.arguments) for each in as_called(whole).output.tool_calls]
+    expected = [
+        (each.name, each.arguments) for each in as_called(whole).generations[0].output.tool_calls
+    ]
     empty = [
         ("callTool", "{}") if form == "" else each
         for form, each in zip(forms, expected, strict=True)
@@ -366,6 +370,6 @@ def test_streamed_calls_are_those_of_the_response(forms: list[str], size: int) -
 def test_forms_of_calls(form: str, name: str, arguments: Any) -> None:
     """Models order the fields as they like, leave out the object, or encode it twice."""
     response = ChatResponse((Generation(AssistantMessage(tool_calls=[call(CALL_TOOL, form)])),))
-    [received] = as_called(response).output.tool_calls
+    [received] = as_called(response).generations[0].output.tool_calls
 
     assert (received.name, json.loads(received.arguments)) == (name, arguments)
