@@ -37,10 +37,10 @@ if TYPE_CHECKING:
         ToolDefinition as ToolDefinition,
         sanitise_tool_name as sanitise_tool_name,
     )
-    from chatclient.chat.withheld_tool import WithheldTool as WithheldTool
     from chatclient.chat.tool_execution import (
         ToolExecution as ToolExecution,
     )
+    from chatclient.chat.withheld_tool import WithheldTool as WithheldTool
     from chatclient.tools.augmentation import (
         AugmentedArguments as AugmentedArguments,
         AugmentedToolCallback as AugmentedToolCallback,
