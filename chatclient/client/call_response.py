@@ -11,7 +11,7 @@ from chatclient._internal.checks import missing_attribute
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.messages import Message
 from chatclient.chat.pending_turn import PendingTurn
-from chatclient.chat.response import ChatResponse
+from chatclient.chat.response import ChatResponse, Usage
 from chatclient.chat.tool_execution import ToolExecution
 from chatclient.client.accessors import (
     documents_in,
@@ -265,6 +265,13 @@ class CallResponse(LazyResponse):
         """Return the response of the model in each round, including the last."""
         return round_responses_in(self.chat_client_response())
 
+    def usage(self) -> Usage:
+        """Return the tokens of all model calls of the turn, what they cost, and what was cached.
+
+        `usage.cached_share` is the share of the input that the provider read from its cache.
+        """
+        return self.trail().usage
+
     def trail(self) -> Trail:
         """Return the trail of the turn, which `print` formats round by round."""
         return trail_of(self.chat_client_response())
@@ -379,6 +386,10 @@ class AsyncCallResponse(LazyResponse):
     async def round_responses(self) -> tuple[ChatResponse, ...]:
         """Return the response of the model in each round, including the last."""
         return round_responses_in(await self.chat_client_response())
+
+    async def usage(self) -> Usage:
+        """Return the tokens of all model calls of the turn."""
+        return (await self._call_response()).usage()
 
     async def trail(self) -> Trail:
         """Return the trail of the turn; see `CallResponse.trail`."""

@@ -10,7 +10,7 @@ from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.events import Done, StreamEvent, TextDelta
 from chatclient.chat.messages import Message
 from chatclient.chat.pending_turn import PendingTurn
-from chatclient.chat.response import ChatResponse
+from chatclient.chat.response import ChatResponse, Usage
 from chatclient.chat.tool_execution import ToolExecution
 from chatclient.client.accessors import (
     documents_in,
@@ -104,6 +104,10 @@ class _Stream(LazyResponse):
     def round_responses(self) -> tuple[ChatResponse, ...]:
         """Return the response of the model in each round, once the stream has ended."""
         return round_responses_in(self.response)
+
+    def usage(self) -> Usage:
+        """Return the tokens of all model calls of the turn, of those that have ended so far."""
+        return self.trail().usage
 
     def trail(self) -> Trail:
         """Return the trail of the turn so far, or until the stream was left.

@@ -335,6 +335,17 @@ async def test_the_asynchronous_accessor_returns_it() -> None:
     answer = ChatClient.create(ScriptedModel("Hi.")).prompt("Hi").acall()
 
     assert len((await answer.trail()).rounds) == 1
+    assert await answer.usage() == Usage(10, 5)
+
+
+def test_the_usage_of_a_turn(ask: Ask) -> None:
+    """It is that of all rounds, with the share that came from the cache."""
+    usage = Usage(input_tokens=10, output_tokens=5, cache_read_tokens=9)
+    model = ScriptedModel(call("get_weather", '{"city": "Rome"}'), "Sunny.", usage=usage)
+    result = ask(ChatClient.builder(model).default_tools(get_weather).build().prompt("x"))
+
+    assert result.answer.usage() == usage + usage
+    assert result.answer.usage().cached_share == 0.9
 
 
 def test_a_trail_begins_empty() -> None:
