@@ -322,6 +322,14 @@ class PgDocuments:
             raise UsageError(msg)
         self._language = sa.cast(language, REGCONFIG)
         self._ef_search = ef_search
+        # These parts of each search are made once, since that takes as long as a part of it.
+        settings = (
+            _setting("hnsw.ef_search", _WIDTH),
+            _setting("hnsw.iterative_scan", "strict_order"),  # until enough documents match
+            _CUSTOM_PLAN,
+        )
+        self._preparation = sa.select(table.length(), *settings)
+        self._columns_by_length: dict[int, tuple[list[Any], sa.ColumnElement[float]]] = {}
 
     def store(self, documents: Sequence[Document], vectors: Sequence[Vector]) -> None:
         """Store *documents* with their vectors, replacing those with the same ids."""
@@ -391,14 +399,15 @@ class PgDocuments:
         """Return the nearest rows above the threshold."""
         if not self._prepare(connection, len(vector), limit):
             return []
-        columns, gap = self._columns(vector)
+        columns, gap = self._columns(len(vector))
         matching = condition(search.where, self._table.columns.metadata)
         query = sa.select(*columns).where(matching).order_by(gap).limit(limit)
-        rows = _rows(connection, query)
+        given = {_QUERY_VECTOR.key: _vector_text(vector)}
+        rows = connection.execute(query, given).all()
         if len(rows) < limit:
             # The scan of an HNSW index ends early if few documents match the filter.
             connection.execute(sa.select(_setting("enable_indexscan", "off")))
-            rows = _rows(connection, query)
+            rows = connection.execute(query, given).all()
         least = search.threshold
         return rows if least is None else [row for row in rows if row.score >= least]
 
@@ -407,7 +416,7 @@ class PgDocuments:
     ) -> tuple[Sequence[sa.Row[Any]], Sequence[sa.Row[Any]]]:
         limit = _POOL * search.top_k
         by_vector = self._nearest(vector, search, limit, connection)
-        columns, _ = self._columns(vector)
+        columns, _ = self._columns(len(vector))
         # Any word will do: a question has words that its answer lacks.
         every = sa.func.plainto_tsquery(self._language, storable(search.query))
         some = sa.cast(sa.func.replace(sa.cast(every, sa.Text), " & ", " | "), TSQUERY)
@@ -419,34 +428,32 @@ class PgDocuments:
             .order_by(sa.func.ts_rank(words, some, 1).desc(), self._table.columns.digest)
             .limit(limit)
         )
-        return by_vector, _rows(connection, query)
+        return by_vector, connection.execute(query, {_QUERY_VECTOR.key: _vector_text(vector)}).all()
 
     def _prepare(self, connection: sa.Connection, length: int, limit: int) -> bool:
         """Configure the transaction for a search; return whether there may be documents."""
         width = max(self._ef_search, min(limit, _MAX_EF_SEARCH))
-        settings = (
-            _setting("hnsw.ef_search", str(width)),
-            _setting("hnsw.iterative_scan", "strict_order"),  # until enough documents match
-            _CUSTOM_PLAN,
-        )
-        [row] = connection.execute(sa.select(self._table.length(), *settings))
+        [row] = connection.execute(self._preparation, {_WIDTH.key: str(width)})
         return row[0] == length or not self._table.check_empty(connection, length, row[0])
 
-    def _columns(self, vector: Vector) -> tuple[list[Any], sa.ColumnElement[float]]:
-        """Return the columns of a document, and its distance to *vector*."""
+    def _columns(self, length: int) -> tuple[list[Any], sa.ColumnElement[float]]:
+        """Return the columns of a document, and its distance to the vector that is a parameter."""
+        if (found := self._columns_by_length.get(length)) is not None:
+            return found
         column = self._table.columns
-        query = _unit(sa.literal(_vector_text(vector), sa.Text))
-        gap = distance(column.vector, query, len(vector))
+        gap = distance(column.vector, _unit(_QUERY_VECTOR), length)
         metadata = sa.cast(column.metadata, sa.Text)
         stored = sa.func.coalesce(column.exact, metadata).label("stored")
-        return [column.digest, column.id, column.text, stored, (-gap).label("score")], gap
+        columns = [column.digest, column.id, column.text, stored, (-gap).label("score")]
+        self._columns_by_length = {length: (columns, gap)}  # a table has vectors of one length
+        return columns, gap
 
 
-def _rows(connection: sa.Connection, query: sa.Executable) -> Sequence[sa.Row[Any]]:
-    return connection.execute(query).all()
+_QUERY_VECTOR = sa.bindparam("vector", type_=sa.Text)
+_WIDTH = sa.bindparam("width", type_=sa.Text)
 
 
-def _setting(name: str, value: str) -> sa.ColumnElement[Any]:
+def _setting(name: str, value: "str | sa.BindParameter[str]") -> sa.ColumnElement[Any]:
     """Return an expression that changes a setting until the end of the transaction."""
     return sa.func.set_config(name, value, sa.true())
 
