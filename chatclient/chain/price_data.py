@@ -21,6 +21,8 @@ log = get_logger(__name__)
 
 _CURRENCY = "USD"  # of all prices in the data
 
+_SOUND_APART = ("azure", "openai")  # sellers whose models all have other prices for sound
+
 Price = Callable[[Usage, Mapping[str, str]], Cost | None]
 """Returns the cost of a usage in a context, such as a service tier; None if it is not known."""
 
@@ -47,11 +49,22 @@ def _cost(seller: Any, model: Any, usage: Usage, context: Mapping[str, str]) -> 
             billed = model
             if name is not None:
                 _, billed = get_snapshot().find_provider_model(name, seller, None, None)
-            amount += billed.calc_price(counts, seller, price_context=context).total_price
+            price = billed.calc_price(counts, seller, price_context=context)
+            _check_sound(counts, price.model_price, seller)
+            amount += price.total_price
     except (LookupError, TypeError, ValueError) as error:  # such as more cached than all tokens
         log.info("no cost", model=model.id, error=type(error).__name__)
         return None
     return Cost(amount, _CURRENCY)
+
+
+def _check_sound(counts: Counts, price: Any, seller: Any) -> None:
+    """Refuse a price that counts OpenAI's sound as text, of which it costs a multiple."""
+    for name in ("input_audio", "output_audio"):
+        sound = counts.reported_value(f"{name}_tokens")
+        if sound and seller.id in _SOUND_APART and getattr(price, f"{name}_mtok") is None:
+            msg = f"no price for {name}_tokens"
+            raise LookupError(msg)
 
 
 def _billed(seller: Any, usage: Usage) -> list[tuple[Counts, str | None]]:
@@ -84,6 +97,9 @@ def _read(seller: Any, native: Mapping[str, Any]) -> Counts:
         with suppress(ValueError):
             read.append(seller.extract_usage(response, api_flavor=extractor.api_flavor)[1])
     counts = max(read, key=lambda each: len(vars(each)))
+    cached = native.get("prompt_tokens_details", EMPTY).get("cached_tokens_details", EMPTY)
+    if (sound := cached.get("audio_tokens")) is not None:  # the same as for searches
+        counts.cache_audio_read_tokens = sound
     searches = native.get("tool_usage", EMPTY).get("web_search", EMPTY).get("num_requests")
     if searches:  # of OpenAI; the package knows the price, but not the field
         counts.web_searches = searches

@@ -300,18 +300,28 @@ def test_cost_of_sound_in_a_turn(ask: Ask) -> None:
     assert asked.answer.trail().usage.cost == Cost(Decimal("0.00118"))
 
 
-def test_sound_of_openai() -> None:
-    """Audio tokens of Chat Completions have prices of their own."""
+@pytest.mark.parametrize(
+    ("name", "cached", "amount"),
+    [
+        ("gpt-audio", None, "0.03437"),  # 2.50, 32.00 for sound; 10.00 and 64.00 for output
+        ("gpt-realtime", {"audio_tokens": 500, "text_tokens": 50}, "0.01866"),  # 0.40 if cached
+        ("gpt-realtime", {}, None),  # it is not known what was cached
+        ("gpt-4o-audio-preview", None, None),  # the price of its sound is not in the data
+    ],
+)
+def test_sound_of_openai(name: str, cached: dict[str, int] | None, amount: str | None) -> None:
+    """Audio tokens of Chat Completions have prices of their own, also in the cache."""
+    more = {} if cached is None else {"cached_tokens": 550, "cached_tokens_details": cached}
     usage = {
-        "prompt_tokens": 1000,  # at 2.50, and 32.00 for sound
-        "prompt_tokens_details": {"audio_tokens": 900},
-        "completion_tokens": 100,  # at 10.00, and 64.00 for sound
+        "prompt_tokens": 1000,
+        "prompt_tokens_details": {"audio_tokens": 900, **more},
+        "completion_tokens": 100,
         "completion_tokens_details": {"audio_tokens": 80},
     }
-    data = {**completion("ok"), "model": "gpt-audio", "usage": usage}
-    model = OpenAIChatModel("gpt-audio", api_key="k")
+    data = {**completion("ok"), "model": name, "usage": usage}
+    cost = price_of(chat.decode_response(data, OPENAI), OpenAIChatModel(name, api_key="k"))
 
-    assert price_of(chat.decode_response(data, OPENAI), model) == Decimal("0.03437")
+    assert cost == (Decimal(amount) if amount else None)
 
 
 @pytest.mark.parametrize(
