@@ -4,6 +4,7 @@ import base64
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import count
 from typing import Any
 
@@ -169,7 +170,8 @@ class _CallIds:
 
     def _unused_id(self, id: str) -> str:
         """Return *id* with the first suffix that makes it unique."""
-        new = next(name for at in count(2) if (name := f"{id}_{at}") not in self.used)
+        start = id[: _MAX_ID - 8]
+        new = next(name for at in count(2) if (name := f"{start}_{at}") not in self.used)
         self.used.add(new)
         return new
 
@@ -289,6 +291,7 @@ def _thinking(part: Reasoning, dialect: Dialect) -> list[Block]:
 
 
 CALL_KEYS = ("caller", "toolset_name")
+_MAX_ID = 64
 _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -299,8 +302,12 @@ def _tool_use(call: ToolCall) -> Block:
 
 
 def valid_call_id(id: str) -> str:
-    """Return *id* with characters that the API does not allow replaced."""
-    return _NOT_IN_IDS.sub("_", id)
+    """Return *id* with characters that the API does not allow replaced, or a digest of it.
+
+    Bedrock takes 1 to 64 characters.
+    """
+    allowed = _NOT_IN_IDS.sub("_", id)
+    return allowed if 0 < len(allowed) <= _MAX_ID else sha256(id.encode()).hexdigest()
 
 
 def _tool_result(response: ToolResponse, media: list[Block]) -> Block:

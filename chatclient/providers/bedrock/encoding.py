@@ -125,7 +125,9 @@ def _assistant_blocks(part: Part) -> list[Block]:
             return _reasoning(part)
         case ToolCall():
             name, input = valid_tool_name(part.name), arguments_object(part.arguments)
-            return [{"toolUse": {"toolUseId": _id(part.id), "name": name, "input": input}}]
+            return [
+                {"toolUse": {"toolUseId": valid_call_id(part.id), "name": name, "input": input}}
+            ]
         case ProviderPart():
             return _own_block(part)
         case _:
@@ -148,18 +150,11 @@ def _reasoning(part: Reasoning) -> list[Block]:
     return [{"reasoningContent": {"reasoningText": text}}]
 
 
-_MAX_ID = 64
-
-
-def _id(id: str) -> str:
-    return valid_call_id(id)[-_MAX_ID:]
-
-
 def _tool_result(response: ToolResponse) -> Block:
     media, errors = encode_tool_media(response.media, _result_media)
     texts = [block for text in (response.data, *errors) for block in _text(text)]
     content = [*texts, *media] or [{"text": "error" if response.is_error else "(empty)"}]
-    result: dict[str, Any] = {"toolUseId": _id(response.id), "content": content}
+    result: dict[str, Any] = {"toolUseId": valid_call_id(response.id), "content": content}
     if response.is_error:  # not all models accept a status
         result["status"] = "error"
     return {"toolResult": result}

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import logging
+import re
 import socket
 import sys
 import traceback
@@ -20,6 +21,7 @@ from chatclient import (
     ChatClient,
     Media,
     Message,
+    Prompt,
     SystemMessage,
     ToolCall,
     ToolResponse,
@@ -40,6 +42,7 @@ from chatclient.errors import (
 from chatclient.providers import BedrockChatModel, BedrockChatOptions, ResponseLimits, chat_model
 from chatclient.tools import ExternalTool, ToolDefinition, tool, tool_callbacks
 from tests.support.ask import Ask
+from tests.support.bodies import body_of
 from tests.support.converse_server import ConverseServer, Json, response
 from tests.support.loopback import LoopbackServer, as_json
 from tests.support.servers import Reply
@@ -243,6 +246,23 @@ def test_content_of_messages(converse: Start) -> None:
     assert second == {"toolUseId": "c2", "content": [{"text": "error"}], "status": "error"}
     assert answers[2:] == [{"text": "And?"}]
     assert prefill == [{"text": "It is"}]
+
+
+def test_ids_of_calls_are_unique_and_short() -> None:
+    """Ids that the API does not take are replaced, by the same ones in calls and results."""
+    model = BedrockChatModel(CLAUDE, api_key="k", base_url="http://b")
+    given = ["", "a" * 100, "b" + "a" * 99, "c.1", "c:1"]
+    messages: list[Message] = [UserMessage("?")]
+    for ids in (given, given[1:2]):
+        messages.append(AssistantMessage(tool_calls=[ToolCall(id, "look", "{}") for id in ids]))
+        messages.append(ToolResponseMessage([ToolResponse(id, "look", id or "-") for id in ids]))
+    turns = body_of(model, Prompt(messages))["messages"]
+    called = [block["toolUse"]["toolUseId"] for turn in turns[1::2] for block in turn["content"]]
+    results = [block["toolResult"] for turn in turns[2::2] for block in turn["content"]]
+
+    assert called == [result["toolUseId"] for result in results]
+    assert len(set(called)) == 6
+    assert all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", id) for id in called)
 
 
 def test_names_of_documents(converse: Start) -> None:
