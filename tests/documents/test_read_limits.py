@@ -248,6 +248,27 @@ def test_html(tmp_path: Path) -> None:
     ]
 
 
+def test_cells_of_several_rows(tmp_path: Path) -> None:
+    """Cells are in the columns below their headers where a cell above covers some."""
+    (tmp_path / "a.html").write_text(
+        """<table><tr><th>day<th>time<th>room
+        <tr><td rowspan=3>Monday<td>9<td rowspan=2>Blue<tr><td>10<tr><td>11<td>Red
+        <tr><td colspan=2 rowspan=2>free<td>Green<tr><td>Grey</table>"""
+    )
+    (tmp_path / "b.html").write_text("<table><tr><td rowspan=99999 colspan=1000>" + "<tr><td>x" * 9)
+
+    a, b = read_documents(tmp_path)
+
+    assert a.text.split("\n")[2:] == [
+        "| Monday | 9 | Blue |",
+        "|  | 10 |",
+        "|  | 11 | Red |",
+        "| free | | Green |",
+        "|  |  | Grey |",
+    ]
+    assert len(b.text.split("\n")[-1]) < 4_000
+
+
 def test_encoding_of_html(tmp_path: Path) -> None:
     """HTML is read in the encoding of its byte order mark, or that of the document."""
     (tmp_path / "a.html").write_bytes(b'<meta charset="iso-8859-2">\xb3\xf3d\xbc')

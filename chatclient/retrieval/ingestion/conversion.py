@@ -204,7 +204,7 @@ def _converter() -> type[Any]:  # noqa: C901 - the sum of its methods
             super().__init__(heading_style=markdownify.ATX, strip_pre=None)
             self._extent = extent
             self._numbers: dict[int, int] = {}  # of the next item, by the identity of the list
-            self._begun: set[int] = set()  # the identities of tables with a row
+            self._tables: dict[int, _Table] = {}  # those with a cell, by their identities
 
         def process_tag(self, node: Any, parent_tags: Any = None) -> str:
             before = self._extent.characters
@@ -252,11 +252,12 @@ def _converter() -> type[Any]:  # noqa: C901 - the sum of its methods
             indented = [f"{' ' * len(bullet)}{line}" if line else "" for line in lines[1:]]
             return "\n".join([f"{bullet}{lines[0]}", *indented, ""]) if lines[0] else "\n"
 
+        def _table(self, el: Any) -> "_Table":
+            return self._tables.setdefault(id(el.find_parent("table")), _Table())
+
         def convert_tr(self, el: Any, text: str, parent_tags: Any) -> str:  # noqa: ARG002
-            table = el.find_parent("table")
-            if id(table) in self._begun:
+            if not self._table(el).end_row():
                 return f"|{text}\n"
-            self._begun.add(id(table))
             cells = el.find_all(["td", "th"], recursive=False)
             width = text.count("|") if not cells else sum(map(_columns, cells))
             line = f"|{' --- |' * width}\n"
@@ -265,7 +266,9 @@ def _converter() -> type[Any]:  # noqa: C901 - the sum of its methods
             return f"|{'  |' * width}\n{line}|{text}\n"  # a table in Markdown has a header
 
         def convert_td(self, el: Any, text: str, parent_tags: Any) -> str:  # noqa: ARG002
-            return " " + text.strip().replace("\n", " ") + " |" * _columns(el)
+            columns = _columns(el)
+            covered = self._table(el).add(columns, _number(el, "rowspan"))
+            return "  |" * covered + " " + text.strip().replace("\n", " ") + " |" * columns
 
         convert_th = convert_td
 
@@ -292,8 +295,38 @@ class _Collapsed(str):  # noqa: SLOT000 - markdownify asks it for its neighbours
         self.next_sibling = text.next_sibling
 
 
+_MAX_COLUMNS = 1000
+
+
+class _Table:
+    """Counts the columns of a row that cells of the rows above it cover."""
+
+    def __init__(self) -> None:
+        self._first = True
+        self._column = 0  # of the next cell
+        self._covered: dict[int, int] = {}  # the number of rows that are left, by column
+        self._next: dict[int, int] = {}  # the same for the next row
+
+    def add(self, columns: int, rows: int) -> int:
+        """Add a cell to the row, and return how many covered columns are before it."""
+        start = self._column
+        while self._column in self._covered:
+            self._column += 1
+        at, self._column = self._column, self._column + columns
+        if rows > 1 and self._column <= _MAX_COLUMNS:
+            self._next.update(dict.fromkeys(range(at, self._column), rows - 1))
+        return at - start
+
+    def end_row(self) -> bool:
+        """Go on to the next row, and return whether this one was the first."""
+        left = {column: rows - 1 for column, rows in self._covered.items() if rows > 1}
+        self._covered, self._next, self._column = {**left, **self._next}, {}, 0
+        first, self._first = self._first, False
+        return first
+
+
 def _columns(cell: Any) -> int:
-    return max(1, min(1000, _number(cell, "colspan")))
+    return max(1, min(_MAX_COLUMNS, _number(cell, "colspan")))
 
 
 def _number(element: Any, attribute: str) -> int:
