@@ -92,6 +92,24 @@ def test_elicitation_in_older_protocols(ask: Ask) -> None:
 
 
 @pytest.mark.feature("mcp-elicitation-handler")
+def test_defaults_of_an_elicitation() -> None:
+    """Fields that the handler leaves out get the defaults of the form; the others stay."""
+    fields = {
+        "guests": {"type": "integer", "default": 2},
+        "name": {"type": "string", "default": "Ada"},
+        "inside": {"type": "boolean", "default": True},
+        "seats": {"type": "string", "enum": ["bar", "table"], "default": "bar"},
+        "note": {"type": "string"},
+    }
+    form = {"type": "object", "properties": fields, "required": ["guests"]}
+    asked = question("elicitation/create", message="How many?", requestedSchema=form)
+    server = peer(fault="asks", on_elicitation=lambda _: {"name": "Bo", "inside": False})
+
+    answer = json.loads(call_tool(server, Ask("call"), "ask", asked))
+    assert answer["content"] == {"guests": 2, "name": "Bo", "inside": False, "seats": "bar"}
+
+
+@pytest.mark.feature("mcp-elicitation-handler")
 def test_url_elicitation() -> None:
     """The handler gets the URL of a page for secret input."""
     seen: list[McpElicitation] = []

@@ -101,8 +101,15 @@ async def _user_answer(
         wanted = "True, False or None" if schema is None else "the form's values, False or None"
         msg = f"an elicitation handler must return {wanted}, not a {type(answer).__name__}"
         raise UsageError(msg)
-    await ON_LOOP.invoke(_check, dict(answer), schema)
-    return ElicitResult(action="accept", content=dict(answer))
+    values = {**_defaults(schema), **answer}
+    await ON_LOOP.invoke(_check, values, schema)
+    return ElicitResult(action="accept", content=values)
+
+
+def _defaults(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that a form proposes."""
+    fields: dict[str, Any] = schema.get("properties", {})
+    return {name: field["default"] for name, field in fields.items() if "default" in field}
 
 
 def _check(values: dict[str, Any], schema: dict[str, Any]) -> None:

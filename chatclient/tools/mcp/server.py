@@ -94,7 +94,8 @@ class McpServer:
         trust_annotations: Whether approval and repetition rely on what the server declares about
             its tools (`readOnlyHint`, `idempotentHint`).
         on_elicitation: Asks the user a question of the server; None if the server may not ask.
-            The time that the user takes counts towards `timeout`.
+            Fields that are missing in its answer get the defaults of the form. The time that the
+            user takes counts towards `timeout`.
         sampling: A model that the server may use with its own prompts, within the model's token
             limit and at the application's cost; None if it may not.
         roots: Files and folders that the server should restrict itself to, sent on request. The
