@@ -149,6 +149,13 @@ def test_a_retry_asks_the_same_again(ask: Ask) -> None:
         assert ended[0].usage == Usage(10, 5)
 
 
+@pytest.mark.parametrize("text", [None, " "])
+def test_a_reprompt_needs_a_prompt(text: str | None) -> None:
+    """Without one, the model would be asked the same again."""
+    with pytest.raises(UsageError, match=r"GuardrailResult\.reprompt\(message, prompt\)"):
+        GuardrailResult("reprompt", "not English", text)
+
+
 @pytest.mark.feature("guardrail-reprompt")
 def test_a_reprompt_sends_the_answer_and_a_correction(ask: Ask) -> None:
     """The question is kept, and all guardrails check the new answer."""

@@ -7,6 +7,7 @@ from typing import Literal
 from chatclient._internal.checks import check_choice
 from chatclient.chain.chain import ChatClientRequest
 from chatclient.chat.response import ChatResponse
+from chatclient.errors import UsageError
 
 Outcome = Literal["success", "failure", "fatal", "retry", "reprompt"]
 """The decision of a guardrail."""
@@ -22,7 +23,7 @@ class GuardrailResult:
         text: The rewritten text, or the prompt of a retry.
 
     Raises:
-        UsageError: *outcome* is not a known value.
+        UsageError: *outcome* is not a known value, or `reprompt` without a text.
     """
 
     outcome: Outcome
@@ -31,6 +32,11 @@ class GuardrailResult:
 
     def __post_init__(self) -> None:
         check_choice("a guardrail's outcome", self.outcome, Outcome)
+        if self.outcome == "reprompt" and not (self.text or "").strip():
+            msg = (
+                "a reprompt needs what the model is told: GuardrailResult.reprompt(message, prompt)"
+            )
+            raise UsageError(msg)
 
     @classmethod
     def success(cls, text: str | None = None) -> "GuardrailResult":
