@@ -32,19 +32,28 @@ class PromptPiece(NamedTuple):
     text: str
 
 
-def prompt_pieces(prompt: Prompt) -> Iterator[PromptPiece]:
+def prompt_pieces(
+    prompt: Prompt, known: dict[int, PromptPiece] | None = None
+) -> Iterator[PromptPiece]:
     """Yield the pieces of *prompt* in the order in which providers cache them.
 
     Tools come first, then the system text, then the other messages.
+
+    Args:
+        prompt: The prompt.
+        known: Pieces of messages that exist, by the identity of the message; the others are added.
     """
+    known = {} if known is None else known
     for callback in prompt.options.tool_callbacks or ():
         tool = callback.definition
         text = dumps([tool.name, tool.description, tool.input_schema]).decode()
         yield PromptPiece("tool", text)
     for message in (*system_messages(prompt.messages), *without_system(prompt.messages)):
-        kind: Literal["system text", "message"]
-        kind = "system text" if isinstance(message, SystemMessage) else "message"
-        yield PromptPiece(kind, _text(message))
+        if (piece := known.get(id(message))) is None:
+            kind: Literal["system text", "message"]
+            kind = "system text" if isinstance(message, SystemMessage) else "message"
+            piece = known[id(message)] = PromptPiece(kind, _text(message))
+        yield piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +118,23 @@ def rounds_of(steps: Sequence[Step]) -> list[Step]:
     return [s for s in steps if isinstance(s.operation, ModelCall) and not s.operation.auxiliary]
 
 
-def compare_rounds(earlier: Step, later: Step, steps: Sequence[Step]) -> PrefixReport:
-    """Compare the requests of two rounds; *steps* are those of the later round's turn."""
-    old = list(prompt_pieces(_prompt(earlier)))
-    new = list(prompt_pieces(_prompt(later)))
+def compare_rounds(
+    earlier: Step,
+    later: Step,
+    steps: Sequence[Step],
+    known: dict[int, PromptPiece] | None = None,
+) -> PrefixReport:
+    """Compare the requests of two rounds.
+
+    Args:
+        earlier: A round.
+        later: A later one.
+        steps: The steps of the later round's turn.
+        known: Pieces of messages of earlier comparisons, to which this one adds its own.
+    """
+    known = {} if known is None else known
+    old = list(prompt_pieces(_prompt(earlier), known))
+    new = list(prompt_pieces(_prompt(later), known))
     same = 0
     while same < min(len(old), len(new)) and old[same] == new[same]:
         same += 1
@@ -122,10 +144,12 @@ def compare_rounds(earlier: Step, later: Step, steps: Sequence[Step]) -> PrefixR
         return PrefixReport(None, None, 0, cached)
     before, after = old[same], new[same] if same < len(new) else None
     number = 1 + sum(piece.kind == before.kind for piece in old[:same])
-    return PrefixReport(before, after, number, cached, _origin(after, later, steps))
+    return PrefixReport(before, after, number, cached, _origin(after, later, steps, known))
 
 
-def _origin(piece: PromptPiece | None, later: Step, steps: Sequence[Step]) -> str | None:
+def _origin(
+    piece: PromptPiece | None, later: Step, steps: Sequence[Step], known: dict[int, PromptPiece]
+) -> str | None:
     """Return the advisor whose request to the next one is the first that has *piece*."""
     if piece is None:
         return None
@@ -136,7 +160,7 @@ def _origin(piece: PromptPiece | None, later: Step, steps: Sequence[Step]) -> st
         if isinstance(step.operation, ModelCall) and not step.operation.auxiliary:
             name = None  # an earlier round
         if isinstance(step.operation, AdvisorPass):
-            if piece in prompt_pieces(step.operation.prompt):
+            if piece in prompt_pieces(step.operation.prompt, known):
                 return name
             name = step.operation.advisor
     return name

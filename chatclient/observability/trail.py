@@ -19,7 +19,7 @@ from chatclient.observability.operations import (
     ToolRun,
     ToolUndo,
 )
-from chatclient.observability.prefix import compare_rounds
+from chatclient.observability.prefix import PromptPiece, compare_rounds
 from chatclient.runtime.observation import Operation, Step
 
 if TYPE_CHECKING:  # only loaded when the rounds are asked for
@@ -162,13 +162,14 @@ def _with_inner(steps: Sequence[Step]) -> Iterator[Step]:
 
 def _lines(trail: Trail) -> Iterator[str]:
     rounds, previous = iter(trail.rounds), None
+    pieces: dict[int, PromptPiece] = {}  # a message that all rounds have is encoded once
     for step in tuple(trail.steps):  # a running turn may add steps
         if isinstance(step.operation, ClientCall):
             yield _client_line(step, step.operation, first=step is trail.steps[0])
         elif _is_round(step) and (round_ := next(rounds, None)) is not None:
             yield from _round_lines(round_, step)
             if previous is not None:
-                report = compare_rounds(previous, step, trail.steps)
+                report = compare_rounds(previous, step, trail.steps, pieces)
                 yield from () if report.stable else (f"    {report}",)
             previous = step
     for step in trail.steps:

@@ -15,6 +15,7 @@ from chatclient import (
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chat.response import Usage
 from chatclient.memory import MessageWindowChatMemory
+from chatclient.observability import prefix
 from chatclient.observability.prefix import PrefixReport
 from chatclient.observability.trail import Trail
 from chatclient.testing import Answer, ScriptedModel, assert_stable_prefix, call
@@ -125,6 +126,18 @@ def test_the_trail_tells_of_a_changed_beginning(ask: Ask) -> None:
     trail = ask(client.prompt("one")).answer.trail()
 
     assert "    the prompt changed from system text 1 on by Clock (" in str(trail)
+
+
+def test_the_trail_reads_each_message_once(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text of a trail takes time for each message, not for each message of each round."""
+    read: list[object] = []
+    original = prefix.message_to_dict
+    monkeypatch.setattr(prefix, "message_to_dict", lambda m: read.append(m) or original(m))
+    calls = [call("look_up", {"word": str(n)}, id=f"c{n}") for n in range(10)]
+    trail = trail_of(ask, remembering(*calls, "Done."), "Ten words.")
+    str(trail)
+
+    assert len(read) == 22  # system text, question, and ten calls with their results
 
 
 def test_cached_tokens_are_shown(ask: Ask) -> None:
