@@ -31,6 +31,7 @@ from chatclient.providers.http.error_details import (
     status_in,
 )
 from chatclient.providers.http.limits import LIMITS
+from chatclient.providers.http.redaction import without_keys
 from chatclient.providers.wire.fields import MALFORMED, text_field
 
 
@@ -155,10 +156,6 @@ def _refused_call(error: Any) -> ToolCall | None:
 
 _MAX_READ = 4000  # characters of the message; validators append the complete request
 _ANOTHER_API = re.compile(r"(use|supported in) /?v1/responses", re.IGNORECASE)
-# Some providers quote the rejected key. (An ordinary word after "Bearer" has no digit.)
-_KEY = re.compile(
-    r"\b(?:(?:sk|gsk|xai|pplx|hf|r8)[-_]|Bearer (?=[-.=]*[a-zA-Z_]*[\d*])|AIza)[-\w.*=]{6,}"
-)
 _MAX_SHOWN = 500  # characters of the message
 
 
@@ -166,7 +163,7 @@ def _message(
     provider: str, status: int, reason: str, error_type: type[ProviderError], where: str
 ) -> str:
     what = f"{provider} answered {status}{where}" if status else f"{provider} reported an error"
-    reason = printable(shortened(_KEY.sub("***", reason.strip()), _MAX_SHOWN))
+    reason = printable(shortened(without_keys(reason.strip()), _MAX_SHOWN))
     hint = "; check the API key" if error_type is AuthenticationError else ""
     if _ANOTHER_API.search(reason):
         hint = "; OpenAIResponsesChatModel speaks that API: name the model openai-responses:..."
@@ -185,7 +182,7 @@ _UNUSUAL = (
 
 def _where(url: str, text: str) -> str:
     """Return where *text*, a reason with its code, is from, and what is unusual about the URL."""
-    where = f" at {_KEY.sub('***', url)}"
+    where = f" at {without_keys(url)}"
     for pattern, hint in _UNUSUAL:
         if found := re.search(pattern, url):
             return f"{where} ({found.expand(hint)})"

@@ -13,6 +13,7 @@ from chatclient.chat.response import ChatResponse
 from chatclient.providers.http.auth import Headers
 from chatclient.providers.http.client import HttpAnswer, HttpClient
 from chatclient.providers.http.errors import parse_json
+from chatclient.providers.http.redaction import without_keys
 from chatclient.runtime.runtime import Runtime
 
 
@@ -38,8 +39,8 @@ class HttpModel(Closeable):
 
     @property
     def address(self) -> str:
-        """The base URL of the server, without credentials."""
-        return self._http.base_url
+        """The base URL of the server, without credentials, also if its path contains a key."""
+        return without_keys(self._http.base_url)
 
     def close(self) -> None:
         """Close the connections of blocking calls."""

@@ -25,6 +25,17 @@ _PUBLIC = frozenset(
 _MIN_LENGTH = 8  # characters; shorter values would match ordinary text
 
 
+# Some providers quote the rejected key. (An ordinary word after "Bearer" has no digit.)
+_KEY = re.compile(
+    r"\b(?:(?:sk|gsk|xai|pplx|hf|r8)[-_]|Bearer (?=[-.=]*[a-zA-Z_]*[\d*])|AIza)[-\w.*=]{6,}"
+)
+
+
+def without_keys(text: str) -> str:
+    """Return *text* with `***` for what looks like an API key."""
+    return _KEY.sub("***", text)
+
+
 def redact_from(error: ProviderError, request: Any) -> None:
     """Mask the secrets of *request* in *error* and its causes.
 

@@ -13,6 +13,7 @@ from chatclient.errors import (
     StreamInterruptedError,
 )
 from chatclient.providers.http.connections import aiohttp_errors, is_loopback, library_of
+from chatclient.providers.http.redaction import without_keys
 
 
 class TransportErrors:
@@ -20,7 +21,7 @@ class TransportErrors:
 
     def __init__(self, provider: str, base_url: str) -> None:
         self._provider = provider
-        self._base_url = base_url
+        self._base_url = without_keys(base_url)
 
     @contextmanager
     def as_interruption(self, response: Any) -> Generator[None, None, None]:

@@ -9,6 +9,7 @@ import pytest
 
 from chatclient.errors import (
     AuthenticationError,
+    ConnectionFailedError,
     ContentFilterError,
     ContextLengthExceededError,
     InvalidRequestError,
@@ -17,6 +18,11 @@ from chatclient.errors import (
     ProviderError,
     RateLimitedError,
     RequestTimeoutError,
+)
+from chatclient.providers import (
+    CohereRerankModel,
+    OpenAIChatModel,
+    OpenAIEmbeddingModel,
 )
 from chatclient.providers.http.error_details import parse_duration, request_id, retry_after
 from chatclient.providers.http.errors import error_from_body, error_from_data
@@ -502,6 +508,23 @@ def test_keys_are_masked_in_messages(key: str) -> None:
 
     assert str(error) == "acme answered 401: Incorrect API key provided: ***; check the API key"
     assert key not in repr(error)
+
+
+@pytest.mark.parametrize("base_url", ["http://127.0.0.1:9/{}/v1", "http://127.0.0.1:9/v1?key={}"])
+def test_keys_are_masked_in_addresses(base_url: str) -> None:
+    """A key in the base URL is not shown by models, and not by errors of connections."""
+    key = "sk-proj-abcdef123456"
+    url = base_url.format(key)
+    chat, rerank = (
+        kind(api_key="k", base_url=url) for kind in (OpenAIChatModel, CohereRerankModel)
+    )
+    with OpenAIEmbeddingModel(api_key="k", base_url=url, max_retries=0) as model:
+        with pytest.raises(ConnectionFailedError) as raised:
+            model.embed(["a"])
+        shown = f"{chat!r} {rerank!r} {model!r} {model.address} {raised.value}"
+
+    assert key not in shown
+    assert shown.count("http://127.0.0.1:9/") == 5
 
 
 @pytest.mark.parametrize(
