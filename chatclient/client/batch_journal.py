@@ -18,7 +18,14 @@ from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.serialization import response_from_dict, response_to_dict
 from chatclient.chat.stored_values import from_stored, to_stored
-from chatclient.errors import ChatClientError, InvalidResponseError, ProviderError, UsageError
+from chatclient.errors import (
+    AuthenticationError,
+    ChatClientError,
+    InvalidResponseError,
+    NotFoundError,
+    ProviderError,
+    UsageError,
+)
 from chatclient.runtime.runtime import ON_LOOP, Runtime
 
 _log = get_logger(__name__)
@@ -272,7 +279,7 @@ class BatchQueue:
         try:
             answers = await self._poll(batch_id)
         except ProviderError as error:
-            if not error.retryable:
+            if not error.retryable and not isinstance(error, AuthenticationError):
                 self._journal.end_batch(batch_id, {})
             raise
         found = {key: answers.get(key, answers.get(at)) for at, key in enumerate(keys)}
@@ -287,7 +294,8 @@ class BatchQueue:
     async def _poll(self, batch_id: str) -> BatchAnswers:
         """Return the answers of a batch when it has ended.
 
-        A batch takes hours, in which the service may be out of reach for a while.
+        A batch takes hours, in which the service may be out of reach for a while. Some do not know
+        a batch that has just been created, or have no answers yet when it has ended.
         """
         seconds, failures = self._poll_seconds, 0
         while True:
@@ -295,13 +303,14 @@ class BatchQueue:
                 answers = await self.api.answers(batch_id, ON_LOOP)
             except ProviderError as error:
                 failures += 1
-                if not error.retryable or failures == _MOST_FAILURES:
+                passes = error.retryable or isinstance(error, NotFoundError)
+                if not passes or failures == _MOST_FAILURES:
                     raise
                 _log.warning("batch not polled", batch=batch_id, error=type(error).__name__)
             else:
-                if answers is not None:
-                    return answers
-                failures = 0
+                failures = 0 if answers is None else failures + 1
+                if answers or failures == _MOST_FAILURES:
+                    return answers or {}
             await asyncio.sleep(seconds)
             seconds = min(seconds * 1.5, max(_LONGEST_WAIT, self._poll_seconds))
 

@@ -1,6 +1,7 @@
 """What of a prompt a provider can cache: the first change, who made it, and the cached share."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -8,14 +9,15 @@ from chatclient import (
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
+    Message,
     Next,
     Prompt,
     SystemMessage,
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chat.response import Usage
+from chatclient.chat.serialization import message_to_dict
 from chatclient.memory import MessageWindowChatMemory
-from chatclient.observability import prefix
 from chatclient.observability.prefix import PrefixReport
 from chatclient.observability.trail import Trail
 from chatclient.testing import Answer, ScriptedModel, assert_stable_prefix, call
@@ -130,9 +132,13 @@ def test_the_trail_tells_of_a_changed_beginning(ask: Ask) -> None:
 
 def test_the_trail_reads_each_message_once(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text of a trail takes time for each message, not for each message of each round."""
-    read: list[object] = []
-    original = prefix.message_to_dict
-    monkeypatch.setattr(prefix, "message_to_dict", lambda m: read.append(m) or original(m))
+    read: list[Message] = []
+
+    def counted(message: Message) -> dict[str, Any]:
+        read.append(message)
+        return message_to_dict(message)
+
+    monkeypatch.setattr("chatclient.observability.prefix.message_to_dict", counted)
     calls = [call("look_up", {"word": str(n)}, id=f"c{n}") for n in range(10)]
     trail = trail_of(ask, remembering(*calls, "Done."), "Ten words.")
     str(trail)

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from chatclient import ChatClient
 from chatclient.chat.model import ChatModel
 from chatclient.errors import (
+    AuthenticationError,
     ConnectionFailedError,
     InvalidResponseError,
     OverloadedError,
@@ -205,9 +206,9 @@ def test_batches_of_many_bytes_are_split(
         assert sorted(len(items) for items in server.batches.values()) == [1, 1, 2]
 
 
-@pytest.mark.parametrize("form", ["none", "file"])
+@pytest.mark.parametrize("form", ["none", "file", "output"])
 def test_other_answers_of_gemini(form: str) -> None:
-    """Answers may be in a file, and may have no metadata: then they are in order."""
+    """Answers may be in a file or in another field; without metadata, they are in order."""
     with server_for(gemini) as server, gemini(server.url) as model:
         server.form = form
         client = ChatClient.create(model)
@@ -225,28 +226,44 @@ def test_answer_that_is_missing() -> None:
         assert "lack this request" in str(result.error)
 
 
-def test_server_that_is_unavailable_later(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [openai_chat, gemini])
+@pytest.mark.parametrize("polls", [3, 100])
+def test_answers_that_are_late(make: Callable[[str], ChatModel], polls: int) -> None:
+    """If a batch has ended and has no answers, it is polled some more times."""
+    with server_for(make) as server, make(server.url) as model:
+        server.empty_polls = polls
+        [result] = ChatClient.create(model).batch(["1"], **FAST)
+
+    assert result.value == ('{"number": 1}' if polls == 3 else None)
+    assert server.empty_polls == (-1 if polls == 3 else 90)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(503, OverloadedError), (401, AuthenticationError)])
+def test_server_that_is_unavailable_later(
+    status: int, kind: type[ProviderError], tmp_path: Path
+) -> None:
     """If polls keep failing, the batch stays in the journal, and is fetched the next time."""
     options: Any = {"journal": tmp_path / "journal", **FAST}
     with server_for(anthropic) as server:
         model = AnthropicChatModel("m", api_key="k", base_url=server.url, max_retries=0)
         client = ChatClient.create(model)
-        server.unavailable = True
+        server.refusal = status
         [result] = client.batch(["1"], **options)
-        assert isinstance(result.error, OverloadedError)
+        assert isinstance(result.error, kind)
 
-        server.unavailable = False
+        server.refusal = 0
         [result] = client.batch(["1"], **options)
         assert result.value == '{"number": 1}'
         assert len(server.batches) == 1
         client.close()
 
 
-def test_service_that_is_unavailable_for_a_while() -> None:
-    """Some polls may fail before the batch is fetched."""
+@pytest.mark.parametrize("status", [503, 404])
+def test_service_that_is_unavailable_for_a_while(status: int) -> None:
+    """Some polls may fail, or not find the batch, before it is fetched."""
     with server_for(anthropic) as server:
-        server.unavailable = True
-        threading.Timer(0.15, lambda: setattr(server, "unavailable", False)).start()
+        server.refusal = status
+        threading.Timer(0.15, lambda: setattr(server, "refusal", 0)).start()
         with AnthropicChatModel("m", api_key="k", base_url=server.url, max_retries=0) as model:
             [result] = ChatClient.create(model).batch(["1"], **FAST)
 

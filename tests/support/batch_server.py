@@ -19,8 +19,10 @@ class BatchServer:
         cancelled: The ids of cancelled batches.
         rejected: Whether the server rejects all batches when it processes them.
         polls_needed: At how many polls a batch has ended.
-        unavailable: Whether polls are answered with an error.
-        form: How Gemini's answers are given: with `metadata`, without it, or in a `file`.
+        refusal: The status of an error with which polls are answered; 0 for none.
+        empty_polls: How many polls of a batch that has ended do not find its answers.
+        form: How Gemini's answers are given: with `metadata`, without it, in a `file`, or in
+            the `output` of the batch's metadata.
         betas: The header `anthropic-beta` of each POST request.
     """
 
@@ -30,7 +32,8 @@ class BatchServer:
         self.cancelled: list[str] = []
         self.rejected = False
         self.polls_needed = 2
-        self.unavailable = False
+        self.refusal = 0
+        self.empty_polls = 0
         self.form = "metadata"
         self.betas: list[str | None] = []
         self._files: dict[str, bytes] = {}
@@ -97,6 +100,8 @@ class BatchServer:
                 return {"status": "failed", "errors": {"data": [{"message": "bad line"}]}}
             if not ended:
                 return {"status": "in_progress"}
+            if self._is_late():
+                return {"status": "completed", "output_file_id": None}
             number = batch.rpartition("/")[2]
             return {"status": "completed", "output_file_id": f"out-{number}"}
         if path.startswith("/v1/messages"):
@@ -108,12 +113,21 @@ class BatchServer:
             return {"metadata": {"state": "BATCH_STATE_FAILED"}}
         if not ended:
             return {"metadata": {"state": "BATCH_STATE_RUNNING"}}
+        if ":download" not in path and self._is_late():
+            return {"done": True, "metadata": {"state": "BATCH_STATE_SUCCEEDED"}}
         if ":download" in path:
             return _lines([self._gemini_line(item) for item in self.batches[batch]])
         if self.form == "file":
             return {"done": True, "response": {"responsesFile": batch.replace("batches", "files")}}
         lines = [self._gemini_line(item) for item in self.batches[batch]]
-        return {"done": True, "response": {"inlinedResponses": {"inlinedResponses": lines}}}
+        answers = {"inlinedResponses": {"inlinedResponses": lines}}
+        if self.form == "output":
+            return {"done": True, "metadata": {"output": answers}}
+        return {"done": True, "response": answers}
+
+    def _is_late(self) -> bool:
+        self.empty_polls -= 1
+        return self.empty_polls >= 0
 
     def _openai_lines(self, number: str) -> bytes:
         lines = []
@@ -139,7 +153,7 @@ class BatchServer:
         result = {"response": body} if status == 200 else {"error": body["error"]}
         if self.form == "file":
             return {"key": item["metadata"]["key"], **result}
-        return {"metadata": item["metadata"], **result} if self.form == "metadata" else result
+        return result if self.form == "none" else {"metadata": item["metadata"], **result}
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self
@@ -154,8 +168,8 @@ class BatchServer:
                 self._reply(server.post(self.path, self.headers["content-type"], body))
 
             def do_GET(self) -> None:
-                if server.unavailable:
-                    self._reply({}, 503)
+                if server.refusal:
+                    self._reply({}, server.refusal)
                 else:
                     self._reply(server.get(self.path))
 

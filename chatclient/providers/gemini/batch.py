@@ -44,13 +44,14 @@ class GeminiBatchApi(BatchApi):
     async def answers(self, batch_id: str, runtime: Runtime) -> BatchAnswers | None:
         """Return the answers of a batch that has ended; None if it has not."""
         batch = await self._http.get(runtime, _path(batch_id), self._decode)
-        state = (batch.get("metadata") or {}).get("state")
+        metadata = batch.get("metadata") or {}
+        state = metadata.get("state")
         if batch.get("error") or state in _FAILED:
             error = batch.get("error") or {"message": f"the batch ended in the state {state}"}
             raise error_from_data(self._http.provider, 400, {"error": error})
         if not batch.get("done"):
             return None
-        response = batch.get("response") or {}
+        response = batch.get("response") or metadata.get("output") or {}
         lines = (response.get("inlinedResponses") or {}).get("inlinedResponses") or []
         if file := response.get("responsesFile"):
             path = f"{_path(file)}:download?alt=media"
