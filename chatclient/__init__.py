@@ -17,33 +17,11 @@ if TYPE_CHECKING:
         ChatClientResponse as ChatClientResponse,
         Next as Next,
     )
-    from chatclient.chain.decision_call import (
-        ask_decision as ask_decision,
-    )
     from chatclient.chain.model_call import (
         ask_model as ask_model,
     )
     from chatclient.chat.aggregator import (
         MessageAggregator as MessageAggregator,
-    )
-    from chatclient.chat.decision import (
-        ChoiceAnswer as ChoiceAnswer,
-        ChoiceQuestion as ChoiceQuestion,
-        DecisionAnswer as DecisionAnswer,
-        DecisionQuestion as DecisionQuestion,
-        DecisionRefusal as DecisionRefusal,
-        ScoreAnswer as ScoreAnswer,
-        ScoreQuestion as ScoreQuestion,
-        YesNoAnswer as YesNoAnswer,
-        YesNoQuestion as YesNoQuestion,
-    )
-    from chatclient.chat.decision_model import (
-        DecisionInput as DecisionInput,
-        DecisionMetadata as DecisionMetadata,
-        DecisionModel as DecisionModel,
-        DecisionQuestions as DecisionQuestions,
-        DecisionRequest as DecisionRequest,
-        DecisionResponse as DecisionResponse,
     )
     from chatclient.chat.embedding import (
         EmbeddingModel as EmbeddingModel,
@@ -148,7 +126,9 @@ if TYPE_CHECKING:
         BatchResult as BatchResult,
         BatchSettings as BatchSettings,
     )
-    from chatclient.client.builder import ChatClientBuilder as ChatClientBuilder
+    from chatclient.client.builder import (
+        ChatClientBuilder as ChatClientBuilder,
+    )
     from chatclient.client.call_response import (
         AsyncCallResponse as AsyncCallResponse,
         CallResponse as CallResponse,
@@ -156,11 +136,15 @@ if TYPE_CHECKING:
     from chatclient.client.client import (
         ChatClient as ChatClient,
     )
-    from chatclient.client.handoff import handoff as handoff
+    from chatclient.client.handoff import (
+        handoff as handoff,
+    )
     from chatclient.client.options import (
         SystemRequest as SystemRequest,
     )
-    from chatclient.client.request import ChatClientRequestSpec as ChatClientRequestSpec
+    from chatclient.client.request import (
+        ChatClientRequestSpec as ChatClientRequestSpec,
+    )
     from chatclient.client.settings import (
         UNLIMITED as UNLIMITED,
         BackoffSettings as BackoffSettings,
@@ -190,9 +174,6 @@ if TYPE_CHECKING:
     )
     from chatclient.runtime.runtime import (
         Runtime as Runtime,
-    )
-    from chatclient.structured.decisions.chat_model import (
-        ChatDecisionModel as ChatDecisionModel,
     )
     from chatclient.tools.function.decorator import (
         tool as tool,

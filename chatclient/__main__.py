@@ -213,7 +213,7 @@ def _web_command() -> Any:
         MissingExtraError: The extra `web` is not installed.
     """
     with needed_by("the chat page"):
-        return importlib.import_module("chatclient.services.web.command")
+        return importlib.import_module("chatclient.web.command")
 
 
 def _web_chat(found: Any, name: str | None) -> Any:
@@ -223,7 +223,7 @@ def _web_chat(found: Any, name: str | None) -> Any:
         UsageError: It is something else.
     """
     from chatclient.durable.client import DurableClient  # noqa: PLC0415 - for this command
-    from chatclient.services.web.chat import WebChat  # noqa: PLC0415 - optional
+    from chatclient.web.chat import WebChat  # noqa: PLC0415 - optional
 
     if not isinstance(found, ChatClient | DurableClient | WebChat) and callable(found):
         found = found()
@@ -407,8 +407,8 @@ def _memory(url: str | None, resources: ExitStack) -> MessageWindowChatMemory:
 
 def _mcp_tools(servers: Sequence[str], resources: ExitStack) -> Any:
     # Imported here, because MCP is an optional dependency.
-    from chatclient.tools.mcp.provider import McpToolCallbackProvider  # noqa: PLC0415
-    from chatclient.tools.mcp.server import McpServer  # noqa: PLC0415
+    from chatclient.mcp.provider import McpToolCallbackProvider  # noqa: PLC0415
+    from chatclient.mcp.server import McpServer  # noqa: PLC0415
 
     def server(number: int, target: str) -> McpServer:
         if target.startswith(("http://", "https://")):

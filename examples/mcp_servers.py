@@ -11,7 +11,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-from chatclient.tools import FunctionToolCallback, McpToolServer, ToolMetadata
+from chatclient.mcp import McpToolServer
+from chatclient.tools import FunctionToolCallback, ToolMetadata
 
 UNITS: dict[str, Mapping[str, float]] = {
     "length": {"metres": 1, "kilometres": 1e3, "centimetres": 0.01, "millimetres": 1e-3}

@@ -17,14 +17,9 @@ from pathlib import Path
 from chatclient import ChatClient, ChatModel, TextDelta, ToolCallFinished
 from chatclient.advisors import MessageChatMemoryAdvisor, ToolSearchToolCallingAdvisor
 from chatclient.errors import ChatClientError
+from chatclient.mcp import McpServer, McpToolCallbackProvider
 from chatclient.memory import MessageWindowChatMemory
-from chatclient.tools import (
-    McpServer,
-    McpToolCallbackProvider,
-    ToolApproval,
-    ToolCallingManager,
-    ToolInvocation,
-)
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolInvocation
 
 SERVERS = str(Path(__file__).with_name("mcp_servers.py"))
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 _BUILDER = "`ChatClient.builder(model)` from chatclient"
-_MCP = "`McpServer`, `McpToolCallbackProvider` or `McpToolServer` from chatclient.tools"
+_MCP = "`McpServer`, `McpToolCallbackProvider` or `McpToolServer` from chatclient.mcp"
 _ADVISOR = "a coroutine function of `(request, call_next)` as an advisor"
 _WINDOW = "`MessageWindowChatMemory` from chatclient.memory"
 
@@ -21,7 +21,7 @@ REPLACEMENTS: Mapping[str, str] = {
     "MethodToolCallback": "`FunctionToolCallback(object.method)` from chatclient.tools",
     "MethodToolCallbackProvider": "`tool_callbacks(*objects)` from chatclient.tools",
     "StreamAdvisor": _ADVISOR,
-    "SyncMcpToolCallbackProvider": "`McpToolCallbackProvider` from chatclient.tools",
+    "SyncMcpToolCallbackProvider": "`McpToolCallbackProvider` from chatclient.mcp",
     "Tool": "`tool`, a decorator, from chatclient; a tool is a `ToolCallback` of chatclient.tools",
     "ToolCallAdvisor": "`ToolCallingAdvisor` from chatclient.advisors",
     "ToolCallbacks": "`tool_callbacks(*objects)` from chatclient.tools",
@@ -78,7 +78,6 @@ REPLACEMENTS: Mapping[str, str] = {
     "embeddings": "the embedding models of chatclient.providers",
     "exceptions": "chatclient.errors",
     "guardrails": "`InputGuardrailAdvisor` and `OutputGuardrailAdvisor` from chatclient.advisors",
-    "mcp": _MCP,
     "messages": "`UserMessage` and the others from chatclient",
     "models": "the models of chatclient.providers",
     "ollama": "`OllamaChatModel` from chatclient.providers",
@@ -87,6 +86,5 @@ REPLACEMENTS: Mapping[str, str] = {
     "rag": "chatclient.retrieval, `RetrievalAugmentationAdvisor` from chatclient.advisors",
     "sessions": "`SessionService` from chatclient.memory",
     "vectorstores": "the vector stores of chatclient.retrieval",
-    "web": "`WebChat` from chatclient.services",
 }
 """What to write, by the name in another library."""

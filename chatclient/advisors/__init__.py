@@ -26,12 +26,6 @@ if TYPE_CHECKING:
         moderated_output as moderated_output,
         refuse_prompt_injection as refuse_prompt_injection,
     )
-    from chatclient.advisors.guardrails.decisions import (
-        DecisionCheck as DecisionCheck,
-        DecisionChecks as DecisionChecks,
-        decision_input_guardrail as decision_input_guardrail,
-        decision_output_guardrail as decision_output_guardrail,
-    )
     from chatclient.advisors.guardrails.result import (
         GuardrailResult as GuardrailResult,
         InputGuardrail as InputGuardrail,

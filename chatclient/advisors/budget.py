@@ -25,6 +25,7 @@ from chatclient.chain.chain import (
 )
 from chatclient.chain.model_call import (
     NOTHING_KNOWN,
+    CountedCall,
     UsageEntry,
     UsageLedger,
     current_ledger,
@@ -36,7 +37,7 @@ from chatclient.chat.response import ChatResponse, Usage
 from chatclient.chat.serialization import usage_from_dict, usage_to_dict
 from chatclient.chat.turn import Spent, Turn
 from chatclient.errors import BudgetExceededError, MissingExtraError, UnknownPriceError, UsageError
-from chatclient.observability.operations import DecisionCall, ModelCall
+from chatclient.observability.operations import ModelCall
 from chatclient.runtime.runtime import Runtime
 
 Period = Literal["hour", "day"] | float | timedelta
@@ -305,7 +306,7 @@ class _Ledger:
         """End the limits, and release the turn: a context variable may reference the ledger."""
         self.closed, self.turn = True, None
 
-    async def enter(self, call: ModelCall | DecisionCall, runtime: Runtime) -> UsageEntry:
+    async def enter(self, call: CountedCall, runtime: Runtime) -> UsageEntry:
         """Count *call* here and in the ledgers further out.
 
         Raises:
@@ -328,13 +329,13 @@ class _Ledger:
             raise
         return entry
 
-    def _check_price(self, call: ModelCall | DecisionCall) -> None:
+    def _check_price(self, call: CountedCall) -> None:
         if self.budget.price is not None:
             return
-        if isinstance(call, DecisionCall):
-            unknown = [call.model.name]
-        else:
+        if isinstance(call, ModelCall):
             unknown = unpriced_models(call.model, call.prompt.options)
+        else:
+            unknown = [call.model.name]
         if unknown:
             msg = (
                 f"the price of {', '.join(unknown)} is not known, which a limit of cost needs;"

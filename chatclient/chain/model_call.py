@@ -50,7 +50,6 @@ from chatclient.observability.observers import all_observers
 from chatclient.observability.operations import (
     ANSWERING_MODEL,
     TIME_TO_FIRST_CHUNK,
-    DecisionCall,
     ModelCall,
 )
 from chatclient.runtime.blocking import context_variable
@@ -75,10 +74,30 @@ class UsageEntry(Protocol):
         ...
 
 
+class CountedModel(Protocol):
+    """A model whose calls count."""
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        ...
+
+
+class CountedCall(Protocol):
+    """An operation that counts in a `UsageLedger`, such as a `ModelCall`."""
+
+    known: ChatResponse | None
+
+    @property
+    def model(self) -> CountedModel:
+        """The model that is called."""
+        ...
+
+
 class UsageLedger(Protocol):
     """Counts model calls and their usage, and may refuse calls; must be thread-safe."""
 
-    async def enter(self, call: ModelCall | DecisionCall, runtime: Runtime) -> UsageEntry:
+    async def enter(self, call: CountedCall, runtime: Runtime) -> UsageEntry:
         """Count *call*, which is about to be sent.
 
         Raises:
@@ -121,7 +140,7 @@ def count_replayed(response: ChatResponse) -> None:
         ledger.replay(response)
 
 
-def dump_known(call: ModelCall | DecisionCall) -> dict[str, Any]:
+def dump_known(call: CountedCall) -> dict[str, Any]:
     """Return what budgets have counted of a *call* that failed, for its record."""
     return {} if call.known is None else {"known": to_stored(response_to_dict(call.known))}
 

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 from chatclient._internal.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from chatclient.chat.messages import ENDED_EARLY as ENDED_EARLY
+    from chatclient.chat.messages import (
+        ENDED_EARLY as ENDED_EARLY,
+    )
     from chatclient.memory.chat_memory import (
         ChatMemory as ChatMemory,
         MessageWindowChatMemory as MessageWindowChatMemory,
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
         conversation_problems as conversation_problems,
         repair_conversation as repair_conversation,
     )
-    from chatclient.memory.encoding import stamped as stamped
+    from chatclient.memory.encoding import (
+        stamped as stamped,
+    )
     from chatclient.memory.in_memory import (
         InMemoryChatMemoryRepository as InMemoryChatMemoryRepository,
     )

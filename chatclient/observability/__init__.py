@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         WAITS as WAITS,
         AdvisorPass as AdvisorPass,
         ClientCall as ClientCall,
-        DecisionCall as DecisionCall,
         Fallback as Fallback,
         MemoryAccess as MemoryAccess,
         ModelCall as ModelCall,

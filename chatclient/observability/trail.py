@@ -13,7 +13,6 @@ from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
 from chatclient.observability.operations import (
     WAITS,
     ClientCall,
-    DecisionCall,
     MemoryAccess,
     ModelCall,
     ToolRun,
@@ -177,8 +176,9 @@ def _lines(trail: Trail) -> Iterator[str]:
             yield from _inner_lines(step, "    ")
         if _is(step, ModelCall) and not _is_round(step):
             yield f"auxiliary call: {step.operation.name}: {_outcome(step)}"
-        if isinstance(step.operation, DecisionCall):
-            yield _decision_line(step, step.operation)
+        if summary := step.operation.summary:
+            problem = "" if step.error is None else f" failed: {step.error!r}"
+            yield f"{summary}{problem}{_duration(step)}"
         if isinstance(step.operation, ToolUndo):
             problem = "" if step.error is None else f" failed: {step.error!r}"
             yield f"undone: {step.operation.call.name} because {step.operation.cause}{problem}"
@@ -215,13 +215,6 @@ def _outcome(call: Step) -> str:
     reason = "left" if cancelled else response.finish_reason or "ended"
     text = f": {_short(response.text)}" if response.text else ""
     return f"{reason}{text} ({usage.tokens_text()}, {call.seconds or 0.0:.2f} s)"
-
-
-def _decision_line(step: Step, call: DecisionCall) -> str:
-    """Return the line of a decision, without probabilities."""
-    names = ", ".join(call.request.questions)
-    problem = f" failed: {step.error!r}" if step.error is not None else ""
-    return f"decision: {call.name}: {_short(names)}{problem}{_duration(step)}"
 
 
 def _round_lines(round_: "Round", call: Step) -> Iterator[str]:

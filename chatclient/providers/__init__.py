@@ -15,10 +15,18 @@ if TYPE_CHECKING:
         AnthropicChatModel as AnthropicChatModel,
         AnthropicChatOptions as AnthropicChatOptions,
     )
-    from chatclient.providers.azure import azure_model as azure_model
-    from chatclient.providers.bedrock.model import BedrockChatModel as BedrockChatModel
-    from chatclient.providers.bedrock.options import BedrockChatOptions as BedrockChatOptions
-    from chatclient.providers.compatible import compatible_model as compatible_model
+    from chatclient.providers.azure import (
+        azure_model as azure_model,
+    )
+    from chatclient.providers.bedrock.model import (
+        BedrockChatModel as BedrockChatModel,
+    )
+    from chatclient.providers.bedrock.options import (
+        BedrockChatOptions as BedrockChatOptions,
+    )
+    from chatclient.providers.compatible import (
+        compatible_model as compatible_model,
+    )
     from chatclient.providers.composite import (
         FallbackChatModel as FallbackChatModel,
         RoutingChatModel as RoutingChatModel,
@@ -36,25 +44,45 @@ if TYPE_CHECKING:
         ExpiringCredentials as ExpiringCredentials,
         Headers as Headers,
     )
-    from chatclient.providers.http.client import HttpAnswer as HttpAnswer, HttpClient as HttpClient
-    from chatclient.providers.http.connections import Connections as Connections
-    from chatclient.providers.http.limits import ResponseLimits as ResponseLimits
-    from chatclient.providers.http.model import HttpModel as HttpModel
+    from chatclient.providers.http.client import (
+        HttpAnswer as HttpAnswer,
+        HttpClient as HttpClient,
+    )
+    from chatclient.providers.http.connections import (
+        Connections as Connections,
+    )
+    from chatclient.providers.http.limits import (
+        ResponseLimits as ResponseLimits,
+    )
+    from chatclient.providers.http.model import (
+        HttpModel as HttpModel,
+    )
     from chatclient.providers.http.reader import (
         EventReader as EventReader,
         with_listener as with_listener,
     )
-    from chatclient.providers.http.request import Timeouts as Timeouts
-    from chatclient.providers.http.retry import RetryPolicy as RetryPolicy
-    from chatclient.providers.http.settings import HttpOptions as HttpOptions
-    from chatclient.providers.langchain import LangChainChatModel as LangChainChatModel
+    from chatclient.providers.http.request import (
+        Timeouts as Timeouts,
+    )
+    from chatclient.providers.http.retry import (
+        RetryPolicy as RetryPolicy,
+    )
+    from chatclient.providers.http.settings import (
+        HttpOptions as HttpOptions,
+    )
     from chatclient.providers.local.fastembed import (
         FastEmbedEmbeddingModel as FastEmbedEmbeddingModel,
         FastEmbedRerankModel as FastEmbedRerankModel,
     )
-    from chatclient.providers.local.hub import fetch_model_file as fetch_model_file
-    from chatclient.providers.local.minilm import MiniLmEmbeddingModel as MiniLmEmbeddingModel
-    from chatclient.providers.local.model import LocalChatModel as LocalChatModel
+    from chatclient.providers.local.hub import (
+        fetch_model_file as fetch_model_file,
+    )
+    from chatclient.providers.local.minilm import (
+        MiniLmEmbeddingModel as MiniLmEmbeddingModel,
+    )
+    from chatclient.providers.local.model import (
+        LocalChatModel as LocalChatModel,
+    )
     from chatclient.providers.local.model_file import (
         ModelFile as ModelFile,
         ModelFileCorruptError as ModelFileCorruptError,
@@ -85,14 +113,15 @@ if TYPE_CHECKING:
         OpenAIResponsesChatModel as OpenAIResponsesChatModel,
         OpenAIResponsesChatOptions as OpenAIResponsesChatOptions,
     )
-    from chatclient.providers.registry import chat_model as chat_model
+    from chatclient.providers.registry import (
+        chat_model as chat_model,
+    )
     from chatclient.providers.rerank import (
         CohereRerankModel as CohereRerankModel,
         JinaRerankModel as JinaRerankModel,
     )
-    from chatclient.providers.systemone import (
-        SystemOneDecisionModel as SystemOneDecisionModel,
+    from chatclient.providers.vertex import (
+        vertex_model as vertex_model,
     )
-    from chatclient.providers.vertex import vertex_model as vertex_model
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

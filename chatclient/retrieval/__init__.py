@@ -5,9 +5,6 @@ from typing import TYPE_CHECKING
 from chatclient._internal.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from chatclient.retrieval.decisions import (
-        DecisionDocumentFilter as DecisionDocumentFilter,
-    )
     from chatclient.retrieval.documents import (
         ConcatenationJoiner as ConcatenationJoiner,
         DocumentLimit as DocumentLimit,
@@ -101,9 +98,6 @@ if TYPE_CHECKING:
     )
     from chatclient.retrieval.vector_store.in_memory import (
         InMemoryVectorStore as InMemoryVectorStore,
-    )
-    from chatclient.retrieval.vector_store.langchain import (
-        LangChainVectorStore as LangChainVectorStore,
     )
     from chatclient.retrieval.vector_store.pgvector import (
         PgVectorStore as PgVectorStore,

@@ -37,6 +37,11 @@ class Operation:
         """The name for logs and spans, such as `chat gpt-5-mini`."""
         return self.kind
 
+    @property
+    def summary(self) -> str:
+        """The text of the operation in that of a trail; empty for no line of its own."""
+        return ""
+
     def attributes(self) -> Attributes:
         """Return the attributes that are known at the start."""
         return EMPTY

@@ -93,49 +93,10 @@ if TYPE_CHECKING:
         HANDOFFS as HANDOFFS,
         Handoff as Handoff,
     )
-    from chatclient.tools.langchain import (
-        to_langchain as to_langchain,
-        tools_from_langchain as tools_from_langchain,
-    )
-    from chatclient.tools.mcp.limits import (
-        McpLimits as McpLimits,
-    )
-    from chatclient.tools.mcp.provider import (
-        McpToolCallbackProvider as McpToolCallbackProvider,
-        ToolNamePrefix as ToolNamePrefix,
-    )
-    from chatclient.tools.mcp.server import (
-        Connect as Connect,
-        ElicitationHandler as ElicitationHandler,
-        McpElicitation as McpElicitation,
-        McpProgress as McpProgress,
-        McpServer as McpServer,
-        McpServerSettings as McpServerSettings,
-        McpUserAnswer as McpUserAnswer,
-        ToolContextToMeta as ToolContextToMeta,
-        tool_context_meta as tool_context_meta,
-    )
-    from chatclient.tools.mcp.tool_server import (
-        McpToolServer as McpToolServer,
-        ToolContextFromMeta as ToolContextFromMeta,
-    )
-    from chatclient.tools.narrowing import (
-        NarrowingToolProvider as NarrowingToolProvider,
-        OnDecisionFailure as OnDecisionFailure,
-    )
-    from chatclient.tools.openai_agents import (
-        tools_from_openai_agents as tools_from_openai_agents,
-    )
-    from chatclient.tools.pydantic_ai import (
-        tools_from_pydantic_ai as tools_from_pydantic_ai,
-    )
     from chatclient.tools.resolvers import (
         DelegatingToolCallbackResolver as DelegatingToolCallbackResolver,
         StaticToolCallbackResolver as StaticToolCallbackResolver,
         ToolRegistry as ToolRegistry,
-    )
-    from chatclient.tools.search.decision import (
-        DecisionToolIndex as DecisionToolIndex,
     )
     from chatclient.tools.search.eviction import (
         AlwaysEvictStrategy as AlwaysEvictStrategy,

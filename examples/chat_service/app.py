@@ -22,8 +22,8 @@ from chatclient import ChatClient, ChatModel
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.durable import durable, launch
 from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository
-from chatclient.services import WebChat, web_app
 from chatclient.tools import ToolApproval, ToolCallingManager, tool
+from chatclient.web import WebChat, web_app
 
 
 @tool(effect="read")

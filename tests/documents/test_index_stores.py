@@ -9,12 +9,12 @@ from uuid import uuid4
 
 import pytest
 
+from chatclient.bridges import LangChainVectorStore
 from chatclient.retrieval import (
     Document,
     DocumentIndex,
     IndexReport,
     InMemoryVectorStore,
-    LangChainVectorStore,
     MarkdownSplitter,
     PgVectorStore,
     QdrantVectorStore,

@@ -4,16 +4,16 @@ import asyncio
 
 import pytest
 
-from chatclient import (
-    ChatClient,
+from chatclient import ChatClient, ChatModel
+from chatclient.advisors import InputGuardrailAdvisor
+from chatclient.decisions import (
     ChatDecisionModel,
-    ChatModel,
     ChoiceQuestion,
     DecisionQuestions,
     DecisionResponse,
     ScoreQuestion,
+    decision_input_guardrail,
 )
-from chatclient.advisors import InputGuardrailAdvisor, decision_input_guardrail
 from chatclient.errors import GuardrailError
 from chatclient.testing import ScriptedModel
 from tests.support.ask import Ask

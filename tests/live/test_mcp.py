@@ -14,8 +14,8 @@ pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
 from chatclient import ChatClient, ChatModel
 from chatclient.advisors.tool_search.advisor import ToolSearchToolCallingAdvisor
+from chatclient.mcp import McpServer, McpToolCallbackProvider
 from chatclient.services import Result, ai_service
-from chatclient.tools import McpServer, McpToolCallbackProvider
 
 pytestmark = pytest.mark.live
 

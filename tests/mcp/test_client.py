@@ -25,20 +25,22 @@ from chatclient.chat.events import ToolCallFinished
 from chatclient.chat.messages import Media
 from chatclient.chat.tool import ToolProgress
 from chatclient.errors import ToolDefinitionError, ToolExecutionError, UsageError
-from chatclient.runtime.blocking import drive
-from chatclient.testing import ScriptedModel, call
-from chatclient.tools import (
+from chatclient.mcp import (
     McpLimits,
     McpProgress,
     McpServer,
     McpToolCallbackProvider,
+    tool_context_meta,
+)
+from chatclient.runtime.blocking import drive
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import (
     ToolCallback,
     ToolCallingManager,
     ToolContext,
     ToolFailurePolicy,
     tool,
     tool_callbacks,
-    tool_context_meta,
 )
 
 
@@ -181,9 +183,9 @@ def test_error_list_is_truncated() -> None:
     from mcp_types import Tool
 
     from chatclient.errors import ToolArgumentError
-    from chatclient.tools.mcp.accepted_tools import AcceptedTools
-    from chatclient.tools.mcp.callback import McpToolCallback
-    from chatclient.tools.mcp.connection_pool import ConnectionPool
+    from chatclient.mcp.accepted_tools import AcceptedTools
+    from chatclient.mcp.callback import McpToolCallback
+    from chatclient.mcp.connection_pool import ConnectionPool
 
     schema = {"type": "object", "properties": {f"p{n}": {"type": "object"} for n in range(30)}}
     callback = McpToolCallback(

@@ -21,9 +21,9 @@ from chatclient.advisors import Budget
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.errors import OverloadedError
+from chatclient.mcp import McpElicitation, McpLimits, McpServer, McpToolCallbackProvider
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import McpElicitation, McpLimits, McpServer, McpToolCallbackProvider
 
 INQUIRER = SUPPORT / "mcp_inquirer.py"
 FORM = {

@@ -20,7 +20,7 @@ from mcp_types import (
 from chatclient.chat.messages import Media
 from chatclient.chat.tool import OWN_METADATA, ToolResult
 from chatclient.errors import ToolError
-from chatclient.tools.mcp.content import from_mcp_result, to_mcp_result
+from chatclient.mcp.content import from_mcp_result, to_mcp_result
 
 DATA = "AQID"  # bytes 1, 2, 3
 

@@ -33,19 +33,13 @@ from chatclient.errors import (
     ToolArgumentError,
     ToolDefinitionError,
 )
+from chatclient.mcp import McpLimits, McpServer, McpToolCallbackProvider
+from chatclient.mcp.connection import Connection
+from chatclient.mcp.schemas import CHECK_SECONDS, misfits, validator_of
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import (
-    McpLimits,
-    McpServer,
-    McpToolCallbackProvider,
-    ToolContext,
-    ToolResult,
-    tool_callbacks,
-)
-from chatclient.tools.mcp.connection import Connection
-from chatclient.tools.mcp.schemas import CHECK_SECONDS, misfits, validator_of
+from chatclient.tools import ToolContext, ToolResult, tool_callbacks
 
 AWAY = "the MCP server 'peer' went away during the call; whether it was carried out is not known"
 
@@ -218,7 +212,8 @@ def test_hung_server_is_restarted(ask: Ask, caplog: pytest.LogCaptureFixture) ->
 
 SLOW = """
 import asyncio, os
-from chatclient.tools import McpToolServer, tool
+from chatclient.mcp import McpToolServer
+from chatclient.tools import tool
 
 @tool
 async def hang() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from chatclient.errors import McpServerError, UsageError
+from chatclient.mcp import McpLimits, McpServer, McpToolCallbackProvider
+from chatclient.mcp.limits import MessageCounter
 from chatclient.testing import call
-from chatclient.tools import McpLimits, McpServer, McpToolCallbackProvider
-from chatclient.tools.mcp.limits import MessageCounter
 from tests.support.ask import Ask
 from tests.support.mcp_setup import ask_with_tools, offered_names, peer
 from tests.support.paths import SUPPORT

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from chatclient.mcp import McpServer, McpToolCallbackProvider
+from chatclient.mcp.marks import USER_CONTENT
 from chatclient.testing import call
-from chatclient.tools import McpServer, McpToolCallbackProvider
-from chatclient.tools.mcp.marks import USER_CONTENT
 from tests.support.ask import Ask
 from tests.support.mcp_setup import ask_with_tools, offered_names, peer
 

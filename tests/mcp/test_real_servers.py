@@ -21,8 +21,9 @@ pytest.importorskip("mcp")
 
 from chatclient.chat.messages import Media
 from chatclient.chat.tool import ToolProgress
+from chatclient.mcp import McpProgress, McpServer, McpToolCallbackProvider
 from chatclient.testing import call
-from chatclient.tools import McpProgress, McpServer, McpToolCallbackProvider, tool_callbacks
+from chatclient.tools import tool_callbacks
 
 PACKAGE = "@modelcontextprotocol/server-everything"
 

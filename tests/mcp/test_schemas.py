@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chatclient.tools.mcp.schemas import CHECK_SECONDS_ON_LOOP, misfits, validator_of
+from chatclient.mcp.schemas import CHECK_SECONDS_ON_LOOP, misfits, validator_of
 
 
 def forks(keyword: str) -> dict[str, Any]:

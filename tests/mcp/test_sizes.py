@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from chatclient.mcp import McpLimits, McpServer, McpToolCallbackProvider
 from chatclient.testing import call
-from chatclient.tools import McpLimits, McpServer, McpToolCallbackProvider
 from tests.support.ask import Ask
 from tests.support.mcp_setup import ask_with_tools, peer
 from tests.support.web_server import serving

@@ -15,11 +15,11 @@ from chatclient.chat.message_merging import CORRECTION
 from chatclient.chat.messages import ENDS_TURN
 from chatclient.chat.tool import OWN_METADATA, RESERVED_TOOL_NAMES
 from chatclient.errors import UsageError
+from chatclient.mcp import McpServer, McpToolCallbackProvider
+from chatclient.mcp.provider import names_for
 from chatclient.memory.summary import SUMMARY
 from chatclient.providers.anthropic.decoding import CONTAINER
 from chatclient.providers.openai.dialect import REASONING_FIELD
-from chatclient.tools import McpServer, McpToolCallbackProvider
-from chatclient.tools.mcp.provider import names_for
 from chatclient.tools.skills import ACTIVATE_SKILL, READ_SKILL_RESOURCE
 
 ACCEPTED = re.compile(r"[a-zA-Z0-9_-]{1,64}")

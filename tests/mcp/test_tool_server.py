@@ -27,13 +27,10 @@ from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink
 from chatclient.chat.messages import Media
 from chatclient.chat.tool import ToolProgress
 from chatclient.errors import DuplicateToolError, ToolDefinitionError, UsageError
+from chatclient.mcp import McpProgress, McpServer, McpToolCallbackProvider, McpToolServer
 from chatclient.testing import call
 from chatclient.tools import (
     FunctionToolCallback,
-    McpProgress,
-    McpServer,
-    McpToolCallbackProvider,
-    McpToolServer,
     ToolApproval,
     ToolCallback,
     ToolCallingManager,
@@ -224,7 +221,7 @@ async def test_progress_forms() -> None:
 
 WHICH = """
 from chatclient.tools import ToolContext, tool
-from chatclient.tools import McpToolServer
+from chatclient.mcp import McpToolServer
 
 @tool
 def which(context: ToolContext) -> str:

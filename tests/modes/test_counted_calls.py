@@ -16,20 +16,17 @@ from chatclient import (
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
-    ChatDecisionModel,
     ChatModel,
     ChatOptions,
     ChatResponse,
-    DecisionModel,
-    DecisionRequest,
     Next,
     Prompt,
-    ask_decision,
 )
 from chatclient.advisors.budget import Budget
 from chatclient.advisors.usage_store import InMemoryUsageStore, SharedUsageStore, UsageStore
 from chatclient.chat.response import ChatResponseMetadata, Cost, Usage
 from chatclient.chat.turn import Spent
+from chatclient.decisions import ChatDecisionModel, DecisionModel, DecisionRequest, ask_decision
 from chatclient.durable import Recording, TurnRetries, recorded
 from chatclient.errors import (
     BudgetExceededError,

@@ -11,20 +11,22 @@ from chatclient import (
     ChatClientRequest,
     ChatClientRequestSpec,
     ChatClientResponse,
-    DecisionModel,
-    DecisionRequest,
-    DecisionResponse,
     Next,
     Prompt,
     Runtime,
     UserMessage,
-    YesNoAnswer,
-    ask_decision,
     ask_model,
     handoff,
     tool,
 )
 from chatclient.advisors import MessageChatMemoryAdvisor, RetrievalAugmentationAdvisor
+from chatclient.decisions import (
+    DecisionModel,
+    DecisionRequest,
+    DecisionResponse,
+    YesNoAnswer,
+    ask_decision,
+)
 from chatclient.durable import ExecutionLostError, Recording, TurnRetries, recorded
 from chatclient.errors import OverloadedError
 from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository

@@ -81,8 +81,10 @@ HINTS = {
     "from chatclient import AdvisorParams": "`.advisor_params({...})`",
     "from chatclient import Tool": "use `tool`, a decorator",
     "from chatclient.providers import ChatOpenAI": "use `OpenAIChatModel`",
-    "import chatclient.mcp": "use `McpServer`",
-    "from chatclient.mcp import McpServer": "use `McpServer`",
+    "from chatclient.tools import McpServer": "use `from chatclient.mcp import McpServer`",
+    "from chatclient.services import WebChat": "use `from chatclient.web import WebChat`",
+    "import chatclient.tools.mcp": "use `chatclient.mcp`",
+    "from chatclient.services.web import WebChat": "use `chatclient.web`",
     "from chatclient import Chatclient": "did you mean `from chatclient import ChatClient`?",
     "from chatclient.tools import ToolAproval": "`from chatclient.tools import ToolApproval`?",
     "from chatclient.advisor import Budget": "did you mean `chatclient.advisors`?",
@@ -299,13 +301,13 @@ def test_plain_installation() -> None:
 
 
 USES = """
-from chatclient import memory, providers, retrieval, tools
+from chatclient import mcp, memory, providers, retrieval
 
 for use in (
     lambda: providers.BedrockChatModel("m"),
     lambda: providers.MiniLmEmbeddingModel().embed(["a"]),
     lambda: memory.RedisSessionRepository("redis://localhost"),
-    lambda: tools.McpToolServer(),
+    lambda: mcp.McpToolServer(),
     lambda: retrieval.SqliteVectorStore("", providers.MiniLmEmbeddingModel()),
     lambda: providers.vertex_model("gemini", project="p", location="us-east1"),
 ):

@@ -11,9 +11,9 @@ import pytest
 from chatclient import ChatClient, ChatResponse, Prompt
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chain import model_call as model_calls
+from chatclient.chain.model_call import CountedCall
 from chatclient.chat.messages import UserMessage
 from chatclient.memory import ENDED_EARLY, MessageWindowChatMemory, conversation_problems
-from chatclient.observability.operations import DecisionCall, ModelCall
 from chatclient.runtime import runtime as callers
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
@@ -93,9 +93,7 @@ def test_interrupt_restores_thread_state() -> None:
     """An interrupt at any line restores thread-local state."""
 
     class Purse:
-        async def enter(
-            self, call: ModelCall | DecisionCall, runtime: Runtime
-        ) -> model_calls.UsageEntry:
+        async def enter(self, call: CountedCall, runtime: Runtime) -> model_calls.UsageEntry:
             raise NotImplementedError
 
         def replay(self, response: ChatResponse) -> None:

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 
-from chatclient import (
+from chatclient import Runtime, Usage
+from chatclient.decisions import (
     DecisionAnswer,
     DecisionMetadata,
     DecisionModel,
     DecisionRefusal,
     DecisionRequest,
     DecisionResponse,
-    Runtime,
-    Usage,
     YesNoAnswer,
 )
 

@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 from chatclient import ChatClient
+from chatclient.mcp import McpServer
 from chatclient.testing import Answer, ScriptedModel
-from chatclient.tools import McpServer
 from tests.support.ask import Ask, Asked
 from tests.support.paths import SUPPORT
 

@@ -3,7 +3,8 @@
 import sys
 
 from chatclient.chat.messages import Media
-from chatclient.tools import McpToolServer, ToolContext, tool
+from chatclient.mcp import McpToolServer
+from chatclient.tools import ToolContext, tool
 
 
 @tool(effect="read")

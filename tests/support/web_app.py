@@ -6,8 +6,8 @@ from starlette.routing import Route
 from chatclient import ChatClient, ChatModel
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.memory import MessageWindowChatMemory
-from chatclient.services import WebChat
 from chatclient.tools import ToolApproval, ToolCallingManager, tool
+from chatclient.web import WebChat
 
 
 @tool(effect="read")

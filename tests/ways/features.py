@@ -40,7 +40,13 @@ from chatclient.advisors import (
     ToolSearchToolCallingAdvisor,
     VectorStoreChatMemoryAdvisor,
 )
+from chatclient.bridges import (
+    tools_from_langchain,
+    tools_from_openai_agents,
+    tools_from_pydantic_ai,
+)
 from chatclient.errors import OverloadedError
+from chatclient.mcp import McpServer, McpToolCallbackProvider
 from chatclient.memory import (
     ChatMemory,
     InMemorySessionRepository,
@@ -60,8 +66,6 @@ from chatclient.retrieval import (
 from chatclient.testing import call
 from chatclient.tools import (
     ExternalTool,
-    McpServer,
-    McpToolCallbackProvider,
     NextTool,
     Skill,
     Skills,
@@ -75,9 +79,6 @@ from chatclient.tools import (
     ToolResult,
     augment,
     tool,
-    tools_from_langchain,
-    tools_from_openai_agents,
-    tools_from_pydantic_ai,
 )
 from tests.support.bag_of_words import BagOfWords
 from tests.ways.case import CONVERSATION, Case, Feature, text_of
@@ -340,7 +341,7 @@ def openai_agents_tool(case: Case) -> None:
 def mcp_tool(case: Case) -> None:
     from mcp.client._memory import InMemoryTransport
 
-    from chatclient.tools import McpToolServer
+    from chatclient.mcp import McpToolServer
 
     @tool(effect="read")
     def ship(note: str) -> str:

@@ -13,9 +13,10 @@ import httpx
 from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, handoff
 from chatclient.durable import ExecutionLostError, Recording, durable, recorded
 from chatclient.errors import ChatClientError, EntityError
-from chatclient.services import WebChat
+from chatclient.mcp import McpToolServer
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import McpToolServer, PendingTurn, ToolMetadata
+from chatclient.tools import PendingTurn, ToolMetadata
+from chatclient.web import WebChat
 from tests.support.journal import Journal
 from tests.support.web_app import endpoints
 from tests.ways.case import CONVERSATION, HANDOFF_TOOL, Case, text_of

@@ -16,9 +16,9 @@ from chatclient import (
 from chatclient.chat.messages import UserMessage
 from chatclient.errors import DeadlineExceededError
 from chatclient.memory import MessageWindowChatMemory
-from chatclient.services import UI_STATE, UiData, UiState, WebChat
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolContext, tool
+from chatclient.web import UI_STATE, UiData, UiState, WebChat
 from tests.support.node import run_script
 from tests.support.web_app import endpoints, travel_client
 from tests.support.web_server import serving

@@ -9,9 +9,9 @@ from chatclient import AssistantMessage, ChatResponse, Media, Reasoning, ToolRes
 from chatclient.chat.messages import UserMessage
 from chatclient.errors import OverloadedError
 from chatclient.memory import MessageWindowChatMemory
-from chatclient.services import UI_STATE, UiData, UiState, WebChat
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ExternalTool, ToolContext, ToolDefinition, tool
+from chatclient.web import UI_STATE, UiData, UiState, WebChat
 from tests.support.node import run_script
 from tests.support.web_app import endpoints, travel_client
 from tests.support.web_server import serving

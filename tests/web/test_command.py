@@ -20,7 +20,7 @@ from tests.support.paths import ROOT
 APP = """
 from chatclient import ChatClient
 from chatclient.durable import durable, launch
-from chatclient.services import WebChat
+from chatclient.web import WebChat
 from chatclient.testing import ScriptedModel
 
 client = ChatClient.create(ScriptedModel(lambda prompt: "Hello."))
@@ -168,7 +168,7 @@ def test_missing_extra(
 ) -> None:
     """Without the extra, the command names it."""
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "chatclient.services.web.command", raising=False)
+    monkeypatch.delitem(sys.modules, "chatclient.web.command", raising=False)
 
     assert main(["web", "my_web_app:client"]) == 2
     assert "pip install 'chatclient[web]'" in capsys.readouterr().err

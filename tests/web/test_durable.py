@@ -38,10 +38,6 @@ from chatclient.durable.workflow import runners
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
-from chatclient.services import InMemoryPendingTurns, UiData, UiRequest, UiState, WebChat
-from chatclient.services.web.durable_turns import DurableRunner
-from chatclient.services.web.requests import RefusedError
-from chatclient.services.web.turns import TurnEvents
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     Decision,
@@ -51,6 +47,10 @@ from chatclient.tools import (
     ToolMetadata,
     tool,
 )
+from chatclient.web import InMemoryPendingTurns, UiData, UiRequest, UiState, WebChat
+from chatclient.web.durable_turns import DurableRunner
+from chatclient.web.requests import RefusedError
+from chatclient.web.turns import TurnEvents
 from tests.support.gated_model import GatedModel
 from tests.support.node import run_script
 from tests.support.waiting import settled
@@ -445,7 +445,7 @@ async def test_message_after_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await turns.follow("c1", None) is None
 
     with monkeypatch.context() as patch:
-        patch.setattr("chatclient.services.web.durable_turns._STOP_SECONDS", 0.0)
+        patch.setattr("chatclient.web.durable_turns._STOP_SECONDS", 0.0)
         with pytest.raises(RefusedError, match="Wait for the answer"):
             await turns.pending("c1")
     waits = asyncio.create_task(turns.pending("c1"))

@@ -26,8 +26,8 @@ from chatclient.memory import (
     SessionService,
     SummarizingChatMemory,
 )
-from chatclient.services import UiRequest, WebChat
 from chatclient.testing import ScriptedModel
+from chatclient.web import UiRequest, WebChat
 from tests.support.browser import click, shown, until, write
 from tests.support.gated_model import GatedModel
 from tests.support.web_app import endpoints

@@ -21,8 +21,8 @@ from chatclient.errors import (
 )
 from chatclient.memory import ENDED_EARLY, MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
-from chatclient.services import WebChat
 from chatclient.testing import ScriptedModel, call
+from chatclient.web import WebChat
 from tests.support.browser import click, shown, until, write
 from tests.support.node import run_script
 from tests.support.waiting import settled

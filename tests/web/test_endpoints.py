@@ -19,9 +19,9 @@ from chatclient import ChatClient, ChatClientRequestSpec, ChatResponse, Prompt
 from chatclient.errors import UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
-from chatclient.services import UiRequest, WebChat, web_app
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolContext, tool
+from chatclient.web import UiRequest, WebChat, web_app
 from tests.support.gated_model import GatedModel
 from tests.support.waiting import settled
 from tests.support.web_app import endpoints, travel_client
@@ -364,7 +364,7 @@ def test_decision_is_taken_once() -> None:
 
 def test_turn_of_another_conversation() -> None:
     """A turn that the store returns for a wrong conversation is not resumed."""
-    from chatclient.services import InMemoryPendingTurns
+    from chatclient.web import InMemoryPendingTurns
 
     class Careless(InMemoryPendingTurns):
         def put(self, conversation_id: str, turn: Any) -> bool:
@@ -417,7 +417,7 @@ def test_five_lines_of_starlette() -> None:
 async def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra, the endpoint of AG-UI names it."""
     monkeypatch.setitem(sys.modules, "ag_ui.core", None)
-    monkeypatch.delitem(sys.modules, "chatclient.services.web.ag_ui", raising=False)
+    monkeypatch.delitem(sys.modules, "chatclient.web.ag_ui", raising=False)
     request = Request({"type": "http", "method": "POST", "headers": []})
 
     with pytest.raises(UsageError, match=r"pip install 'chatclient\[ag-ui\]'"):

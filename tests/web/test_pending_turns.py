@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from chatclient.services import InMemoryPendingTurns, SqlPendingTurns
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import PendingTurn
+from chatclient.web import InMemoryPendingTurns, SqlPendingTurns
 from tests.support.databases import SQL_KINDS, sql_place
 from tests.support.web_app import travel_client
 

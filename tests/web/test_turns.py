@@ -18,9 +18,9 @@ from chatclient import (
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.memory import MessageWindowChatMemory
-from chatclient.services import UiData, UiState, WebChat, public_error_text
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolContext, ToolMetadata, tool
+from chatclient.web import UiData, UiState, WebChat, public_error_text
 from tests.support.node import run_script
 from tests.support.web_app import endpoints, travel_client
 from tests.support.web_server import serving

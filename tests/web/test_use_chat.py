@@ -14,8 +14,8 @@ from starlette.routing import Mount, Route
 from chatclient import ChatClient
 from chatclient.durable import DurableClient, durable, launch
 from chatclient.memory import MessageWindowChatMemory
-from chatclient.services import WebChat
 from chatclient.testing import ScriptedModel, call
+from chatclient.web import WebChat
 from tests.support.browser import click, console_errors, shown, until, write
 from tests.support.gated_model import GatedModel
 from tests.support.node import bundled

@@ -11,6 +11,7 @@ from structlog.tracebacks import extract
 
 from chatclient import ChatClient, ToolCall
 from chatclient.errors import McpServerError, ProviderError, ToolExecutionError
+from chatclient.mcp import McpServer, McpToolCallbackProvider, tool_context_meta
 from chatclient.providers import (
     AnthropicChatModel,
     BedrockChatModel,
@@ -22,12 +23,9 @@ from chatclient.providers.http.auth import SecretHeaders
 from chatclient.testing import ScriptedModel
 from chatclient.tools import (
     FunctionToolCallback,
-    McpServer,
-    McpToolCallbackProvider,
     ToolCallingManager,
     ToolContext,
     ToolFailurePolicy,
-    tool_context_meta,
 )
 from tests.support.ask import Ask
 from tests.support.loopback import LoopbackServer, as_json

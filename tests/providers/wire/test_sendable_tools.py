@@ -14,6 +14,7 @@ from chatclient.chat.messages import AssistantMessage, ToolCall, ToolCallChunk, 
 from chatclient.chat.response import Generation
 from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.errors import ToolDefinitionError
+from chatclient.mcp import McpToolCallbackProvider
 from chatclient.providers.anthropic.options import encode_options as anthropic_request
 from chatclient.providers.gemini.options import encode_options as gemini_request
 from chatclient.providers.ollama.model import encode_options as ollama_request
@@ -32,7 +33,6 @@ from chatclient.providers.wire.sendable_schemas import (
     sendable_tool,
 )
 from chatclient.providers.wire.sendable_tools import RenamedArguments
-from chatclient.tools import McpToolCallbackProvider
 from tests.modes.test_entity import entity
 from tests.support.ask import Ask
 from tests.support.mcp_setup import peer

@@ -8,6 +8,7 @@ import pytest
 
 from chatclient import ChatClient, ChatModel, ChatOptions, Prompt
 from chatclient.errors import ToolDefinitionError, UnsupportedToolError
+from chatclient.mcp import McpServer, McpToolCallbackProvider
 from chatclient.providers import (
     AnthropicChatModel,
     AnthropicChatOptions,
@@ -23,8 +24,6 @@ from chatclient.tools import (
     FileSearch,
     ImageGeneration,
     McpConnector,
-    McpServer,
-    McpToolCallbackProvider,
     ServerTool,
     WebFetch,
     WebSearch,

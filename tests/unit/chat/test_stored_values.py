@@ -19,10 +19,10 @@ from chatclient import (
     ToolResponse,
     Usage,
     UserMessage,
-    YesNoAnswer,
     register_stored_type,
 )
 from chatclient.chat.stored_values import equal_form, from_stored, to_stored
+from chatclient.decisions import YesNoAnswer
 from chatclient.errors import UsageError
 from chatclient.retrieval import Document
 

@@ -27,6 +27,7 @@ from chatclient.advisors import (
     ToolSearchToolCallingAdvisor,
 )
 from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
+from chatclient.mcp import McpToolCallbackProvider
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.providers import FallbackChatModel, RoutingChatModel
 from chatclient.providers.openai.chat import OpenAIChatModel
@@ -43,7 +44,6 @@ from chatclient.tools import (
     DataToolCallback,
     DelegatingToolCallbackResolver,
     FunctionToolCallback,
-    McpToolCallbackProvider,
     NextTool,
     ToolApproval,
     ToolCallback,

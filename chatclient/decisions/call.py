@@ -1,0 +1,119 @@
+"""Calls decision models, with observation and deadline."""
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+from chatclient._internal.json import dumps
+from chatclient.chain.model_call import (
+    NOTHING_KNOWN,
+    correct_failed,
+    count_known,
+    count_replayed,
+    current_ledger,
+    dump_known,
+)
+from chatclient.chat.recorder import TurnStep
+from chatclient.chat.response import ChatResponse, ChatResponseMetadata
+from chatclient.chat.serialization import error_from_dict, error_to_dict
+from chatclient.chat.stored_values import from_stored, to_stored
+from chatclient.chat.turn import present_recorder
+from chatclient.decisions.model import (
+    DecisionModel,
+    DecisionRequest,
+    DecisionResponse,
+    decide_checked,
+)
+from chatclient.decisions.operation import DecisionCall
+from chatclient.errors import DeadlineExceededError, RequestTimeoutError, UsageError
+from chatclient.observability.observers import all_observers
+from chatclient.runtime.runtime import Runtime, deadline_error, is_expired
+
+
+async def ask_decision(
+    model: DecisionModel, request: DecisionRequest, runtime: Runtime
+) -> DecisionResponse:
+    """Return the response of *model* to *request*, for advisors and tools.
+
+    The call is observed, appears in the trail, and counts in a `Budget`.
+
+    Args:
+        model: The model.
+        request: The request.
+        runtime: The runtime of the request, usually `request.runtime`. Nothing is streamed.
+
+    Raises:
+        DeadlineExceededError: The deadline has passed.
+        ProviderError: The provider failed or refused the request.
+    """
+    runtime = runtime.silent()
+    if runtime.steps is None:  # outside of a client's request, which has the client's observers
+        runtime = runtime.for_request(None, runtime.observers or all_observers())
+    call = DecisionCall(model, request)
+    # A model that asks chat models records those calls, which count in budgets.
+    recorder = None if model.asks_models else present_recorder()
+    if recorder is not None:
+        return await recorder.step(_step_of(call, runtime), runtime)
+    return await _decide(call, runtime)
+
+
+async def _decide(call: DecisionCall, runtime: Runtime) -> DecisionResponse:
+    runtime.check_cancelled()
+    if not runtime.remaining():
+        msg = "the deadline passed before the decision model was called"
+        raise DeadlineExceededError(msg)
+    ledger = None if call.model.asks_models else current_ledger()
+    entry = None if ledger is None else await ledger.enter(call, runtime)
+    try:
+        with runtime.observe(call) as observed:
+            try:
+                response = await decide_checked(call.model, call.request, runtime)
+            except RequestTimeoutError as error:
+                if not is_expired(runtime):
+                    raise
+                raise deadline_error(error) from error
+            observed.result = response
+    except BaseException as error:
+        call.known = None if isinstance(error, UsageError) else NOTHING_KNOWN
+        await correct_failed(entry, call.known, runtime)
+        raise
+    call.known = _counted(response)
+    if entry is not None:
+        await runtime.shielded(entry.correct(call.known, runtime))
+    return response
+
+
+def _counted(response: DecisionResponse) -> ChatResponse:
+    """Return what budgets count of *response*."""
+    metadata = response.metadata
+    return ChatResponse((), ChatResponseMetadata(metadata.id, metadata.model, metadata.usage))
+
+
+def _step_of(call: DecisionCall, runtime: Runtime) -> TurnStep[DecisionResponse]:
+    """Return the decision as a step of a turn."""
+    model, request = call.model, call.request
+    questions = to_stored({"input": request.input, "questions": request.typed_questions})
+    digest = hashlib.sha256(dumps(questions)).hexdigest()[:16]
+
+    def dump(outcome: DecisionResponse | Exception) -> dict[str, Any]:
+        if isinstance(outcome, Exception):
+            return {"error": error_to_dict(outcome), **dump_known(call)}
+        return to_stored({"response": outcome})
+
+    async def load(recorded: dict[str, Any]) -> DecisionResponse:
+        if "error" in recorded:
+            count_known(recorded)
+            raise error_from_dict(recorded["error"])
+        with replace(runtime, observers=()).observe(call) as observed:
+            response: DecisionResponse = from_stored(recorded["response"])
+            observed.result = response
+        count_replayed(_counted(response))
+        return response
+
+    return TurnStep(
+        "decision",
+        f"decide {model.name} {digest}",
+        lambda runtime: _decide(call, runtime),
+        dump,
+        load,
+    )

@@ -1,0 +1,149 @@
+"""Converts between results of MCP and `ToolResult`."""
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable
+from itertools import filterfalse
+from typing import Any, assert_never
+
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+from chatclient.chat.messages import Media
+from chatclient.chat.tool import OWN_METADATA, ToolResult
+from chatclient.errors import ToolError
+from chatclient.mcp.limits import MCP_LIMITS, McpLimits
+from chatclient.mcp.marks import USER_CONTENT, is_told_to_model
+
+_UNKNOWN_TYPE = "application/octet-stream"
+
+
+def from_mcp_result(
+    result: CallToolResult,
+    limits: McpLimits = MCP_LIMITS,
+    server: str = "",
+    *,
+    has_page: bool = False,
+) -> ToolResult:
+    """Return a server's result as a `ToolResult`.
+
+    Texts are joined by line breaks. Structured content becomes the value of the result, and is
+    appended as JSON unless a text contains the same data. `_meta` becomes the metadata, without
+    keys that this library uses. Content for the user only becomes metadata as well.
+
+    Args:
+        result: The result.
+        limits: The server's limits.
+        server: The server's name, for errors.
+        has_page: Whether structured content is for a page of the server, if there is a text.
+
+    Raises:
+        McpServerError: The result is too large.
+        ToolError: The tool failed. The message is the text of the result; the error has its media,
+            metadata and value, too.
+    """
+    texts, media = read_content(filter(is_told_to_model, result.content))
+    text, value = "\n".join(texts), result.structured_content
+    if value is not None and not (has_page and text) and not _contains(text, value):
+        data = json.dumps(value, ensure_ascii=False)
+        text = f"{text}\n{data}" if text else data
+    metadata = {key: item for key, item in (result.meta or {}).items() if key not in OWN_METADATA}
+    if for_user := list(filterfalse(is_told_to_model, result.content)):
+        metadata[USER_CONTENT] = [
+            block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in for_user
+        ]
+        text = text or ("" if media else "The result is shown to the user.")
+    limits.check_size(text, media, server)
+    if result.is_error:
+        text = text or "the tool failed, and the server does not say why"
+        raise ToolError(text, media=media, metadata=metadata, value=value)
+    return ToolResult(text, media, metadata=metadata, value=value)
+
+
+def read_content(content: Iterable[ContentBlock]) -> tuple[list[str], tuple[Media, ...]]:
+    """Return the texts and the media of *content*."""
+    texts: list[str] = []
+    media: list[Media] = []
+    for block in content:
+        match block:
+            case TextContent(text=text):
+                texts.append(text)
+            case ImageContent() | AudioContent():
+                media.append(Media(block.mime_type, _bytes(block.data)))
+            case EmbeddedResource(resource=resource):
+                add_resource(resource, texts, media)
+            case ResourceLink():
+                about = f": {block.description}" if block.description else ""
+                texts.append(f"[{block.title or block.name}]({block.uri}){about}")
+            case _:
+                assert_never(block)
+    return texts, tuple(media)
+
+
+def add_resource(
+    resource: TextResourceContents | BlobResourceContents, texts: list[str], media: list[Media]
+) -> None:
+    """Add the content of a resource to *texts* or *media*."""
+    match resource:
+        case TextResourceContents(text=text):
+            texts.append(text)
+        case BlobResourceContents(blob=blob):
+            kind = resource.mime_type or _UNKNOWN_TYPE
+            media.append(Media(kind, _bytes(blob), name=resource.uri.rpartition("/")[2] or None))
+        case _:
+            assert_never(resource)
+
+
+def _bytes(data: str) -> bytes:
+    # Some servers add line breaks, or omit the padding.
+    data = "".join(data.split())
+    try:
+        return base64.b64decode(data + "=" * (-len(data) % 4), validate=True)
+    except binascii.Error as error:
+        msg = "the tool's answer holds content that is not base 64"
+        raise ToolError(msg) from error
+
+
+def _contains(text: str, data: Any) -> bool:
+    """Return whether *text* is *data* as JSON, or the single value in *data*."""
+    wrapped = data.get("result") if isinstance(data, dict) and len(data) == 1 else None
+    if wrapped is not None and text == wrapped:
+        return True
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        return False
+    return bool(parsed == data or (wrapped is not None and parsed == wrapped))
+
+
+def to_mcp_result(result: ToolResult) -> CallToolResult:
+    """Return *result* as a result of MCP."""
+    content: list[ContentBlock] = []
+    if result.text or not result.media:
+        content.append(TextContent(text=result.text))
+    content.extend(_block(media) for media in result.media)
+    return CallToolResult(content=content, is_error=result.is_error)
+
+
+def _block(media: Media) -> ContentBlock:
+    kind = media.mime_type
+    if isinstance(media.data, str):
+        return ResourceLink(name=media.name or media.data, uri=media.data, mime_type=kind)
+    if kind.startswith("image/"):
+        return ImageContent(data=media.base64(), mime_type=kind)
+    if kind.startswith("audio/"):
+        return AudioContent(data=media.base64(), mime_type=kind)
+    uri = f"attachment:///{media.name or media.id or 'content'}"
+    return EmbeddedResource(
+        resource=BlobResourceContents(uri=uri, mime_type=kind, blob=media.base64())
+    )

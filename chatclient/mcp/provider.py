@@ -1,0 +1,246 @@
+"""A provider of the tools of MCP servers, and the names that models see."""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from chatclient._internal.checks import check_choice, check_type
+from chatclient._internal.closeable import Closeable
+from chatclient._internal.logging import get_logger
+from chatclient.chat.tool import RESERVED_TOOL_NAMES, ToolCallback, ToolRequest
+from chatclient.chat.tool_definition import sanitise_tool_name
+from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
+from chatclient.mcp.accepted_tools import AcceptedTools
+from chatclient.mcp.server import MAKE_ONE, McpServer, ToolContextToMeta
+from chatclient.runtime.blocking import drive
+from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.runtime.threads import ForkSafeLock
+
+if TYPE_CHECKING:  # the SDK loads with the first connection
+    from chatclient.mcp.connection import Connection
+    from chatclient.mcp.connection_pool import ConnectionPool
+
+
+ToolNamePrefix = Literal["on_clash", "always", "never"]
+"""When a tool's name gets its server's name as a prefix."""
+
+_DIGEST = 8  # hexadecimal digits
+
+
+def names_for(
+    tools: Sequence[tuple[str, str]], prefix: ToolNamePrefix, taken: Collection[str] = ()
+) -> list[str]:
+    """Return a valid name for each of *tools*, which depends only on the arguments.
+
+    Args:
+        tools: For each tool the name of its server, and its own name.
+        prefix: When the server's name is prepended; always to the names of the library's own tools.
+        taken: Names of other tools, which count as clashes, too.
+    """
+    names = [sanitise_tool_name(tool) for _, tool in tools]
+    counts = Counter([*names, *taken])
+    for index, (server, tool) in enumerate(tools):
+        clashes = prefix != "never" and counts[names[index]] > 1
+        if prefix == "always" or clashes or names[index] in RESERVED_TOOL_NAMES:
+            names[index] = sanitise_tool_name(f"{server}_{tool}")
+        if names[index] in RESERVED_TOOL_NAMES:  # such as "final" and "answer"
+            names[index] = _distinct(names[index], server, tool)
+    if prefix == "never":
+        return names
+    # "a" with "b_c" and "a_b" with "c" still clash; so do names that differ only in characters
+    # that no provider accepts.
+    counts = Counter([*names, *taken])
+    return [
+        name if counts[name] == 1 else _distinct(name, server, tool)
+        for name, (server, tool) in zip(names, tools, strict=True)
+    ]
+
+
+def _distinct(name: str, server: str, tool: str) -> str:
+    digest = hashlib.sha256(f"{server}\0{tool}".encode(errors="surrogatepass")).hexdigest()
+    return f"{name[: 63 - _DIGEST]}_{digest[:_DIGEST]}"
+
+
+log = get_logger(__name__)
+
+
+class McpToolCallbackProvider(Closeable):
+    """Provides the tools of MCP servers for blocking and asynchronous requests.
+
+    All servers are connected on the first request. Their tools are listed once, and again after a
+    server has reported a change, its connection was lost, or its `refresh_after` has passed. Close
+    the provider, or use it in `with` or `async with`, to end its processes, its thread and its
+    connections.
+
+    Args:
+        *servers: The servers.
+        tool_filter: Returns whether a tool is offered, given its server's name and the tool of the
+            MCP SDK; default: all are.
+        rename: Returns the name of a tool, given its server's name and its own.
+        prefix: When tool names get their server's name as a prefix. On a clash, all tools of that
+            name get it, in any order of responses; so does a tool with the same name as one that
+            the request has from another source.
+        meta: Selects values of the tool context that servers get; default: none.
+        resources: Whether models get tools to list and read the servers' resources.
+        prompts: Whether models get tools to list and fill in the servers' prompts.
+        pin: Whether a tool is left out when its server changes its description or its schema, for
+            example after it was approved; a change is logged in any case. Or the accepted tools, as
+            `fingerprints` returns them, so that other tools are left out as well.
+
+    Raises:
+        UsageError: There is no server, one is of the wrong type, two have the same name, or
+            *prefix* is unknown.
+    """
+
+    def __init__(
+        self,
+        *servers: McpServer,
+        tool_filter: Callable[[str, Any], bool] | None = None,
+        rename: Callable[[str, str], str] | None = None,
+        prefix: ToolNamePrefix = "on_clash",
+        meta: ToolContextToMeta | None = None,
+        resources: bool = False,
+        prompts: bool = False,
+        pin: bool | Mapping[str, str] = False,
+    ) -> None:
+        for server in servers:
+            check_type("a server", server, McpServer, MAKE_ONE)
+        names = Counter(server.name for server in servers)
+        if not servers or max(names.values()) > 1:
+            msg = "a provider needs at least one MCP server, each with a name of its own"
+            raise UsageError(msg)
+        self.servers = servers
+        self._accepts = tool_filter or (lambda _server, _tool: True)
+        self._rename = rename or (lambda _server, tool: tool)
+        check_choice("prefix", prefix, ToolNamePrefix)
+        self._prefix: ToolNamePrefix = prefix
+        self._meta = meta
+        self._resources = resources
+        self._prompts = prompts
+        self._lock = ForkSafeLock()
+        self._making = ForkSafeLock()
+        self._closed = False
+        self._pool: ConnectionPool | None = None
+        # By server, tool and name for models: the listed tool and its callback, cached so that an
+        # unchanged tool stays the same object.
+        self._callbacks: dict[tuple[str, str, str], tuple[Any, ToolCallback | None]] = {}
+        self._extra: list[ToolCallback] | None = None
+        self._accepted = AcceptedTools(pin)
+
+    async def tool_callbacks(self, request: ToolRequest | None = None) -> list[ToolCallback]:
+        """Return the tools of all servers.
+
+        Raises:
+            McpServerError: A required server cannot be reached or does not respond.
+            UsageError: The provider was closed.
+        """
+        pool = self._connected()
+        connections = pool.connections
+        if any(not (each.is_listed or each.is_paused) for each in connections.values()):
+            await pool.run(ON_LOOP, self._list_all)
+        extra = self._extra_tools(pool)
+        other_tools = extra if request is None else [*extra, *request.callbacks]
+        taken = {callback.definition.name for callback in other_tools}
+        tools = [
+            (connection.server, tool)
+            for connection in connections.values()
+            for tool in connection.known
+            if self._accepts(connection.server.name, tool)
+        ]
+        preferred = [(server.name, self._rename(server.name, tool.name)) for server, tool in tools]
+        names = names_for(preferred, self._prefix, taken)
+        keys = [
+            (server.name, tool.name, name)
+            for (server, tool), name in zip(tools, names, strict=True)
+        ]
+        if any(self._listed(key) is not tool for key, (_, tool) in zip(keys, tools, strict=True)):
+            # In a worker thread: schemas may be large.
+            await ON_LOOP.invoke(self._make_callbacks, pool, keys, tools)
+        callbacks = [self._callbacks[key][1] for key in keys]
+        return [*(c for c in callbacks if c is not None), *extra]
+
+    def close(self) -> None:
+        """Disconnect from the servers; the tools cannot be used any more."""
+        drive(self._close(BLOCKING))
+
+    async def aclose(self) -> None:
+        """Disconnect from the servers; the tools cannot be used any more."""
+        await self._close(ON_LOOP)
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Digests of the tools that were listed so far, by server and name; see *pin*."""
+        return dict(self._accepted.fingerprints)
+
+    def __repr__(self) -> str:
+        return f"McpToolCallbackProvider({', '.join(server.name for server in self.servers)})"
+
+    async def _close(self, runtime: Runtime) -> None:
+        with self._lock:
+            self._closed = True
+            pool = self._pool
+        if pool is not None:
+            await pool.close(runtime)
+
+    def _connected(self) -> "ConnectionPool":
+        with self._lock:
+            if self._closed:
+                msg = f"{self!r} was closed; make a new one to connect the servers again"
+                raise UsageError(msg)
+            if self._pool is None:
+                from chatclient.mcp.connection_pool import ConnectionPool  # noqa: PLC0415 - loads the SDK
+
+                self._pool = ConnectionPool(self.servers)
+            return self._pool
+
+    async def _list_all(self, _runtime: Runtime) -> None:
+        """List the tools of all servers concurrently, where necessary."""
+        connections = [c for c in self._connected().connections.values() if not c.is_paused]
+        await asyncio.gather(*(self._list(connection) for connection in connections))
+
+    async def _list(self, connection: "Connection") -> None:
+        try:
+            await connection.list_tools()
+        except McpServerError as error:
+            if connection.server.required:
+                raise
+            log.warning("mcp server left out", server=connection.server.name, error=str(error))
+
+    def _listed(self, key: tuple[str, str, str]) -> Any:
+        """Return the tool for which the callback with *key* was made, or None."""
+        return self._callbacks.get(key, (None, None))[0]
+
+    def _make_callbacks(
+        self,
+        pool: "ConnectionPool",
+        keys: Sequence[tuple[str, str, str]],
+        tools: Sequence[tuple[McpServer, Any]],
+    ) -> None:
+        """Make the callbacks of new and changed tools; None for one whose schema is invalid."""
+        from chatclient.mcp.callback import McpToolCallback  # noqa: PLC0415 - loads the SDK
+
+        with self._making:
+            for key, (server, tool) in zip(keys, tools, strict=True):
+                if self._listed(key) is tool:
+                    continue
+                callback, name = None, key[2]
+                try:
+                    if self._accepted.accepts(server, tool):
+                        callback = McpToolCallback(
+                            pool, server, tool, name, self._meta, self._accepted
+                        )
+                except ToolDefinitionError as error:
+                    log.warning("mcp tool left out", server=server.name, error=str(error))
+                self._callbacks[key] = (tool, callback)
+
+    def _extra_tools(self, pool: "ConnectionPool") -> list[ToolCallback]:
+        if self._extra is None:
+            from chatclient.mcp.resources import prompt_tools, resource_tools  # noqa: PLC0415
+
+            self._extra = [
+                *(resource_tools(pool) if self._resources else ()),
+                *(prompt_tools(pool) if self._prompts else ()),
+            ]
+        return self._extra

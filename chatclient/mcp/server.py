@@ -1,0 +1,259 @@
+"""The configuration of an MCP server."""
+
+import importlib.util
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack
+
+from chatclient._internal.checks import check_callable, check_choice, check_type, seconds
+from chatclient._internal.frozen import EMPTY
+from chatclient.chat.model import ChatModel
+from chatclient.chat.tool import ToolContext
+from chatclient.chat.tool_definition import check_provider_options
+from chatclient.errors import MissingExtraError, UsageError
+from chatclient.mcp.limits import MCP_LIMITS, McpLimits
+
+MAKE_ONE = "make one: McpServer.stdio(name, command, *args), or McpServer.http(name, url)"
+
+Connect = Callable[[], Any]
+"""Returns a new transport of the MCP SDK for each connection."""
+
+ToolContextToMeta = Callable[[ToolContext], Mapping[str, Any] | None]
+"""Selects values of the tool context that a server gets as the `_meta` of a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpElicitation:
+    """A question of a server to the user.
+
+    Attributes:
+        server: The server's name.
+        message: The text for the user.
+        schema: The form to fill in, as the JSON Schema of an object of plain values, or None.
+        url: A page for the user to visit instead, for data that the application must not see, such
+            as a password or a payment; None if there is a form.
+    """
+
+    server: str
+    message: str
+    schema: Mapping[str, Any] | None = None
+    url: str | None = None
+
+
+McpUserAnswer = Mapping[str, Any] | bool | None
+"""The answer to an elicitation: the values of the form, True to open the URL, False to decline,
+None for no answer."""
+
+ElicitationHandler = Callable[[McpElicitation], McpUserAnswer | Awaitable[McpUserAnswer]]
+"""Asks the user. A plain function is called in a worker thread; an asynchronous one is awaited on
+the loop of the connections, which is not the application's."""
+
+
+McpLogLevel = Literal["debug", "info", "warning", "error"]
+"""The lowest level of messages of a server's log that are passed on."""
+
+
+class McpServerSettings(TypedDict, total=False):
+    """The settings of `McpServer` that do not depend on the transport."""
+
+    timeout: float | None
+    connect_timeout: float
+    required: bool
+    retry_after: float
+    refresh_after: float | timedelta | None
+    trust_annotations: bool
+    on_elicitation: ElicitationHandler | None
+    sampling: ChatModel | None
+    roots: Sequence[str | Path]
+    log_level: McpLogLevel | None
+    limits: McpLimits
+    provider_options: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """An MCP server: its transport and its settings.
+
+    Create it with `McpServer.stdio` or `McpServer.http`. It is connected on first use.
+
+    Attributes:
+        name: Used in errors, and as a prefix of tool names if two servers have a tool of the same
+            name.
+        connect: Returns a new transport of the MCP SDK for each connection.
+        timeout: Seconds that one call or one listing may take; None for no limit.
+        connect_timeout: Seconds that connecting may take, the start of its process included.
+        required: Whether a request fails when the server cannot be reached. Otherwise it continues
+            without the server's tools.
+        retry_after: Seconds until an optional server that could not be reached is tried again, and
+            until a lost subscription to its changes is renewed.
+        refresh_after: Time after which the server's tools are listed again, in seconds or as a
+            `timedelta`, because not every server can report that they have changed; None for
+            never. A reported change always counts at once.
+        trust_annotations: Whether approval and repetition rely on what the server declares about
+            its tools (`readOnlyHint`, `idempotentHint`).
+        on_elicitation: Asks the user a question of the server; None if the server may not ask.
+            Fields that are missing in its answer get the defaults of the form. The time that the
+            user takes counts towards `timeout`.
+        sampling: A model that the server may use with its own prompts, within the model's token
+            limit and at the application's cost; None if it may not.
+        roots: Files and folders that the server should restrict itself to, sent on request. The
+            server is responsible for doing so.
+        log_level: The lowest level of messages of the server's log that are written to this
+            library's log; None for no messages.
+        limits: What the server may send.
+        provider_options: More fields of its tools for single providers, such as
+            `{"anthropic": {"defer_loading": True}}`; see `ToolDefinition`.
+        command: The program that is started, for errors, or None.
+
+    Raises:
+        UsageError: The name is blank, *connect* is not callable, a time is not positive, a root is
+            no path, the level is unknown, the limits are no `McpLimits`, or the MCP SDK is not
+            installed.
+    """
+
+    name: str
+    connect: Connect = field(repr=False)
+    timeout: float | None = 60.0
+    connect_timeout: float = 30.0
+    required: bool = True
+    retry_after: float = 5.0
+    refresh_after: float | timedelta | None = 300.0
+    trust_annotations: bool = False
+    on_elicitation: ElicitationHandler | None = None
+    sampling: ChatModel | None = None
+    roots: Sequence[str | Path] = ()
+    log_level: McpLogLevel | None = None
+    limits: McpLimits = MCP_LIMITS
+    provider_options: Mapping[str, Mapping[str, Any]] = EMPTY
+    command: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        require_sdk()
+        if not self.name.strip():
+            msg = "an MCP server needs a name, for errors and for its tools where names clash"
+            raise UsageError(msg)
+        check_callable("connect", self.connect, MAKE_ONE)
+        for name in ("timeout", "connect_timeout", "retry_after", "refresh_after"):
+            given = getattr(self, name)
+            if given is not None or name not in ("timeout", "refresh_after"):
+                object.__setattr__(self, name, seconds(name, given))
+        roots = [self.roots] if isinstance(self.roots, str | Path) else self.roots
+        for root in roots:
+            check_type("a root", root, (str, Path))
+        object.__setattr__(
+            self, "roots", tuple(Path(root).expanduser().absolute() for root in roots)
+        )
+        check_type("limits", self.limits, McpLimits)
+        check_provider_options(self.provider_options, f"MCP server {self.name!r}")
+        if self.log_level is not None:
+            check_choice("log_level", self.log_level, McpLogLevel)
+
+    @classmethod
+    def stdio(
+        cls,
+        name: str,
+        command: str,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        **settings: Unpack[McpServerSettings],
+    ) -> "McpServer":
+        """Return a server that is started as a process and uses its standard streams.
+
+        Args:
+            name: See the attributes.
+            command: The program, looked up on the `PATH`.
+            *args: Its arguments.
+            env: Environment variables, in addition to the few harmless ones that every server gets.
+                No others of this process are passed on.
+            cwd: The working directory.
+            **settings: See the attributes.
+
+        Raises:
+            UsageError: The command or an argument is not a text; see also `McpServer`.
+        """
+        for part in (command, *args):
+            hint = "pass its arguments one by one, and a path as str(path)"
+            check_type("the command of an MCP server", part, str, hint)
+
+        def connect() -> Any:
+            from chatclient.mcp.stdio import StdioTransport  # noqa: PLC0415
+
+            limits = settings.get("limits", MCP_LIMITS)
+            return StdioTransport(name, command, args, env, cwd, limits)
+
+        return cls(name, connect, command=command, **settings)
+
+    @classmethod
+    def http(
+        cls,
+        name: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        auth: Any = None,
+        **settings: Unpack[McpServerSettings],
+    ) -> "McpServer":
+        """Return a server that uses streamable HTTP.
+
+        Args:
+            name: See the attributes.
+            url: Its URL, such as `https://example.com/mcp`.
+            headers: Sent with every request.
+            auth: An `httpx2.Auth`, such as the OAuth providers of the MCP SDK.
+            **settings: See the attributes.
+
+        Raises:
+            UsageError: The URL does not begin with http:// or https://; see also `McpServer`.
+        """
+        if not str(url).lower().startswith(("http://", "https://")):
+            msg = f"the URL of an MCP server must begin with http:// or https://, not {url!r}"
+            raise UsageError(msg)
+
+        def connect() -> Any:
+            from chatclient.mcp.http import HttpTransport  # noqa: PLC0415 - loads the SDK
+
+            limits = settings.get("limits", MCP_LIMITS)
+            return HttpTransport(url, dict(headers or {}), auth, limits.message_size)
+
+        return cls(name, connect, **settings)
+
+
+@dataclass(frozen=True, slots=True)
+class McpProgress:
+    """The progress of a tool of an MCP server; the event of a `ToolProgress`.
+
+    Attributes:
+        progress: The amount that is done.
+        total: The total amount, if the server knows it.
+        message: The server's message.
+    """
+
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+def tool_context_meta(*keys: str) -> ToolContextToMeta:
+    """Return a function that selects *keys* of the tool context, if they have a value.
+
+    Without one a server gets nothing, because the context may contain secrets.
+    """
+
+    def meta(context: ToolContext) -> Mapping[str, Any]:
+        return {key: context[key] for key in keys if context.get(key) is not None}
+
+    return meta
+
+
+def require_sdk() -> None:
+    """Check that the MCP SDK is installed.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if importlib.util.find_spec("mcp") is None:  # not imported, which takes long
+        msg = "MCP needs its SDK; pip install 'chatclient[mcp]'"
+        raise MissingExtraError(msg)

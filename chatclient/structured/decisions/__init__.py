@@ -1,1 +1,0 @@
-"""Decisions by a chat model."""

@@ -1,1 +1,0 @@
-"""Tools of MCP servers, and tools offered as an MCP server."""

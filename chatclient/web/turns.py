@@ -1,0 +1,160 @@
+"""Run the turns of frontends: `TurnRunner`, and `ProcessRunner` in the process of the server."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from chatclient.chat.events import ApprovalNeeded
+from chatclient.chat.pending_turn import Decision, PendingTurn
+from chatclient.chat.turn import Turn
+from chatclient.client.request import ChatClientRequestSpec
+from chatclient.runtime.runtime import ON_LOOP
+from chatclient.web.pending_turns import PendingTurnStore
+from chatclient.web.requests import InvalidInputError, RefusedError
+
+WAITS = "Decide about the tool calls that wait, then go on."
+RUNS = "Wait for the answer first."
+LATER = "This answer cannot be continued at the moment. Try again later."
+GONE = "These tool calls do not wait for a decision any more."
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEvents:
+    """A turn that was begun or continued.
+
+    Attributes:
+        record: Returns the record of the turn; called when there are events.
+        events: Its events. Closing them cancels the turn, or stops following it.
+        resumed: The turn that it continues, if its earlier events are not among *events*.
+    """
+
+    record: Callable[[], Turn]
+    events: AsyncGenerator[Any, None]
+    resumed: PendingTurn | None = None
+
+
+class TurnRunner(Protocol):
+    """Runs the turns of conversations, of which one at a time runs or waits."""
+
+    def prompt(self) -> ChatClientRequestSpec:
+        """Return a new request of the client."""
+        ...
+
+    async def pending(self, conversation_id: str) -> PendingTurn | None:
+        """Return the turn of the conversation that waits for decisions, or None.
+
+        Raises:
+            RefusedError: A turn is running that other requests have to wait for.
+        """
+        ...
+
+    async def begin(self, conversation_id: str, request: ChatClientRequestSpec) -> TurnEvents:
+        """Begin a turn.
+
+        Raises:
+            RefusedError: Another one was begun at the same time.
+        """
+        ...
+
+    async def resume(
+        self,
+        conversation_id: str,
+        request: ChatClientRequestSpec,
+        turn: PendingTurn,
+        decisions: Mapping[str, Decision],
+    ) -> TurnEvents:
+        """Continue *turn*, which waits.
+
+        Raises:
+            RefusedError: It does not wait any more.
+        """
+        ...
+
+    async def follow(self, conversation_id: str, unanswered: str | None) -> TurnEvents | None:
+        """Return the turn that runs or waits, from its beginning.
+
+        Args:
+            conversation_id: The id of the conversation.
+            unanswered: The id of a message of the user that the frontend has no answer to: its turn
+                is returned also if it has ended.
+        """
+        ...
+
+    async def cancel(self, conversation_id: str) -> None:
+        """Cancel the turn that runs or waits, if there is one."""
+        ...
+
+
+@dataclass(frozen=True)
+class ProcessRunner:
+    """Runs turns in this process: each ends with the HTTP request that runs it.
+
+    Attributes:
+        prompt: Returns a new request of the client.
+        store: Keeps turns that wait.
+    """
+
+    prompt: Callable[[], ChatClientRequestSpec]
+    store: PendingTurnStore
+
+    async def pending(self, conversation_id: str) -> PendingTurn | None:
+        """Return the turn of the conversation that waits, or None."""
+        return await ON_LOOP.invoke(self.store.get, conversation_id)
+
+    async def begin(self, conversation_id: str, request: ChatClientRequestSpec) -> TurnEvents:
+        """Begin a turn."""
+        return self._running(conversation_id, request, None)
+
+    async def resume(
+        self,
+        conversation_id: str,
+        request: ChatClientRequestSpec,
+        turn: PendingTurn,
+        decisions: Mapping[str, Decision],
+    ) -> TurnEvents:
+        """Continue *turn*.
+
+        Raises:
+            RefusedError: It does not wait any more.
+        """
+        request = request.resuming(turn, decisions).conversation(conversation_id)
+        if not await ON_LOOP.invoke(self.store.take, conversation_id, turn):
+            raise RefusedError(409, GONE)
+        return self._running(conversation_id, request, turn)
+
+    async def follow(self, conversation_id: str, unanswered: str | None) -> None:  # noqa: ARG002
+        """Return None: a turn has no other reader than the one who has begun it."""
+        return
+
+    async def cancel(self, conversation_id: str) -> None:
+        """Do nothing: a turn is cancelled when its reader disconnects."""
+
+    def _running(
+        self, conversation_id: str, request: ChatClientRequestSpec, turn: PendingTurn | None
+    ) -> TurnEvents:
+        turns: list[Turn] = []
+        how = replace(request.settings.turn, began=turns.append)
+        stream = request.in_turn(how).astream()
+
+        async def events() -> AsyncGenerator[Any, None]:
+            async with stream, aclosing(stream.events()) as found:
+                async for event in found:
+                    if isinstance(event, ApprovalNeeded):
+                        yield await self._stored(conversation_id, event.turn)
+                    else:
+                        yield event
+
+        return TurnEvents(lambda: turns[0], events(), turn)
+
+    async def _stored(self, conversation_id: str, turn: PendingTurn) -> ApprovalNeeded:
+        """Store *turn*, and return the event for it.
+
+        Raises:
+            InvalidInputError: Another turn of the conversation waits: two were begun at once.
+        """
+        # As it is read again, so that stores can compare it: dates in metadata become texts.
+        turn = PendingTurn.from_json(turn.to_json())
+        if not await ON_LOOP.invoke(self.store.put, conversation_id, turn):
+            raise InvalidInputError(WAITS)
+        return ApprovalNeeded(turn)
