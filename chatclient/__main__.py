@@ -177,7 +177,7 @@ def confirm(invocation: ToolInvocation) -> Decision:
 
 
 def deny(invocation: ToolInvocation) -> Decision:
-    """Deny the call, because nobody can be asked."""
+    """Deny the call, because there is no terminal."""
     name = printable_line(invocation.tool_call.name)
     print(f"chatclient: {name} was not run; --yes runs tools that write", file=sys.stderr)
     message = "The user cannot be asked here, so no tool that changes anything is run."

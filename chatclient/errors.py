@@ -100,7 +100,7 @@ class WrongTypeError(UsageError, TypeError):
 
 
 class MissingExtraError(UsageError, ModuleNotFoundError):
-    """A package is missing that an extra of this library installs; the message says which."""
+    """A package is missing that an extra of this library installs; the message names it."""
 
 
 class UnsupportedOptionError(UsageError):

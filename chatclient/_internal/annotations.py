@@ -127,7 +127,7 @@ def replace_variables(kind: Any, type_for: Callable[[Any], Any]) -> Any:
 
 
 def alias_value(alias: Any) -> Any:
-    """Return what an alias of a `type` statement stands for, such as `Words` or `Pair[int]`."""
+    """Return what an alias of a `type` statement refers to, such as `Words` or `Pair[int]`."""
     arguments = get_args(alias)
     if not arguments:
         return alias.__value__

@@ -17,7 +17,7 @@ def check_choice(
     Args:
         what: The name of the setting.
         given: Its value.
-        *known: The allowed values; a `Literal` stands for all values in it.
+        *known: The allowed values; a `Literal` means all values in it.
         error: The type of the error.
 
     Raises:

@@ -8,9 +8,9 @@ _HEADER = 2  # bytes of the header of deflate, a multiple of 31
 
 
 class Decompressor:
-    """Unpacks gzip or deflate; whoever takes the pieces counts their bytes and may stop.
+    """Unpacks gzip or deflate in pieces, so that the caller can count their bytes and stop.
 
-    HTTP libraries may unpack each chunk that arrives as a whole, to a thousand times its size.
+    HTTP libraries may unpack each chunk completely, to a thousand times its size.
 
     Args:
         encoding: The content encoding: `gzip`, `x-gzip` or `deflate`.

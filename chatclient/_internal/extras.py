@@ -47,7 +47,7 @@ _PYTEST = "pytest"  # which no extra installs
 
 @contextmanager
 def needed_by(what: str, *, extra: str | None = None) -> Iterator[None]:
-    """Raise an error that says what to install if a package is missing that the block imports.
+    """Raise an error with the command to install a missing package that the block imports.
 
     Args:
         what: What needs the packages.

@@ -1,4 +1,4 @@
-"""What to use instead of names of other libraries, for hints in errors of imports."""
+"""Replacements for names of other libraries, for hints in errors of imports."""
 
 from collections.abc import Mapping
 

@@ -55,7 +55,7 @@ def frozen(
     """Return an immutable copy of *mapping*, or itself if it is immutable.
 
     Args:
-        mapping: The mapping; None stands for an empty one.
+        mapping: The mapping; None means an empty one.
         what: Its name in the error message.
 
     Raises:

@@ -102,7 +102,7 @@ _OF_A_CLIENT: Mapping[str, str] = {
 
 
 def explain_parameters(kind: Any) -> None:
-    """Let the constructor of the class *kind* say which parameter was meant, or where it belongs.
+    """Let the constructor of the class *kind* suggest the right parameter or the right place.
 
     Other objects, and classes whose constructors are not of this library, are left unchanged.
     """

@@ -1,7 +1,7 @@
-"""What an object is for this library, and where it belongs, for errors of misplaced objects.
+"""Roles of objects in this library and their places, for errors of misplaced objects.
 
 Most contracts are callables: an advisor, an interceptor and a retriever are all called with two
-arguments. What tells them apart is the annotation of the first one.
+arguments. They differ in the annotation of the first one.
 """
 
 from collections.abc import Mapping

@@ -247,7 +247,7 @@ def _spent_in(note: Any) -> Spent:
     """Return what a suspended turn has spent, from its *note*.
 
     Raises:
-        UsageError: The note is not that of a budget: somebody has changed it.
+        UsageError: The note is not that of a budget, because it was changed.
     """
     try:
         usage, calls, cost = usage_from_dict(note["usage"]), note["calls"], note["cost"]

@@ -114,7 +114,7 @@ class ContextWindowAdvisor:
     ) -> tuple[tuple[Message, ...], int]:
         """Return *messages* with old tool results cleared so that they fit, and their number.
 
-        Nothing is cleared if that would free less than *spare* tokens beside what must be.
+        Nothing is cleared if that would free less than *spare* tokens more than required.
         """
         excess = self._tokens(messages) - room
         results = [at for at, m in enumerate(messages) if isinstance(m, ToolResponseMessage)]

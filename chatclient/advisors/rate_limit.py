@@ -255,7 +255,7 @@ class SharedWindow:
         return 0.0
 
     def _wait(self, unit: str, index: int, before: int, now: int, amount: int) -> float:
-        """Return the seconds until *amount* has room beside what was counted in two periods."""
+        """Return the seconds until *amount* has room next to what was counted in two periods."""
         limit: int = getattr(self.limits, unit)
         period = self.limits.period
         passed = self.clock() - index * period

@@ -1,4 +1,4 @@
-"""Content blocks of other frameworks, as dictionaries, and the media that they stand for.
+"""Content blocks of other frameworks, as dictionaries, and the media that they represent.
 
 The blocks are those of LangChain, version 1, and the images of OpenAI.
 """

@@ -70,7 +70,7 @@ def adapter_for(store: Any) -> Adapter:
 
 
 def delete(store: Any, ids: list[str], *, present: bool = True) -> None:
-    """Delete documents from *store*; *present* says whether it is known to have them.
+    """Delete documents from *store*; *present* is True if it is known to have them.
 
     Raises:
         UsageError: It has no such method.

@@ -23,7 +23,7 @@ from chatclient.runtime.threads import ForkSafeLock
 
 T = TypeVar("T")
 
-_BATCH = 1_000  # documents given to the store at once; some have a limit
+_BATCH = 1_000  # documents in one call of the store; some have a limit
 
 
 class LangChainVectorStore(VectorStore):

@@ -45,7 +45,7 @@ def tools_from_pydantic_ai(
 ) -> list[ToolCallback]:
     """Return function tools of pydantic-ai as tools of this library.
 
-    A `ModelRetry` becomes a `ToolError`: the model is told, and may call again. A tool that
+    A `ModelRetry` becomes a `ToolError`: the model receives it, and may call again. A tool that
     requires approval, or defers a call, suspends the turn (see `client.resume`): the result of a
     deferred call is given with `Decision.answered`. The `RunContext` has the dependencies, the call
     and the conversation id, but neither model nor messages.

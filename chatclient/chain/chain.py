@@ -174,7 +174,7 @@ class AdvisorAttributes:
         storage: The object in which a memory stores its turns; a client refuses a second memory
             with the same one.
         params: The names of the advisor params that it reads; `"*"`, the default, stands for any
-            but those of the library's advisors. A param that nobody reads is an error.
+            but those of the library's advisors. A param that is not read is an error.
     """
 
     order: int = 0
@@ -294,10 +294,10 @@ class AdvisorChain:
             self._entry = _step(advisor, self._entry, model)
 
     def check_params(self, params: Mapping[str, Any]) -> None:
-        """Check that somebody reads each of the advisor *params* of a request.
+        """Check that each of the advisor *params* of a request is read.
 
         Raises:
-            UsageError: Nobody reads one of them.
+            UsageError: One of them is not read.
         """
         check_params(params, self._params)
 
@@ -311,7 +311,7 @@ class AdvisorChain:
 
 
 async def _run_turn(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-    """Return the response to *request*, in a turn of its own."""
+    """Return the response to *request*, in a new turn."""
     turn = Turn.of(request.context)
     try:
         with turn:

@@ -237,7 +237,7 @@ async def correct_failed(
         return
     try:
         await runtime.shielded(entry.correct(known, runtime))
-    except Exception as error:  # noqa: BLE001 - the call has an error of its own
+    except Exception as error:  # noqa: BLE001 - the call has another error already
         log.warning("usage not counted", error=described(error))
 
 

@@ -62,14 +62,14 @@ def params_of_retrievers(*retrievers: object) -> frozenset[str]:
 def check_params(params: Mapping[str, Any], readable: frozenset[str]) -> None:
     """Check that an advisor or the client reads each of *params*.
 
-    A param that nobody reads, such as a filter of documents, would have no effect without a word.
+    A param that is not read, such as a filter of documents, would have no effect and no error.
 
     Args:
         params: The advisor params of a request.
         readable: The params that its advisors read, perhaps with `ANY`.
 
     Raises:
-        UsageError: Nobody reads one of them.
+        UsageError: One of them is not read.
     """
     unread = params.keys() - _CLIENT - readable
     if ANY in readable:

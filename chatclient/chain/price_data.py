@@ -30,7 +30,7 @@ Price = Callable[[Usage, Mapping[str, str]], Cost | None]
 def find_price(provider: str, address: str, name: str) -> Price | None:
     """Return the price of the model *name*, or None if there is none.
 
-    The server's address says most about who sells it.
+    The server's address identifies the seller best.
     """
     snapshot = get_snapshot()
     places = [each for each in snapshot.providers if each.id == provider]

@@ -56,7 +56,7 @@ def with_cost(response: ChatResponse, model: ChatModel, options: ChatOptions) ->
 
 
 def _context_of(response: ChatResponse) -> Mapping[str, str]:
-    """Return what the price depends on beside the model: service tier, speed, batch or not."""
+    """Return what the price depends on besides the model: service tier, speed, batch or not."""
     values, native = response.metadata.values, response.usage.native
     [*_, native] = native.get("requests") or (native,)
     found = {

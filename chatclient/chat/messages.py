@@ -131,7 +131,7 @@ class SystemMessage(Message):
 
     Attributes:
         content: The text.
-        metadata: Whatever the application wants to remember; not sent.
+        metadata: Values for the application; not sent.
         id: Identifies the message in its conversation, see `Message`; not compared.
         stored_at: When a repository stored it, see `Message`; not compared.
 
@@ -322,7 +322,7 @@ class ToolResponseMessage(Message):
 
     Attributes:
         responses: The answers.
-        metadata: Whatever the application wants to remember; not sent.
+        metadata: Values for the application; not sent.
         id: Identifies the message in its conversation, see `Message`; not compared.
         stored_at: When a repository stored it, see `Message`; not compared.
 

@@ -84,7 +84,7 @@ class PendingTurn:
 
     @property
     def external_calls(self) -> tuple[str, ...]:
-        """The ids for decisions of the calls that wait for a result from elsewhere.
+        """The ids for decisions of the calls that wait for an external result.
 
         Also those of agents, and of clients that the turn was handed to.
         """
@@ -302,7 +302,7 @@ class Decision:
         message: A text for the model: the reason for a denial, or a remark before the result.
         arguments: Arguments that replace those of the model, a JSON object as text, or None. They
             are reported to the model, before the result.
-        result: The result, if the call was executed elsewhere; the tool is not run then. See
+        result: The result, if the call was executed externally; the tool is not run then. See
             `answered`.
 
     Raises:
@@ -335,7 +335,7 @@ class Decision:
 
     @classmethod
     def answered(cls, result: ToolResult | str) -> "Decision":
-        """Return the decision for a call that was executed elsewhere, with its *result*.
+        """Return the decision for a call that was executed externally, with its *result*.
 
         Raises:
             UsageError: *result* is neither a text nor a `ToolResult`.
@@ -408,7 +408,7 @@ class Resumption:
         pending: The turn.
         decisions: The decisions, by the ids of `PendingTurn.to_decide`.
         round: What the tool loop keeps of the calls that waited, which run once even if the request
-            is sent again; None before it has begun.
+            is sent again; None before its start.
     """
 
     def __init__(self, pending: PendingTurn, decisions: Mapping[str, Decision]) -> None:

@@ -28,9 +28,9 @@ class TurnStep(Generic[T]):
         run: Executes it.
         dump: Returns its result, or the error that it raised, as JSON values.
         load: Returns the result that was dumped, or raises the error, in place of `run`.
-        before: Returns the events that precede it, if somebody follows the turn elsewhere.
+        before: Returns the events that precede it, if another process follows the turn.
         after: Returns the events that follow it, from its result or error.
-        writes: Whether it must not be executed again if nobody knows whether it has ended.
+        writes: Whether it must not be executed again if it is unknown whether it has ended.
         tool_call: The tool call that it executes, or None.
     """
 

@@ -115,8 +115,8 @@ class ToolMetadata:
         exclusive: Whether the tool runs alone: after the calls before it, and before those after.
         effect: `"write"`, `"idempotent"` (safe to repeat) or `"read"`. Used by approval and
             compensation, and published by an `McpToolServer`.
-        confirm: Whether each call needs approval, whatever `effect` is and whether a `ToolApproval`
-            is configured or not.
+        confirm: Whether each call needs approval, with any `effect`, and with a `ToolApproval` or
+            without.
         always_visible: Whether the tool is offered from the start with a tool search.
         compensation: Undoes a successful call if a later call or the turn fails: a plain or
             asynchronous function of some of the tool's parameters, or of one `ToolExecution`. For

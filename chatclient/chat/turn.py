@@ -1,4 +1,4 @@
-"""`Turn`: one turn of a conversation, with everything that belongs to it."""
+"""`Turn`: one turn of a conversation, with its messages, executions and usage."""
 
 import asyncio
 import os
@@ -156,7 +156,7 @@ class Turn:
         spent: What the turn has spent so far; nothing is counted without a `Budget`.
         left_out: What was left out of the last prompt, because it was too long.
         blocked: Whether a `SafeGuardAdvisor` refused the `input` or the `output`; else None.
-        part: What belongs to the client that continues the turn.
+        part: The state of the client that continues the turn.
         recorder: Executes the steps of the turn; None executes them directly.
         outer_recorder: The recorder of the turn that this one is part of, while it runs; or None.
         shown: What the consumer of a stream has seen of the round that is not complete, if the
@@ -164,7 +164,7 @@ class Turn:
         replaces: Whether the messages of the request take the place of those that memories have
             under the same ids, and of all that followed them.
         is_displayed: Whether a frontend displays the messages of the request, even if it fails.
-        is_running: Whether somebody runs the turn and will store it.
+        is_running: Whether a request runs the turn and will store it.
         is_nested: Whether a tool or an advisor of another turn made the request.
         logs: Called around each model call, by participant.
         state: What participants keep for the turn, by participant.
@@ -343,7 +343,7 @@ class Turn:
         for store in stores:
             try:
                 await store(runtime)
-            except Exception as error:  # noqa: BLE001 - the turn has an error of its own
+            except Exception as error:  # noqa: BLE001 - the turn has another error already
                 log.warning("turn that ended early was not stored", error=described(error))
             except (asyncio.CancelledError, GeneratorExit):
                 pass  # it is stored, and the maintenance of the memory was cancelled with the turn
@@ -377,7 +377,7 @@ class Turn:
 
         Nothing is stored if the request is cancelled or late, or if the preparation of one memory
         fails. Once one of them has the turn, the others store it even if the request is cancelled
-        meanwhile, and nothing that the turn has done is undone any more.
+        during that, and calls of the turn are not undone any more.
 
         Raises:
             ChatMemoryError: A memory failed.
@@ -425,7 +425,7 @@ class Turn:
 class ShownAnswer:
     """What a consumer has seen of the round of a turn that is not complete.
 
-    It stands next to the consumer, because advisors may withhold or change what the model says.
+    It is next to the consumer, because advisors may withhold or change what the model says.
 
     Args:
         turn: The turn.
@@ -475,7 +475,7 @@ class ShownAnswer:
             text = "".join(self._texts)
             return (AssistantMessage(text),) if text.strip() else ()
         if len(self._turn.rounds) > self._rounds:
-            return ()  # the round is complete, and the next one has said nothing yet
+            return ()  # the round is complete, and the next one has no text yet
         results = [
             self._results.get(call.id)
             or ToolResponse(call.id, call.name, INTERRUPTED, is_error=True)

@@ -73,7 +73,7 @@ def round_responses_in(response: ChatClientResponse) -> tuple[ChatResponse, ...]
 
 
 def _turn_messages(turn: Turn) -> tuple[Message, ...]:
-    """Return the messages of *turn*; an answer that the request has begun is one message."""
+    """Return the messages of *turn*; an answer that the request starts is one message."""
     messages = turn.messages()
     count = len(turn.request_messages)
     return append_messages(messages[:count], messages[count:])

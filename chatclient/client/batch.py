@@ -1,4 +1,4 @@
-"""Many requests at once: with bounded concurrency, or through the provider's batch API."""
+"""Many requests in a batch: with bounded concurrency, or through the provider's batch API."""
 
 import asyncio
 import os
@@ -128,7 +128,7 @@ class Batch(Generic[T]):
     """The requests of `ChatClient.batch`; iterate over it, with `for` or `async for`, to send them.
 
     Results arrive in the order in which the requests finish. Leaving the loop early stops the
-    requests that are running; batches that a provider has accepted go on until `cancel`.
+    requests that are running; batches that a provider has accepted continue until `cancel`.
 
     Attributes:
         progress: How many requests have finished.

@@ -94,7 +94,7 @@ class BatchJournal:
         try:
             with self._lock, self._path.open("ab", buffering=0) as file:
                 begin = file.tell()
-                line = line if begin else _HEADER + line  # it may have been deleted meanwhile
+                line = line if begin else _HEADER + line  # it may have been deleted since
                 if file.write(line) == len(line):
                     os.fsync(file.fileno())
                     return
@@ -210,7 +210,7 @@ class BatchQueue:
         return await future
 
     async def aclose(self) -> None:
-        """Stop waiting; submitted batches go on."""
+        """Stop waiting; submitted batches continue."""
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
@@ -324,7 +324,7 @@ class BatchQueue:
             future = self._future(key)
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # nobody may wait for it any more
+                future.exception()  # its waiter may be gone
 
 
 def _missing(batch_id: str) -> ChatClientError:

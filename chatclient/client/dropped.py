@@ -1,7 +1,7 @@
 """Warns about builders and requests that a statement makes and drops.
 
 They are immutable, so a statement such as `request.system("...")` has no effect: its result is a
-new request, and nobody has it. A builder or request that is stored is not reported, even if it is
+new request, which is dropped. A builder or request that is stored is not reported, even if it is
 never used, because it may be one of many that an application prepares.
 """
 

@@ -33,7 +33,7 @@ def handoff(
             other.
         name: The name of the client in events and in `HANDOFFS`, and of the tool, after
             `handoff_to_`; default: the client's own.
-        description: Tells the model when to call the tool; required.
+        description: When the model should call the tool; required.
         max_handoffs: The number of handoffs in a turn, between any clients, after which this tool
             refuses.
 
@@ -57,7 +57,7 @@ def handoff(
 
 
 class _HandoffTool:
-    """The tool; calling it has no effect of its own, the tool loop hands over after the round."""
+    """The tool; calling it has no effect itself, the tool loop hands over after the round."""
 
     metadata = ToolMetadata(effect="read", always_visible=True)
 

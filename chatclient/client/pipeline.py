@@ -295,10 +295,10 @@ class Pipeline:
             turn.record_inside(outer.inside(f"client {name} {prompt_digest(prompt)}"))
 
     def check_params(self, settings: RequestSettings) -> None:
-        """Check that somebody reads each advisor param of a request.
+        """Check that each advisor param of a request is read.
 
         Raises:
-            UsageError: Nobody reads one of them.
+            UsageError: One of them is not read.
         """
         self._chain_of(settings, None).check_params(settings.advisor_params)
 
@@ -333,7 +333,7 @@ def _check_resumed(settings: RequestSettings, pending: PendingTurn) -> None:
     """Check that a request that resumes a turn adds no messages and keeps the conversation.
 
     Raises:
-        UsageError: It has messages of its own, or another conversation id.
+        UsageError: It has additional messages, or another conversation id.
     """
     if settings.has_text or len(settings.messages) > len(pending.messages):
         msg = (

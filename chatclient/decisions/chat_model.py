@@ -1,4 +1,4 @@
-"""`ChatDecisionModel`: a decision model made of a chat model."""
+"""`ChatDecisionModel`: a decision model that uses a chat model."""
 
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -117,7 +117,7 @@ def _tokens(response: ChatResponse) -> Iterator[Mapping[str, Any]]:
 
 
 def _label(token: Mapping[str, Any], labels: Labels) -> str | None:
-    """Return the label that *token* stands for; words in any case, letters exactly."""
+    """Return the label that *token* means; words in any case, letters exactly."""
     text = str(token.get("token", "")).strip(_AROUND)
     if len(text) > 1:
         text = text.capitalize()
@@ -151,7 +151,7 @@ _Job = Callable[
 class ChatDecisionModel(DecisionModel):
     """Answers questions with a chat model.
 
-    If the model reports log probabilities, each question is a request of its own, and the
+    If the model reports log probabilities, each question is a separate request, and the
     probabilities are those of the first token of the answer. Otherwise, the model states the
     probabilities of all questions in one answer. Neither are calibrated: choose thresholds for the
     model that you use, by examples. Stated probabilities are coarse, and a model may be sure

@@ -107,7 +107,7 @@ class YesNoQuestion:
 
     Attributes:
         text: The question.
-        yes_when: When the answer is yes, if the question does not say it.
+        yes_when: When the answer is yes, if the question is ambiguous.
         no_when: When the answer is no.
 
     Raises:

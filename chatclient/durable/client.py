@@ -53,8 +53,8 @@ def durable(
         name: Identifies the client in the database.
         on_interrupted: What happens with a call of a tool that writes, if the process ended while
             the tool ran: the turn waits for a decision, as for an approval; the tool runs again;
-            or the model is told that the outcome is unknown. Tools with `effect="read"` and
-            `"idempotent"` simply run again.
+            or the model receives a result that says that the outcome is unknown. Tools with
+            `effect="read"` and `"idempotent"` simply run again.
         retries: Whether a turn waits and continues if the provider fails; default: it fails.
 
     Raises:
@@ -121,7 +121,7 @@ class DurableConversation:
         limit_key: str | None = None,
         streaming: bool = False,
     ) -> TurnHandle:
-        """Start a turn of the conversation, and return its handle at once.
+        """Start a turn of the conversation, and return its handle immediately.
 
         The arguments are those of `DurableClient.start`.
 
@@ -222,7 +222,7 @@ class TurnMap:
     """The turns of `DurableClient.map`; iterate over it for the results, in the order of their end.
 
     A turn that waits for decisions counts as ended; its result has the `pending_turn`, and its
-    error says that there is no answer. Iterating again yields all results again, in any process.
+    error reports that there is no answer. Iterating again yields all results again, in any process.
 
     Args:
         turns: The handles by key.
@@ -316,7 +316,7 @@ class DurableClient:
         limit_key: str | None = None,
         streaming: bool = False,
     ) -> TurnHandle:
-        """Start a turn, and return its handle at once.
+        """Start a turn, and return its handle immediately.
 
         The deadline of a request counts from now; the time in which the turn waits for decisions
         does not count.
@@ -465,7 +465,7 @@ class DurableClient:
         return TurnHandle(engine, id, self._check_decisions)
 
     def request_of(self, prompt: DurableRequest) -> ChatClientRequestSpec:
-        """Return the request that *prompt* is or stands for.
+        """Return *prompt* as a request.
 
         Raises:
             UsageError: It is a request of another client, or has an advisor param without a reader.

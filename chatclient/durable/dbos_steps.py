@@ -121,7 +121,7 @@ _PICKLES = "values of durable turns are JSON; pickles are refused, because they 
 def refuse_pickles() -> None:
     """Let DBOS read only rows in the format of the serializer it was given, or its portable JSON.
 
-    By default it reads a row as a pickle if the row says so, whatever serializer was given: whoever
+    By default it reads a row as a pickle if the row is marked so, with any serializer: whoever
     can write a row could run code in each process that reads it. Connections of the application to
     DBOS whose serializer is that of pickles still read them.
     """
@@ -136,7 +136,7 @@ class DbosSteps:
 
     Attributes:
         id: The id of the workflow.
-        begun: Whether it has begun, and does not wait any more for its time in this process.
+        begun: Whether it has started, and does not wait any more for its time in this process.
         recorded: The recorded values of steps by name, also those of earlier executions.
         stopped: Why no step is recorded any more, or None.
         is_cancelled: Whether it is being cancelled.

@@ -27,11 +27,11 @@ from chatclient.errors import DurableTurnError, UsageError
 log = get_logger(__name__)
 
 _BEATS = 4  # beats that may be missed
-_LOOK = 0.5  # seconds between looks for turns that are to be cancelled
+_LOOK = 0.5  # seconds between looks for requests to cancel a turn
 
 
 class Liveness:
-    """Tells other processes that this one is alive, and lets turns continue that nobody runs.
+    """Reports that this process is alive, and lets turns continue whose process is not.
 
     DBOS continues the turns of a process when a process with the same id starts. This lets others
     continue them as well. A process that is only slow loses its turns, too, and finds out at its
@@ -274,7 +274,7 @@ class Engine:
         running.cancel(id)
 
     def reject(self, id: str, reason: str) -> None:
-        """End the workflow *id*, which nobody runs, without undoing anything."""
+        """End the workflow *id*, which no process runs, without undoing anything."""
         self.set_attributes(id, {REJECTED: reason})
         outside(self._control.cancel_workflow, id)
 

@@ -94,7 +94,7 @@ class EventCursor:
         if (decided := self._turn.input_of(self._segment + 1)) is not None:
             self._segment, self._offset, self._reader = self._segment + 1, 0, EventReader()
             return [*_decided(decided)]
-        if (result := self._turn.result_so_far()) is None:  # a segment was just begun
+        if (result := self._turn.result_so_far()) is None:  # a segment has just started
             return []
         self.ended = True
         return [*self._closing(result)]
@@ -354,17 +354,17 @@ class TurnHandle:
         await asyncio.to_thread(self.decide, decisions)
 
     def cancel(self) -> None:
-        """Cancel the turn; what its tools have done is undone, where they say how.
+        """Cancel the turn; calls of tools with a compensation are undone.
 
         Returns immediately, and does nothing if the turn has ended. Nothing new begins, and a tool
         that runs is cancelled at its next `await`. The turn is `cancelling` until nothing of it
-        runs and its calls were undone, by another process if the present one ends meanwhile.
+        runs and its calls were undone, by another process if the present one ends before.
         `result` waits for that, and raises a `TurnCancelledError`.
         """
         segment = self._segment()
         while segment.state in ("queued", "running", "waiting"):
             self.engine.cancel(segment.id, is_first=segment.number == 1)
-            segment = self._segment()  # it has ended meanwhile, or decisions were faster
+            segment = self._segment()  # it has just ended, or decisions were faster
 
     async def acancel(self) -> None:
         """Cancel the turn; see `cancel`."""
@@ -390,9 +390,9 @@ class TurnHandle:
     # --- segments ---
 
     def _segment(self) -> _Segment:
-        """Return the last segment, which does not wait if it is to be cancelled.
+        """Return the last segment, which does not wait if it will be cancelled.
 
-        A turn may begin to wait at the same time as somebody cancels it. Then another segment takes
+        A turn may begin to wait at the same time as it is cancelled. Then another segment takes
         the place of decisions, and undoes the calls.
 
         Raises:

@@ -106,7 +106,7 @@ def launch(
         for queue in several:
             _register(queue)
 
-    alive.start()  # first, so that no turn belongs to an unknown process
+    alive.start()  # first, so that each turn has a known process
     try:
         # In a thread without an event loop: DBOS would run the turns on the loop of the caller,
         # and blocking calls there would wait for themselves.

@@ -1,4 +1,4 @@
-"""`TurnQueue`: how many turns run at once, and how often they start; `Pace` of one worker."""
+"""`TurnQueue`: how many turns run in parallel, and how often they start; `Pace` of one worker."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ class TurnQueue:
 
     Attributes:
         name: The name of the queue.
-        concurrency: The maximum number of its turns that run at once on all workers.
+        concurrency: The maximum number of its turns that run in parallel on all workers.
         worker_concurrency: The same for each worker.
         rate: The maximum number of turns that start in a period: `(100, 60.0)` per minute.
         worker_rate: The same for each worker. It needs *worker_concurrency*: turns that a worker

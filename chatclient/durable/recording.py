@@ -208,7 +208,7 @@ class Recording:
     async def step(self, step: TurnStep[T], runtime: Runtime) -> T:
         """Return the recorded result of *step*, or execute and record it.
 
-        Model calls that fail are repeated after a pause, as *retries* says.
+        Model calls that fail are repeated after a pause, according to *retries*.
         """
         retries = self.retries if step.kind in ("model", "question") else None
         attempt = 1
@@ -229,7 +229,9 @@ class Recording:
         has returned, once it has.
         """
         name = self._name(step.name)
-        begun = step.writes and self.on_interrupted != "repeat" and await self._was_begun(step.name)
+        begun = (
+            step.writes and self.on_interrupted != "repeat" and await self._record_start(step.name)
+        )
         began, outcomes = time.monotonic(), list[T | Exception]()
         if step.kind == "agent" and not await self._has(name):
             outcomes.append(await _outcome_of(step.run(runtime)))
@@ -262,7 +264,7 @@ class Recording:
         return outcome
 
     async def _execute(self, step: TurnStep[T], runtime: Runtime, *, begun: bool) -> T:
-        """Execute *step*, unless an earlier execution has *begun* it."""
+        """Execute *step*, unless an earlier execution has started it (*begun*)."""
         if step.kind != "undo":
             self._check_deadline()
         if begun and self.on_interrupted == "ask":
@@ -329,8 +331,8 @@ class Recording:
             execution.time = max(execution.time, record["at"])
         return record["value"], not ran
 
-    async def _was_begun(self, name: str) -> bool:
-        """Record that a tool call begins, and return whether an earlier execution has begun it."""
+    async def _record_start(self, name: str) -> bool:
+        """Record that a tool call starts, and return whether another execution has started it."""
 
         async def mark() -> str:
             return self._execution.id

@@ -1,4 +1,4 @@
-"""What a recorded turn is given and returns, as JSON values, and one execution of it."""
+"""Values that a recorded turn takes and returns, as JSON, and one execution of it."""
 
 import asyncio
 import time
@@ -68,7 +68,7 @@ def recorded(
         request: The request; it can be called in each of the four ways.
         recording: The record of the turn; a new one for each execution.
         key: Identifies the turn. Idempotency keys of tools are derived from it, and memories store
-            the turn once under it, unless the request has an idempotency key of its own.
+            the turn once under it, unless the request has an idempotency key itself.
         retries: Whether failed model calls are repeated.
     """
     settings = request.settings
@@ -87,7 +87,7 @@ def request_to_dict(request: ChatClientRequestSpec) -> dict[str, Any]:
     """Return what *request* has in addition to the defaults of its client, as JSON values.
 
     Raises:
-        UsageError: It has something that has no JSON form, such as tools of its own.
+        UsageError: It has something that has no JSON form, such as additional tools.
     """
     settings, defaults = request.settings, request.pipeline.defaults
     _check_has_json_form(settings, defaults)

@@ -97,7 +97,7 @@ class Tables:
                 write_ahead(connection.connection.dbapi_connection)
         try:
             _PROCESSES.create(self._engine, checkfirst=True)
-        except SQLAlchemyError:  # another process has created it meanwhile, or this fails again
+        except SQLAlchemyError:  # another process has just created it, or this fails again
             _PROCESSES.create(self._engine, checkfirst=True)
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Tables:
             connection.execute(update.values({**self._queued(crashed=False), **delayed}))
 
     def cancel_unstarted(self, id: str) -> None:
-        """Cancel a turn that nobody runs and that has recorded nothing."""
+        """Cancel a turn that no process runs and that has recorded nothing."""
         is_queued = _TURNS.c.status.in_(("ENQUEUED", "DELAYED"))
         has_steps = sa.exists().where(_STEPS.c.workflow_uuid == id)
         now = sa.cast(self._now * 1000.0, sa.BigInteger)
@@ -141,7 +141,7 @@ class Tables:
             connection.execute(update.values(values))
 
     def cancelled(self, ids: Iterable[str]) -> set[str]:
-        """Return those of *ids* that are to be cancelled, or were cancelled in DBOS itself."""
+        """Return those of *ids* that should be cancelled, or were cancelled in DBOS itself."""
         several, found = [*ids], set[str]()
         is_marked = _TURNS.c.attributes[CANCEL].as_string().is_not(None)
         query = sa.select(_TURNS.c.workflow_uuid).where(
@@ -162,7 +162,7 @@ class Tables:
     def continue_own(self, running: Collection[str]) -> list[str]:
         """Let turns of this process that it does not run be continued, and return their ids.
 
-        Their end could not be stored, or they were taken from a queue and could not be begun.
+        Their end could not be stored, or they were taken from a queue and could not be started.
 
         Args:
             running: The ids of the turns that it runs.

@@ -62,7 +62,7 @@ class RunningExecutions:
                     steps.cancel()
 
     async def is_cancelled(self, steps: DbosSteps) -> bool:
-        """Return whether a turn that begins or continues is to be cancelled."""
+        """Return whether a turn that begins or continues should be cancelled."""
         found = await until_stored(lambda: asyncio.to_thread(self._tables.cancelled, [steps.id]))
         return steps.id in found
 
@@ -105,7 +105,7 @@ class RunningExecutions:
                 steps.detach()
 
     def drain(self, seconds: float) -> None:
-        """Wait until no turn runs that has begun, or *seconds* have passed."""
+        """Wait until no started turn runs, or *seconds* have passed."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             with self._lock:
@@ -177,7 +177,7 @@ class _StreamPublisher:
         await asyncio.sleep(PUBLISH_SECONDS)
         self._timer = None  # while it writes, it must not be cancelled
         if DBOS.step_id is not None:  # the step may have failed; then the next one writes
-            with contextlib.suppress(Exception):  # the next write fails as well, and says so
+            with contextlib.suppress(Exception):  # the next write fails as well, and raises
                 await self._write()
 
     async def _write(self) -> None:
@@ -229,7 +229,7 @@ async def run_turn(data: dict[str, Any]) -> dict[str, Any]:
             turn = runner.run(data, steps, recovered=recovered, publisher=publisher)
             return await steps.execute(turn, cancelled=cancelled)
         except BaseException as error:
-            if steps.stopped is not None:  # whatever the turn made of it
+            if steps.stopped is not None:  # even if the turn caught it
                 raise steps.stopped from None
             if steps.is_cancelled and isinstance(error, asyncio.CancelledError):
                 raise _cancelled(data["turn"], steps.interrupted) from None

@@ -55,6 +55,6 @@ class AcceptedTools:
 
 
 def _definition(tool: Any) -> str:
-    """Return what a server says about *tool*, as JSON."""
+    """Return the definition of *tool* by the server, as JSON."""
     definition = tool.model_dump(mode="json", by_alias=True, exclude={"meta", "icons"})
     return json.dumps(definition, sort_keys=True)

@@ -142,7 +142,7 @@ class McpToolCallback:
         except McpServerError as error:
             if not error.stderr:
                 raise
-            # Models are not told what a program has written.
+            # The output of a program is not sent to models.
             message = str(error).removesuffix(with_last_lines("", error.stderr))
             raise McpServerError(message, server=error.server) from error
         # In a worker thread: the check and large content take time.

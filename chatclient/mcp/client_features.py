@@ -144,7 +144,7 @@ async def _sample(
         prompt = _prompt_of(params)
     except ToolError as error:
         return ErrorData(code=INVALID_PARAMS, message=str(error))
-    # A server does not say for which call it asks. In the context of one, it counts in a budget.
+    # The request of a server does not name its call. In the context of one, it counts in a budget.
     context = calls[-1].copy() if calls else None
     try:
         return await asyncio.create_task(_sampled(model, prompt), context=context)

@@ -157,7 +157,7 @@ class Connection:
         changes = self._changes
         tools = await self.request(partial(_all_tools, self.server), repeatable=True)
         # An unchanged tool stays the same object. Known tools keep their order before new ones, so
-        # that providers can go on caching prompts that begin with them.
+        # that providers can keep caching prompts that begin with them.
         before = {tool.name: tool for tool in self.known}
         order = {name: at for at, name in enumerate(before)}
         self.known = tuple(
@@ -190,7 +190,7 @@ class Connection:
             self._check = asyncio.get_running_loop().create_task(self._check_now(session))
 
     async def _check_now(self, session: Session) -> None:
-        """Disconnect if the server does not respond; the next request connects anew."""
+        """Disconnect if the server does not respond; the next request connects again."""
         try:
             if await session.responds() or session.ended:
                 return

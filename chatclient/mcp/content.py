@@ -23,7 +23,7 @@ from chatclient.chat.messages import Media
 from chatclient.chat.tool import OWN_METADATA, ToolResult
 from chatclient.errors import ToolError
 from chatclient.mcp.limits import MCP_LIMITS, McpLimits
-from chatclient.mcp.marks import USER_CONTENT, is_told_to_model
+from chatclient.mcp.marks import USER_CONTENT, is_content_for_model
 
 _UNKNOWN_TYPE = "application/octet-stream"
 
@@ -52,13 +52,13 @@ def from_mcp_result(
         ToolError: The tool failed. The message is the text of the result; the error has its media,
             metadata and value, too.
     """
-    texts, media = read_content(filter(is_told_to_model, result.content))
+    texts, media = read_content(filter(is_content_for_model, result.content))
     text, value = "\n".join(texts), result.structured_content
     if value is not None and not (has_page and text) and not _contains(text, value):
         data = json.dumps(value, ensure_ascii=False)
         text = f"{text}\n{data}" if text else data
     metadata = {key: item for key, item in (result.meta or {}).items() if key not in OWN_METADATA}
-    if for_user := list(filterfalse(is_told_to_model, result.content)):
+    if for_user := list(filterfalse(is_content_for_model, result.content)):
         metadata[USER_CONTENT] = [
             block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in for_user
         ]

@@ -40,7 +40,7 @@ class HttpTransport:
     def set_read_timeout(self, seconds: float | None) -> None:
         """Allow *seconds* for a response, or any time with None.
 
-        Servers need not send anything meanwhile, and on a timeout the SDK would close the
+        Servers need not send anything until then, and on a timeout the SDK would close the
         connection with all pending calls.
         """
         usual = self._http.timeout
@@ -73,7 +73,7 @@ class HttpTransport:
     async def _limit(self, response: httpx2.Response) -> None:
         """Unpack and count the body of *response* while it is read.
 
-        The HTTP library may unpack several encodings, and the SDK reads a body as a whole.
+        The HTTP library may unpack several encodings, and the SDK reads a body completely.
         """
         names = response.headers.get("content-encoding", "").lower().split(",")
         encodings = [name for each in names if (name := each.strip()) not in ("", "identity")]

@@ -54,7 +54,7 @@ class McpLimits:
             check_number(f"the limit {each.name}", getattr(self, each.name), least=1)
 
     def check_count(self, count: int, kind: Listed, server: str) -> None:
-        """Check how many things of a *kind* the *server* lists.
+        """Check how many items of a *kind* the *server* lists.
 
         Raises:
             McpServerError: There are too many.

@@ -1,4 +1,4 @@
-"""What servers mark as not for the model.
+"""Marks of servers for content that is not for the model.
 
 Sources: the annotations of the protocol; MCP Apps (`io.modelcontextprotocol/ui`), also in the flat
 form of its drafts; OpenAI's Apps SDK, which came before it.
@@ -32,7 +32,7 @@ def has_page(tool: Tool) -> bool:
     return bool(_in_ui(meta, "resourceUri") or meta.get("openai/outputTemplate"))
 
 
-def is_told_to_model(item: Any) -> bool:
+def is_content_for_model(item: Any) -> bool:
     """Return whether *item*, a resource or content, is neither a page nor for the user only."""
     audience = item.annotations.audience if item.annotations is not None else None
     named = getattr(item, "resource", item)

@@ -16,7 +16,7 @@ from chatclient.errors import ToolError
 from chatclient.mcp.connection import Connection, all_pages
 from chatclient.mcp.connection_pool import ConnectionPool
 from chatclient.mcp.content import add_resource, read_content
-from chatclient.mcp.marks import is_told_to_model
+from chatclient.mcp.marks import is_content_for_model
 from chatclient.mcp.server import McpServer
 from chatclient.runtime.runtime import ON_LOOP, Runtime
 from chatclient.tools.function.callback import FunctionToolCallback
@@ -68,7 +68,7 @@ def prompt_tools(pool: ConnectionPool) -> list[ToolCallback]:
         all_texts: list[str] = []
         all_media: list[Media] = []
         for message in answer.messages:
-            texts, media = read_content(filter(is_told_to_model, [message.content]))
+            texts, media = read_content(filter(is_content_for_model, [message.content]))
             all_texts.extend(f"{message.role}: {text}" for text in texts)
             all_media.extend(media)
         return _result(pool, server, all_texts, all_media)
@@ -103,11 +103,11 @@ async def _resources(connection: Connection) -> list[dict[str, Any]]:
             [
                 *(
                     _described(server, each, uri=each.uri)
-                    for each in filter(is_told_to_model, listed)
+                    for each in filter(is_content_for_model, listed)
                 ),
                 *(
                     _described(server, each, uri_template=each.uri_template)
-                    for each in filter(is_told_to_model, templates)
+                    for each in filter(is_content_for_model, templates)
                 ),
             ],
         )

@@ -90,7 +90,7 @@ class McpServer:
             until a lost subscription to its changes is renewed.
         refresh_after: Time after which the server's tools are listed again, in seconds or as a
             `timedelta`, because not every server can report that they have changed; None for
-            never. A reported change always counts at once.
+            never. A reported change always counts immediately.
         trust_annotations: Whether approval and repetition rely on what the server declares about
             its tools (`readOnlyHint`, `idempotentHint`).
         on_elicitation: Asks the user a question of the server; None if the server may not ask.

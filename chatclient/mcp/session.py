@@ -123,7 +123,8 @@ class Session:
 
     def exceeded_by(self, error: MCPError) -> bool:
         """Return whether *error* means that a message of the server was too large."""
-        limit = f"exceeded the {self._server.limits.message_size} byte limit"  # as the SDK says
+        # This is the message of the SDK, which has no type for it.
+        limit = f"exceeded the {self._server.limits.message_size} byte limit"
         return limit in error.message or self._has_exceeded
 
     def refused(self) -> str:
@@ -135,7 +136,7 @@ class Session:
         return f"the MCP server {name!r} refuses its user (HTTP {status}); check headers and auth"
 
     async def responds(self) -> bool:
-        """Return whether the server answers a ping, with whatever, in a short time."""
+        """Return whether the server answers a ping in a short time, also with an error."""
         session = self.client.session
         version = self.client.protocol_version
         try:

@@ -19,7 +19,7 @@ log = get_logger(__name__)
 _TAIL = 8_192  # bytes of the standard error to keep
 _LINES, _LINE_LENGTH = 10, 300  # to report
 _MIN_SECRET = 4  # characters; shorter values would match ordinary text
-# A name is matched from its beginning only, and as a whole, or a long one would take cubic time.
+# A name is matched completely from its beginning, or a long one would take cubic time.
 _NAME = r"(?<![\w-])(?=[\w-]*?(?:api[_-]?key|token|secret|passw(?:or)?d|credential|auth))[\w-]++"
 _SECRET_OPTION = re.compile(rf"(?=-){_NAME}(?:=(.*))?", re.IGNORECASE | re.DOTALL)
 _SECRETS = re.compile(
@@ -80,7 +80,7 @@ class StdioTransport:
             streams = await self._streams.__aenter__()
         # The SDK does not give out the process.
         self._process = process = self._streams.gen.ag_frame.f_locals.get("process")
-        if hasattr(process, "_stdout"):  # the SDK has not begun to read, and has no limit
+        if hasattr(process, "_stdout"):  # the SDK does not read yet, and has no limit
             process._stdout = _Output(process.stdout, self._most, self._exceed)  # noqa: SLF001
         return streams
 
@@ -88,7 +88,7 @@ class StdioTransport:
         try:
             return await self._streams.__aexit__(*error)
         finally:
-            with suppress(TimeoutError):  # the server may have left processes behind
+            with suppress(TimeoutError):  # the server may have left child processes
                 async with asyncio.timeout(1):
                     await self._drained.wait()
 

@@ -86,7 +86,7 @@ class McpToolServer:
     def context_for(self, meta: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the tool context of a call with *meta*."""
         values = self._context_from_meta(meta)
-        # No client may approve its own calls, or replace what the application says.
+        # No client may approve its own calls, or replace values of the application.
         return {**without(values, DECISIONS, AGENT_TURNS), **self._context}
 
     @property

@@ -74,7 +74,7 @@ class ChatMemory(ABC):
         raise UsageError(msg)
 
     def rewind(self, conversation_id: str, message_id: str) -> bool:
-        """Remove the message with an id and all that follow it, to go on from before it.
+        """Remove the message with an id and all that follow it, to continue from before it.
 
         System messages are kept.
 

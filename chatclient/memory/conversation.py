@@ -100,7 +100,7 @@ def _merged(messages: Sequence[Message]) -> Message:
     first = messages[0]
     if len(messages) == 1 or not isinstance(first, UserMessage | AssistantMessage):
         return first
-    # All at once: to append one after the other would copy the earlier parts each time.
+    # In one step: to append one after the other would copy the earlier parts each time.
     parts: list[Any] = []
     metadata: dict[str, Any] = {}
     for message in messages:

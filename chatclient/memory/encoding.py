@@ -143,7 +143,7 @@ def stamped(messages: Sequence[Message], moment: datetime | None = None) -> tupl
 def without_older(messages: Sequence[Message], cutoff: datetime) -> tuple[Message, ...]:
     """Return *messages* without the turns that have messages stored before *cutoff*.
 
-    Turns are left out as a whole, so that the rest is a valid conversation. Messages without a time
+    Turns are left out completely, so that the rest is a valid conversation. Messages without a time
     count as stored before the next one with a time, or else as new. System messages stay as long as
     a turn does.
     """

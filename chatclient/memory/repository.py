@@ -220,7 +220,7 @@ class ChatMemoryRepository(Closeable, ABC):
     def delete_older_than(self, cutoff: datetime) -> int:
         """Delete the messages that were stored before *cutoff*, and return their number.
 
-        Turns are deleted as a whole, so that each conversation stays valid, and old system messages
+        Turns are deleted completely, so that each conversation stays valid, and old system messages
         with the last turn of their conversation. Messages without a time, which earlier versions
         stored, are deleted with a later turn that is old enough.
 

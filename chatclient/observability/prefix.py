@@ -21,7 +21,7 @@ _TEXT_LENGTH = 60  # maximum number of characters of a piece in a report
 
 
 class PromptPiece(NamedTuple):
-    """A part of a request that a provider's prompt cache finds as a whole or not at all.
+    """A part of a request that a provider's prompt cache finds completely or not at all.
 
     Attributes:
         kind: What it is.

@@ -108,7 +108,7 @@ def usage_counts(usage: Usage) -> dict[str, Any]:
 
 
 def total_usage(usage: Usage) -> dict[str, Any]:
-    """Return the numbers of tokens of a whole turn by attribute name, and the cost if known."""
+    """Return the numbers of tokens of a complete turn by attribute name, and the cost if known."""
     counts = {
         "gen_ai.usage.input_tokens": usage.input_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,

@@ -97,7 +97,7 @@ def vertex_model(
     Args:
         model: The model's name, such as `gemini-2.5-flash` or `claude-sonnet-4-5@20250929`.
         project: The project; default: the environment's `GOOGLE_CLOUD_PROJECT`, else that of the
-            default credentials, which are then looked for at once.
+            default credentials, which are then looked for immediately.
         location: The location, such as `europe-west1`; default: the environment's
             `GOOGLE_CLOUD_LOCATION`, else `global`.
         credentials: Credentials of google-auth; default: Application Default Credentials.
@@ -197,7 +197,7 @@ def _fetching(given: "Credentials | None") -> Callable[[], tuple[SecretHeaders, 
             what = "Google's token service cannot be reached"
             raise token_service_error(ConnectionFailedError, what, error, _PROVIDER) from error
         except GoogleAuthError as error:
-            loaded = None  # whoever logs in again writes new default credentials
+            loaded = None  # another login writes new default credentials
             what = "there is no access token for Vertex AI"
             raise token_service_error(AuthenticationError, what, error, _PROVIDER) from error
         headers = {"authorization": f"Bearer {loaded.token}"}

@@ -26,7 +26,7 @@ from chatclient.runtime.runtime import Runtime
 def filter_for(
     query: Query, own: Filter | Callable[[Query], Filter | None] | None
 ) -> Filter | None:
-    """Return the filter of the request that *query* belongs to, or else the retriever's *own*.
+    """Return the filter of the request of *query*, or else the retriever's *own*.
 
     Raises:
         UsageError: The filter of the request is empty or None, and would find everything.

@@ -181,6 +181,6 @@ class UndoLog:
         self.settle()  # also breaks the reference cycle of the undo records
 
     async def undo(self) -> None:
-        """Undo the effects in reverse order, even if the request is cancelled meanwhile."""
+        """Undo the effects in reverse order, even if the request is cancelled during that."""
         while self.effects:
             await self.effects.pop().undo()

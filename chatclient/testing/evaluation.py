@@ -196,7 +196,7 @@ class FactCheckingEvaluator(Evaluator):
 
 
 class CorrectnessEvaluator(Evaluator):
-    """Judges whether an answer says the same as the expected answer.
+    """Judges whether an answer has the same content as the expected answer.
 
     Args:
         model: The judge; a low temperature is recommended.

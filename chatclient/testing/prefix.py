@@ -21,7 +21,7 @@ def assert_stable_prefix(
 
     Args:
         client: The client, with the model that answers: a `ScriptedModel`, for example.
-        conversation: What the user says, one text for each turn.
+        conversation: The texts of the user, one for each turn.
         conversation_id: The id of the conversation in memories.
         breaks: How many requests may begin with something else, for example because a memory's
             window moves.
@@ -30,7 +30,7 @@ def assert_stable_prefix(
         The comparisons of each request with the one before.
 
     Raises:
-        AssertionError: More requests than *breaks* begin with something else; the message says
+        AssertionError: More requests than *breaks* begin with something else; the message shows
             what changed first in each of them, and which advisor did it.
     """
     reports: list[PrefixReport] = []

@@ -134,7 +134,7 @@ class ChatMemoryRepositoryContract:
         assert max(appended) <= replaced[-1] <= datetime.now(UTC)
 
     def test_old_messages_are_deleted(self, store: Store, name: str) -> None:
-        """Turns are deleted as a whole, and system messages with the last turn."""
+        """Turns are deleted completely, and system messages with the last turn."""
         system = SystemMessage("Be brief.")
         turns = [stored_on(turn(day, 2), day) for day in (1, 2, 3)]
         straddling = (*stored_on(turn(4, 2)[:2], 4), *stored_on(turn(4, 2)[2:], 5))
@@ -159,7 +159,7 @@ class ChatMemoryRepositoryContract:
             repository.delete_older_than(datetime(2000, 1, 1))  # noqa: DTZ001
 
     def test_the_last_messages_can_be_loaded(self, store: Store, name: str) -> None:
-        """The result has all system messages, and tells what is missing, if the store knows it."""
+        """The result has all system messages, and what is missing, if the store knows it."""
         systems = [SystemMessage("one"), SystemMessage("two")]
         messages = (systems[0], *turn(1), systems[1], *turn(2, 3), *turn(3))
         for message in messages:

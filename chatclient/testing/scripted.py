@@ -125,7 +125,7 @@ class ScriptedModel(ChatModel):
             last = repr(prompt.messages[-1]) if prompt.messages else "no message"
             msg = f"the script has no answer to call {number}, which ends with {last}"
             raise AssertionError(msg)
-        if callable(answer):  # called here, without a thread: most functions return at once
+        if callable(answer):  # called here, without a thread: most functions do not block
             answer = await runtime.awaited(answer(prompt))
         return self._script(answer, number)
 

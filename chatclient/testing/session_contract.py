@@ -335,7 +335,7 @@ class SessionRepositoryContract:
     # --- retention --------------------------------------------------------------------------
 
     def test_old_turns_are_deleted(self, store: SessionStore, name: str) -> None:
-        """Turns are deleted as a whole, archived or not, then summaries and other old events."""
+        """Turns are deleted completely, archived or not, then summaries and other old events."""
         days = [datetime(2000, 1, day, tzinfo=UTC) for day in range(1, 6)]
         store.create(a_session(name))
         units = [turn(number, 2) for number in range(4)]

@@ -103,7 +103,7 @@ def incoming_of(input: RunAgentInput) -> Incoming:
         conversation_id=input.thread_id,
         messages=messages,
         continues=bool(resume) or isinstance(last, AgUiToolMessage),
-        replaces=True,  # AG-UI does not say whether a message is sent again
+        replaces=True,  # AG-UI does not mark messages that are sent again
         decisions={entry.interrupt_id: _decision(entry) for entry in resume},
         results=_results(input.messages),
         tools=tuple(

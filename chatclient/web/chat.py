@@ -93,7 +93,7 @@ class EventStreamResponse(StreamingResponse):
     """Sends *events* until they end or the browser disconnects, and closes them.
 
     Starlette's own response, on a server of ASGI 2.4 or newer, notices a disconnection at the next
-    event only; a model that is thinking would go on.
+    event only; a model that is thinking would continue.
 
     Args:
         events: The encoded events, one in each piece.
@@ -165,7 +165,7 @@ class UiRequest:
         http: The HTTP request.
         conversation_id: The id of the conversation.
         state: The state that the frontend shares, or None.
-        context: What the frontend tells about the user, as pairs of a description and a value
+        context: Information about the user from the frontend, as pairs of a description and a value
             (AG-UI).
         properties: The other fields of the request: `body` of the AI SDK, `forwardedProps` of
             AG-UI.
@@ -196,14 +196,14 @@ class WebChat:
             restarts of the server and lost connections.
         pending: Keeps turns that wait for approval or for a tool of the frontend; default: in this
             process. A durable client needs none.
-        conversation: Returns the id of the conversation. Default: the id that the frontend says,
-            so that whoever knows it can read the conversation.
+        conversation: Returns the id of the conversation. Default: the id from the frontend,
+            so that everyone who knows it can read the conversation.
         prepare: Returns the request of the client with more settings, such as the user's tool
             context; it is called for new and for resumed turns.
-        error_text: Returns what the user is told of an error.
+        error_text: Returns the text of an error for the user.
         trail: Whether the trail of the turn is sent. It has internals; use it in development.
         max_body_bytes: The maximum size of a request in bytes.
-        max_messages: The maximum number of messages in a request. Frontends send the whole
+        max_messages: The maximum number of messages in a request. Frontends send the complete
             conversation.
         max_tools: The maximum number of tools of a frontend (AG-UI).
         keep_alive_seconds: How often a stream sends a comment, so that proxies keep it open.
@@ -342,7 +342,7 @@ class WebChat:
         if self.prepare is not None:
             given = incoming.state, incoming.context, incoming.properties
             request = await ON_LOOP.call(self.prepare, request, UiRequest(http, id, *given))
-        # Whatever becomes of the turn, the frontend displays its messages.
+        # The frontend displays the messages even if the turn fails.
         how = request.settings.turn
         how = replace(how, is_displayed=True, replaces=turn is None and incoming.replaces)
         request = request.in_turn(how)

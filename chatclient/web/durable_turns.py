@@ -70,7 +70,7 @@ class DurableRunner:
         """Begin a turn.
 
         Raises:
-            RefusedError: Another one was begun at the same time.
+            RefusedError: Another one was started at the same time.
         """
         conversation = self.durable.conversation(conversation_id)
         try:

@@ -58,7 +58,7 @@ class MessageIds:
 
     @property
     def last(self) -> str:
-        """The id of the last message that was begun."""
+        """The id of the last message."""
         return self._used[-1] if self._used else self._next(0)
 
     @property
@@ -241,7 +241,7 @@ class TurnWaits:
 
 @dataclass(frozen=True, slots=True)
 class CallsDecided:
-    """The turn goes on, with decisions about its calls; a frontend that was away is told."""
+    """The turn continues with decisions about its calls; a returning frontend receives them."""
 
     decisions: Mapping[str, Decision]
 
@@ -305,7 +305,7 @@ class PartReader:
         self._has_arguments: set[str] = set()
         self._is_restarted = False  # whether the next round takes the place of the last one
         self._round: str | None = None
-        self._is_late = False  # whether the round was begun by a call that was not streamed
+        self._is_late = False  # whether the round started with a call that was not streamed
         self._block: tuple[BlockKind, str] | None = None
         self._blocks = self._rounds = 0
         self._files: list[Media] = []
@@ -392,7 +392,7 @@ class PartReader:
     def _finished(self, id: str, event: ToolCallFinished) -> CallFinished:
         response, error = event.response, event.error
         denied = id in self._waited and isinstance(error, ToolDeniedError)
-        # The exceptions of a tool's own code may have internals; the model is told them.
+        # The exceptions of a tool's own code may have internals, which only the model receives.
         told = isinstance(error, ToolError | ToolExecutionError)
         if isinstance(error, McpServerError) or not (error is None or told):
             response = replace(response, data=_FAILED)

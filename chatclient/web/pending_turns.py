@@ -10,7 +10,7 @@ from chatclient.chat.pending_turn import PendingTurn
 class PendingTurnStore(Protocol):
     """Stores at most one pending turn per conversation; methods are plain or asynchronous.
 
-    Turns contain what the model was told. Whoever can change a turn can change what is run.
+    Turns contain the messages of the model. Write access to a turn can change what is run.
     """
 
     def put(self, conversation_id: str, turn: PendingTurn) -> bool | Awaitable[bool]:
@@ -30,8 +30,8 @@ class InMemoryPendingTurns:
     """Keeps pending turns in this process, for development and for single-process services.
 
     Args:
-        maximum: How many turns are kept; the oldest one is dropped, and its frontend is told that
-            the turn does not wait any more.
+        maximum: How many turns are kept; the oldest one is dropped, and its frontend gets an
+            error that the turn does not wait any more.
     """
 
     def __init__(self, maximum: int = 10_000) -> None:

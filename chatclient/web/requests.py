@@ -1,4 +1,4 @@
-"""What a frontend sends, checked, and the request of the client that it becomes."""
+"""Checked requests of frontends, and the requests of a client that are made from them."""
 
 import base64
 import binascii
@@ -106,7 +106,7 @@ class Incoming:
     """The request of a frontend.
 
     Attributes:
-        conversation_id: The id of the conversation, as the frontend says.
+        conversation_id: The id of the conversation, from the frontend.
         messages: The messages of user, model and tools, with their ids.
         continues: Whether it continues a turn that waits, instead of beginning one.
         replaces: Whether the message of the user takes the place of the one with its id, if the
@@ -114,7 +114,7 @@ class Incoming:
         decisions: Decisions about tool calls, by the ids for decisions.
         results: What the frontend's own tools returned, by the ids of the calls.
         tools: Tools that the frontend carries out.
-        context: What the frontend tells about the user: descriptions and values.
+        context: Information about the user from the frontend: descriptions and values.
         state: The state that the frontend shares, or None.
         properties: Other fields, for the application.
     """
@@ -159,12 +159,12 @@ def media_of(url: str, mime_type: str | None, name: str | None = None) -> Media:
 def begin_turn(request: ChatClientRequestSpec, incoming: Incoming) -> ChatClientRequestSpec:
     """Return *request* with the messages of a new turn.
 
-    With a memory, only the new messages of the user are used: the memory knows the others, and what
-    a browser says about them can be forged. Without one, the messages of the frontend are all that
-    the model is told.
+    With a memory, only the new messages of the user are used: the memory has the others, and what
+    a browser sends of them can be forged. Without one, the messages of the frontend are all that
+    the model receives.
 
     Raises:
-        InvalidInputError: The user says nothing.
+        InvalidInputError: There is no user message.
     """
     messages: Sequence[Message] = incoming.messages
     if any(map(is_memory, request.settings.advisors)):

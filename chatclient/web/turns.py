@@ -21,7 +21,7 @@ GONE = "These tool calls do not wait for a decision any more."
 
 @dataclass(frozen=True, slots=True)
 class TurnEvents:
-    """A turn that was begun or continued.
+    """A turn that was started or continued.
 
     Attributes:
         record: Returns the record of the turn; called when there are events.
@@ -53,7 +53,7 @@ class TurnRunner(Protocol):
         """Begin a turn.
 
         Raises:
-            RefusedError: Another one was begun at the same time.
+            RefusedError: Another one was started at the same time.
         """
         ...
 
@@ -124,7 +124,7 @@ class ProcessRunner:
         return self._running(conversation_id, request, turn)
 
     async def follow(self, conversation_id: str, unanswered: str | None) -> None:  # noqa: ARG002
-        """Return None: a turn has no other reader than the one who has begun it."""
+        """Return None: a turn has no other reader than the one who has started it."""
         return
 
     async def cancel(self, conversation_id: str) -> None:
@@ -151,7 +151,7 @@ class ProcessRunner:
         """Store *turn*, and return the event for it.
 
         Raises:
-            InvalidInputError: Another turn of the conversation waits: two were begun at once.
+            InvalidInputError: Another turn of the conversation waits: two were started in parallel.
         """
         # As it is read again, so that stores can compare it: dates in metadata become texts.
         turn = PendingTurn.from_json(turn.to_json())

@@ -2,9 +2,9 @@
 
 Outside the tool loop, their default place, they see one request and one response. Inside it they
 see every round, and send the history in each. `around_loop` then adds a second part around the
-loop, which sees the whole turn even if it ends without another model call. What happened in between
-is in the `Turn` record. All memories store the turn when the request has its response, and none of
-them does if it fails. Of a stream that is left early, they store what was shown.
+loop, which sees the complete turn even if it ends without another model call. What happened in
+between is in the `Turn` record. All memories store the turn when the request has its response, and
+none of them does if it fails. Of a stream that is left early, they store what was shown.
 """
 
 from dataclasses import replace
@@ -39,7 +39,7 @@ class MessageChatMemoryAdvisor(TurnMemoryAdvisor):
 
     Args:
         memory: Stores the conversations.
-        order: Where the advisor stands; above `TOOL_CALLING_ORDER` that is inside the tool loop.
+        order: The place of the advisor; above `TOOL_CALLING_ORDER` that is inside the tool loop.
         tool_messages: Whether tool calls and their results are stored, or only question and answer.
     """
 
@@ -58,7 +58,7 @@ class PromptChatMemoryAdvisor(TurnMemoryAdvisor):
 
     Args:
         memory: Stores the conversations.
-        order: Where the advisor stands; above `TOOL_CALLING_ORDER` that is inside the tool loop.
+        order: The place of the advisor; above `TOOL_CALLING_ORDER` that is inside the tool loop.
         tool_messages: Whether tool calls and their results are stored, or only question and answer.
         template: The system text, with `{instructions}` for the request's own system text, and
             `{memory}`. Not used while there is no history.

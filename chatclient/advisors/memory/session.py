@@ -30,9 +30,9 @@ class SessionMemoryAdvisor(TurnMemoryAdvisor):
     narrows what is sent to the model, and `TURN_KEY` identifies the turn so that it is stored once.
 
     Args:
-        memory: The sessions, how they are filtered and when they are compacted; a service stands
-            for a memory that sends everything and compacts nothing.
-        order: Where the advisor stands; above `TOOL_CALLING_ORDER` that is inside the tool loop.
+        memory: The sessions, how they are filtered and when they are compacted; a service means
+            a memory that sends everything and compacts nothing.
+        order: The place of the advisor; above `TOOL_CALLING_ORDER` that is inside the tool loop.
         tool_messages: Whether tool calls and their results are stored.
     """
 
@@ -53,7 +53,7 @@ class SessionMemoryAdvisor(TurnMemoryAdvisor):
 
 
 def check_session_memory(memory: SessionChatMemory | SessionService) -> SessionChatMemory:
-    """Return *memory*; a service stands for a memory that sends everything.
+    """Return *memory*; a service means a memory that sends everything.
 
     Raises:
         WrongTypeError: It is neither.

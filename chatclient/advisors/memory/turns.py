@@ -44,7 +44,7 @@ class LoadedMemory:
 
     Attributes:
         memory: The memory.
-        conversation_id: The conversation that the turn belongs to.
+        conversation_id: The conversation of the turn.
         history: What the memory holds of earlier turns; empty if the request contains them, because
             it resumes a turn.
     """
@@ -62,7 +62,7 @@ class TurnMemoryAdvisor:
 
     Args:
         memory: Stores the conversations.
-        order: Where the advisor stands; above `TOOL_CALLING_ORDER` that is inside the tool loop.
+        order: The place of the advisor; above `TOOL_CALLING_ORDER` that is inside the tool loop.
         tool_messages: Whether tool calls and their results are stored, or only question and answer.
 
     Raises:
@@ -221,7 +221,7 @@ def split_resent_history(
 ) -> tuple[tuple[Message, ...], int]:
     """Find the messages of *history* that are among *messages*, by their ids.
 
-    Stored turns are complete, so everything up to the next user message belongs to the turn of the
+    Stored turns are complete, so everything up to the next user message is part of the turn of the
     last message that was found, with or without an id.
 
     Returns:

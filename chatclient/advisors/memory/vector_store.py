@@ -56,7 +56,7 @@ class VectorStoreChatMemoryAdvisor:
             from a store does not check conversations.
         top_k: The maximum number of recalled entries.
         threshold: The minimum score of an entry, or None.
-        order: Where the advisor stands in the chain, usually outside of the tool loop.
+        order: The place of the advisor in the chain, usually outside of the tool loop.
         template: The system text, with `{instructions}` for the request's own system text, and
             `{long_term_memory}`. Not used if nothing is recalled.
 

@@ -97,7 +97,7 @@ class SessionChatMemory(ChatMemory):
         """Return the messages that the model should see: summaries, then turns.
 
         Raises:
-            UsageError: The session belongs to another user.
+            UsageError: It is the session of another user.
         """
         session = await self._find(conversation_id, runtime)
         if session is None:
@@ -123,7 +123,7 @@ class SessionChatMemory(ChatMemory):
         """Append *messages* to the log atomically, and compact it if `trigger` requires it.
 
         Raises:
-            UsageError: The session belongs to another user.
+            UsageError: It is the session of another user.
         """
         if not messages:
             return
@@ -142,7 +142,7 @@ class SessionChatMemory(ChatMemory):
         """Append *payloads* to the log, without a compaction.
 
         Raises:
-            UsageError: The session belongs to another user.
+            UsageError: It is the session of another user.
         """
         await runtime.shielded(self._append(conversation_id, payloads, runtime))
 
@@ -156,7 +156,7 @@ class SessionChatMemory(ChatMemory):
         What compactions have archived since then is shown again, instead of their summaries.
 
         Raises:
-            UsageError: The session belongs to another user.
+            UsageError: It is the session of another user.
         """
         if await self._find(conversation_id, runtime) is None:
             return False

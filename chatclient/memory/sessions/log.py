@@ -54,7 +54,7 @@ def archive_changes(events: Iterable[SessionEvent]) -> dict[str, bool]:
 
 
 def replayed(log: Sequence[SessionEvent]) -> list[SessionEvent]:
-    """Return *log*, a whole log or its beginning, with `archived` as its compactions define it."""
+    """Return *log*, complete or its beginning, with `archived` as its compactions define it."""
     changes = archive_changes(log)
     return [event.with_archived(archived=changes.get(event.id, False)) for event in log]
 
@@ -486,7 +486,7 @@ class SessionRepository(Closeable, ABC):
 
         Returns:
             Whether they were appended; False if the log contains one of their ids, because then
-            this is a repetition, whatever the version is.
+            this is a repetition, at any version.
 
         Raises:
             VersionConflictError: The log has another version than *expected*.
@@ -523,7 +523,7 @@ class SessionRepository(Closeable, ABC):
     async def delete_older(self, cutoff: datetime, runtime: Runtime) -> int:  # noqa: ARG002
         """Delete the events of turns before *cutoff* in all logs; see `older_events`.
 
-        Optional: a repository without it only deletes whole sessions.
+        Optional: a repository without it only deletes complete sessions.
 
         Returns:
             The number of deleted events. The version of each changed log increases.

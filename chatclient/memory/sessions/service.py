@@ -87,7 +87,7 @@ class Sessions:
         """Return a new session, or the existing session of the user with this id.
 
         Raises:
-            UsageError: An id is blank, or the session belongs to another user.
+            UsageError: An id is blank, or it is the session of another user.
         """
         created = self.clock()
         lasts = duration("time_to_live", time_to_live) or self.time_to_live
@@ -253,7 +253,7 @@ class Sessions:
         """Return the matching events of all sessions of a user, the oldest first.
 
         Raises:
-            UsageError: *filter* asks for whole turns.
+            UsageError: *filter* asks for complete turns.
         """
         if filter.complete_turns:
             msg = (
@@ -322,7 +322,7 @@ class Sessions:
         """
         with_id = EventFilter(message_id=message_id)
         if not (await self.repository.read(session_id, runtime, with_id)).events:
-            return False  # usual, and found out without reading the whole log
+            return False  # usual, and found out without reading the complete log
         while True:
             log = await self.repository.read(session_id, runtime, EVERYTHING)
             payload = rewinding(log.events, message_id)
@@ -412,7 +412,7 @@ class SessionService:
             **how: See `NewSession`.
 
         Raises:
-            UsageError: An id is blank, or the session belongs to another user.
+            UsageError: An id is blank, or it is the session of another user.
         """
         return drive(self.sessions.create(user_id, BLOCKING, **how))
 
@@ -532,7 +532,7 @@ class SessionService:
         """Return the matching events of all sessions of a user, the oldest first.
 
         Raises:
-            UsageError: *filter* asks for whole turns.
+            UsageError: *filter* asks for complete turns.
         """
         return drive(self.sessions.search(user_id, BLOCKING, filter))
 
@@ -571,7 +571,7 @@ class SessionService:
     def delete_older_than(self, cutoff: datetime) -> int:
         """Delete the events before *cutoff* in all sessions, and return their number.
 
-        Turns are deleted as a whole, archived or not, so that each log stays valid.
+        Turns are deleted completely, archived or not, so that each log stays valid.
 
         Raises:
             UsageError: *cutoff* has no time zone, or the repository cannot delete single events.

@@ -473,7 +473,7 @@ class SqlSessionRepository(SessionRepository):
 
     def _delete_older(self, session_id: str, cutoff: datetime, connection: sa.Connection) -> int:
         found = self._rows.advance(connection, session_id, 1)  # a new version
-        if found is None:  # deleted meanwhile
+        if found is None:  # deleted since
             connection.rollback()
             return 0
         sessions, events = self._tables.sessions, self._tables.events

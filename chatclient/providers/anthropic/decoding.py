@@ -147,7 +147,7 @@ def decode_usage(usage: Mapping[str, Any]) -> Usage:
 
 
 def _other_requests(iterations: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the usage of those *iterations* that the fields beside them do not include.
+    """Yield the usage of those *iterations* that the other fields do not include.
 
     These are compactions, advisors, and models whose answer was replaced by that of a fallback: one
     that has written nothing is not billed.

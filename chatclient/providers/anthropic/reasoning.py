@@ -9,8 +9,8 @@ from chatclient.chat.options import ChatOptions
 from chatclient.providers.wire.common_options import Encode, encode_effort, is_off
 
 # platform.claude.com/docs/en/build-with-claude/thinking: models that do not think, models with a
-# budget in tokens, and models that cannot be told not to think. All others choose a budget from an
-# effort.
+# budget in tokens, and models whose reasoning cannot be switched off. All others choose a budget
+# from an effort.
 _WITHOUT_THINKING = re.compile(r"claude-(?:3-(?!7)|2|instant)")
 _WITH_BUDGET = re.compile(
     r"claude-(?:3-7|(?:opus|sonnet)-4-(?:[01]\b|[56]|20)|haiku-4|(?:opus|sonnet)-4(?:$|@))"

@@ -43,7 +43,7 @@ def settle_points(turns: bytes, system: bytes, others: bytes, *, nova: bool) -> 
     """Return *turns* and *system* without the cache points that the API refuses.
 
     Of two in a row the first is kept, and of more than four in the request the newest. Nova takes
-    no lifetime, and no point behind the result of a tool.
+    no lifetime, and no point after the result of a tool.
 
     Args:
         turns: The messages, as JSON.

@@ -81,7 +81,7 @@ def _decoded(message: bytes) -> ServerSentEvent:
     try:
         buffer.add_data(message)
         found = next(buffer)
-    # Behind valid checksums, botocore expects valid headers.
+    # After valid checksums, botocore expects valid headers.
     except (ParserError, struct.error, ValueError, LookupError, StopIteration) as error:
         msg = f"{PROVIDER} sent a damaged stream: {error}"
         raise InvalidResponseError(msg, provider=PROVIDER) from error

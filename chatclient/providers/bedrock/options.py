@@ -165,7 +165,7 @@ def thinking_in(options: ChatOptions) -> Mapping[str, Any]:
 
 def _guardrail(options: ChatOptions, *, streaming: bool) -> Mapping[str, Any]:
     guardrail: Mapping[str, Any] = getattr(options, "guardrail", None) or EMPTY
-    # How the answer is checked while it arrives: the API refuses it for whole answers.
+    # How the answer is checked while it arrives: the API refuses it without a stream.
     return guardrail if streaming else other_fields(guardrail, ("streamProcessingMode",))
 
 

@@ -24,7 +24,7 @@ def _has_functions(options: ChatOptions) -> bool:
 
 
 def _beside_functions(encode_tool: _EncodeTool) -> EncodeServerTool:
-    """Return the encoder of a tool that models before Gemini 3 do not take beside functions."""
+    """Return the encoder of a tool that models before Gemini 3 do not combine with functions."""
 
     def encode(tool: Any, options: ChatOptions) -> Mapping[str, Any] | str:
         if _has_functions(options) and dialect_of(options.model or "") is not FROM_3:

@@ -136,7 +136,7 @@ class EventSplitter(Protocol):
 
     Attributes:
         limit: Maximum number of bytes of one event.
-        is_event_stream: Whether an event has begun; else the server may have answered with
+        is_event_stream: Whether an event has started; else the server may have answered with
             something else.
     """
 

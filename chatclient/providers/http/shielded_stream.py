@@ -175,7 +175,7 @@ async def _wait_for(
 def _unless_of_scope(error: asyncio.CancelledError | None) -> asyncio.CancelledError | None:
     """Return *error*, or None if it is from a cancelled scope of anyio.
 
-    Scopes cancel for time-outs and races, so the task may go on; if not, they cancel again.
+    Scopes cancel for time-outs and races, so the task may continue; if not, they cancel again.
     """
     is_of_scope = error is not None and any("cancel scope" in str(each) for each in error.args)
     return None if is_of_scope else error

@@ -44,7 +44,7 @@ class ServerSentEventDecoder:
         self._event = ""
         self._size = 0  # of the unfinished event
         self._unknown: list[bytes] = []  # lines with unknown field names
-        # Whether an event has begun; else the server may have answered with something else.
+        # Whether an event has started; else the server may have answered with something else.
         self.is_event_stream = False
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:

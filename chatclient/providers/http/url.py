@@ -48,7 +48,7 @@ def parse_base_url(base_url: str) -> BaseUrl:
         shown = before_query.rpartition("@")[2]
         msg = f"base_url must begin with http:// or https://, not {shown!r}"
         raise UsageError(msg)
-    # Behind a `#`, a server would not see the path.
+    # After a `#`, a server would not see the path.
     if not _is_valid_host(host) or not base_url.isprintable() or "#" in base_url:
         problem = "check host, port and line ends; there must be no #; / in a password is %2F"
         msg = f"base_url names no server: {problem}"

@@ -96,7 +96,7 @@ def fetch_model_directory(
         _fetch_unverified(hub, replace(pinned, filename=name))
     for name in optional:
         wanted = replace(pinned, filename=name)
-        # The cache also tells that the commit lacks a file.
+        # The cache also records that the commit lacks a file.
         if hub.try_to_load_from_cache(**_where(wanted)) is None:
             with suppress(ModelFileNotFoundError):
                 _fetch_unverified(hub, wanted)

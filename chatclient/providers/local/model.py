@@ -165,7 +165,7 @@ class LocalChatModel(ChatModel):
             running = self._server.start()
             if self._ready is None or self._ready[0] is not running:
                 if self._ready is not None:
-                    self._ready[1].close()  # its server exited, or belongs to the parent process
+                    self._ready[1].close()  # its server exited, or is that of the parent process
                 model = self._model_at(api_key=running.api_key, base_url=running.base_url)
                 self._ready = (running, model)
             return self._ready

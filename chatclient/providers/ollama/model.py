@@ -248,7 +248,7 @@ def decode_response(body: bytes) -> ChatResponse:
     """Return the response in *body*, or raise the error that it reports."""
     data = _read(body)
     try:
-        _check_asked(data)
+        _check_answered(data)
         return _response(data, [*_content(data), *_calls(data)], _metadata(data))
     except MALFORMED as error:
         raise invalid_response(PROVIDER, body, error) from error
@@ -266,7 +266,7 @@ def _read(body: bytes) -> dict[str, Any]:
     return data
 
 
-def _check_asked(data: Mapping[str, Any]) -> None:
+def _check_answered(data: Mapping[str, Any]) -> None:
     """Raise if the server has loaded or unloaded the model, and has not asked it."""
     if data.get("done_reason") in ("load", "unload") and not [*_content(data), *_calls(data)]:
         raise empty_response(PROVIDER, data)
@@ -349,7 +349,7 @@ class StreamDecoder:
         if plain and self._started and not data.get("logprobs"):
             return text_field(message.get("content"))
         if not self._started:
-            _check_asked(data)
+            _check_answered(data)
         metadata = NO_METADATA if self._started and not data.get("done") else _metadata(data)
         self._started = True
         self.complete = self.complete or bool(data.get("done"))

@@ -31,7 +31,7 @@ class OpenAIBatchApi(BatchApi):
 
     async def submit(self, items: Sequence[BatchItem], runtime: Runtime) -> str:
         """Upload the requests as a file, and create the batch."""
-        endpoint = f"/v1{items[0].path}"  # the API's version, whatever the base URL is
+        endpoint = f"/v1{items[0].path}"  # the API's version, with any base URL
         lines = b"\n".join(
             b'{"custom_id":%b,"method":"POST","url":%b,"body":%b}'
             % (dumps(item.key), dumps(endpoint), item.body)

@@ -1,4 +1,4 @@
-"""The default `prompt_cache_key` of requests to OpenAI, which tells conversations apart."""
+"""The default `prompt_cache_key` of requests to OpenAI, which distinguishes conversations."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -16,8 +16,8 @@ class CacheKeys:
     """Makes keys of conversations.
 
     OpenAI sends requests with the same key and the same beginning to the same machine, which has
-    cached them. A key is a hash of the conversation's id, keyed with the API key, so that it tells
-    nobody the id, and is the same in all processes of an application.
+    cached them. A key is a hash of the conversation's id, keyed with the API key, so that it does
+    not reveal the id, and is the same in all processes of an application.
 
     Args:
         api_key: The key of the API. With a function that returns one there are no keys of

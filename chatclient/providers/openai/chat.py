@@ -112,7 +112,7 @@ class OpenAIChatModel(HttpModel, ChatModel):
         dialect: Differences of the server from OpenAI's; default: those of a known host, else
             `COMPATIBLE`.
         think_tags: Whether reasoning in `<think>` or `<mm:think>` tags at the beginning of answers
-            becomes `Reasoning`; default: as the dialect says.
+            becomes `Reasoning`; default: that of the dialect.
         **http: `max_retries`, `timeout`, `headers`, `http_client`, `limits`; see `HttpOptions`.
 
     Raises:

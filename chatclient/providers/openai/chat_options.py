@@ -75,7 +75,7 @@ def can_withhold(options: ChatOptions) -> bool:
 
 def _unforced_tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any] | str:
     forced = choice not in ("auto", "none") and bool(options.tool_callbacks)
-    # Models that reason cannot be forced. `deepseek-chat` does not; `thinking` tells others.
+    # Models that reason cannot be forced. `deepseek-chat` does not; others by `thinking`.
     told = is_off(options.reasoning) or "thinking" in options.extra
     if forced and not told and "deepseek-chat" not in (options.model or ""):
         return "its models cannot be forced to call a tool"
@@ -174,7 +174,7 @@ def enforceable(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def with_own_strict(
     definition: ToolDefinition, provider_options: Mapping[str, Any]
 ) -> ToolDefinition:
-    """Return *definition* as strict as *provider_options*, its options for the provider, say.
+    """Return *definition* as strict as in *provider_options*, its options for the provider.
 
     A schema that has no strict form stays as it is, and is not enforced.
     """

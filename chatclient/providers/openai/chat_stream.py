@@ -104,7 +104,7 @@ class _Choice:
         has_calls: Whether a tool was called.
         has_refusal: Whether the model refused.
         is_finished: Whether the finish reason was received.
-        reasoning_details: The reasoning in fields of its own, by field; emitted at the end.
+        reasoning_details: The reasoning in separate fields, by field; emitted at the end.
         content_reasoning: Joins the reasoning in content parts.
         logprobs: The log probabilities so far; part of the metadata of the last chunk.
         audio_id: The part with the id of the audio, which chunks repeat.

@@ -121,7 +121,7 @@ COMPATIBLE = Dialect(
 
 
 def with_think_tags(dialect: Dialect, *, enabled: bool | None) -> Dialect:
-    """Return *dialect* with `think_tags` as *enabled* says; None leaves it as it is."""
+    """Return *dialect* with `think_tags` set to *enabled*; None leaves it as it is."""
     return dialect if enabled is None else replace(dialect, think_tags=enabled)
 
 

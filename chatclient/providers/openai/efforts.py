@@ -33,7 +33,7 @@ _BY_MODEL = [
         (r"gpt-6", _UP_TO_MAX),
     )
 ]
-# These reason only if they are told to.
+# These reason only on request.
 _OPT_IN = re.compile(r"(?:^|[/:])gpt-5\.[1-4](?!\d)(?!.*(?:chat|pro|5\.1-codex))")
 
 

@@ -122,7 +122,7 @@ class ThinkTags:
     """Takes the reasoning out of the text of one answer, complete or in pieces.
 
     The reasoning is followed by a part without text whose data has the tags and the space around
-    them, with which `tagged_text` restores the text. Tags elsewhere in the text are the answer's.
+    them, with which `tagged_text` restores the text. Other tags in the text are the answer's.
 
     Args:
         provider: The provider's name.
@@ -189,7 +189,7 @@ class ThinkTags:
         if tag:
             self.at, self._held = "space", tag + rest
             return self._thought(text)
-        # A closing tag may have begun.
+        # The text may end within a closing tag.
         kept = next(n for n in reversed(range(len(self._tag))) if text.endswith(self._tag[:n]))
         end = len(text) - kept
         self._held = text[end:]

@@ -15,7 +15,7 @@ _FIELD = "cache_control"
 
 
 def ends_conversation(prompt: Prompt, breakpoints: int) -> bool:
-    """Return whether the end of a conversation is to be cached.
+    """Return whether to cache the end of a conversation.
 
     With the option `auto`, that is if another request will probably begin with all of *prompt*: it
     offers tools, so there may be another round, or it has an answer, so there may be another turn.

@@ -1,4 +1,4 @@
-"""Renames tool arguments in requests and responses, if parameters had to be renamed."""
+"""Renames tool arguments in requests and responses, if the provider refuses their names."""
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing

@@ -63,7 +63,7 @@ def _parts(shapes: Any, title: int | None, extent: Extent) -> Iterator[str]:
 
 
 def _position(shape: Any) -> tuple[float, float]:
-    top, left = shape.top, shape.left  # None if the layout of the slide says it
+    top, left = shape.top, shape.left  # None if the layout of the slide defines it
     return (float("-inf") if top is None else top, float("-inf") if left is None else left)
 
 

@@ -25,7 +25,7 @@ class FormatSplitter(DocumentSplitter):
     ```
 
     Args:
-        limit: The maximum size of a chunk, in characters; an embedding model stands for its limit.
+        limit: The maximum size of a chunk, in characters; for an embedding model, its limit.
         **splitters: Other splitters, by format.
 
     Raises:

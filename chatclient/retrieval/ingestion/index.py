@@ -242,11 +242,11 @@ class DocumentIndex:
 
     Args:
         vector_store: The store.
-        record: The record of what the index has stored. It belongs to the store: delete both
+        record: The record of what the index has stored. It describes the store: delete both
             together.
         splitter: Divides documents into chunks; None stores them as they are. A function is known
             by its name: after a change in it, update with `force=True`.
-        batch_size: The number of chunks that are embedded and stored at once.
+        batch_size: The number of chunks that are embedded and stored together.
 
     Raises:
         WrongTypeError: An argument has the wrong type.
@@ -319,7 +319,7 @@ class DocumentIndex:
         """Make the index contain *documents* and no others, and return what has changed.
 
         Args:
-            documents: All documents of the index; those of one source may stand apart.
+            documents: All documents of the index; those of one source need not be adjacent.
             keep: Sources that stay in the index if they are not among *documents*, such as files
                 that cannot be read at present.
             remove_missing: Whether other sources that are not among *documents* are removed.

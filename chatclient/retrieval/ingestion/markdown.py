@@ -1,4 +1,4 @@
-"""`MarkdownSplitter`: divides Markdown by its headings, and keeps blocks of code whole."""
+"""`MarkdownSplitter`: divides Markdown by its headings, and keeps blocks of code complete."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -51,15 +51,15 @@ class MarkdownSplitter(DocumentSplitter):
     """Divides Markdown by its headings, and sections that are too long between their blocks.
 
     A chunk contains text of one section only, whose path of headings is in its metadata as
-    `heading`: `"Installation > Linux"`. The heading itself stands in the first chunk of a section.
+    `heading`: `"Installation > Linux"`. The heading itself is in the first chunk of a section.
     Blocks that are too long are divided between list items, table rows, sentences and words.
 
     A fenced block of code is in one chunk if it fits. A longer one becomes several complete blocks,
-    divided at blank lines if possible, each between fences of its own. Front matter is left out:
+    divided at blank lines if possible, each between fences. Front matter is left out:
     YAML between a first line `---` and a line `---` or `...`. Needs the extra `documents`.
 
     Args:
-        limit: The maximum size of a chunk, in characters; an embedding model stands for its limit.
+        limit: The maximum size of a chunk, in characters; for an embedding model, its limit.
         separator: The text between the headings of a path.
 
     Raises:
@@ -168,7 +168,7 @@ def _front_matter_end(text: str) -> int:
     """Return the offset after the front matter of *text*, or 0 if it has none.
 
     Text between two thematic breaks looks like it, and must not be lost. So each line must be YAML,
-    and a blank line next to `---`, as there is at breaks, says that it is not front matter.
+    and a blank line next to `---`, as there is at breaks, shows that it is not front matter.
     """
     lines = _LINE.finditer(text)
     if next(lines)[0].rstrip() != "---":

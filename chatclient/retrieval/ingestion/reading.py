@@ -190,13 +190,13 @@ def read_documents(
     The metadata of a document has `source` (the path as given, or that of the directory with the
     path in it), `format` (the suffix of the file) and `page`, if there are pages, from 1.
 
-    Of a directory, files with other suffixes, hidden ones and those behind links that lead out of
-    it are left out, and directories behind links as well.
+    Of a directory, files with other suffixes, hidden ones and those of links that lead out of
+    it are left out, and directories of links as well.
 
     Args:
         *paths: The files and directories.
         pattern: Which files of a directory are read, by their path in it: `*.md`, `guides/*`. A
-            star stands for any characters, including `/`.
+            star means any characters, including `/`.
         limits: The limits for size and number of files, and for the text that they become.
         encoding: The encoding of text files, and of CSV files that are not in UTF-8. Without it,
             that of CSV files is guessed.

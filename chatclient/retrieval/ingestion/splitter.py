@@ -22,7 +22,7 @@ class ChunkLimit:
     Attributes:
         maximum: The maximum.
         size: Returns the size of a text.
-        unit: The name of the unit, which stands for *size* in the `key` of a splitter.
+        unit: The name of the unit, which represents *size* in the `key` of a splitter.
 
     Raises:
         UsageError: The maximum is less than 1.
@@ -111,7 +111,7 @@ class Chunks:
         Args:
             start: The offset of its first character.
             end: The offset after its last character.
-            text: Its text, if that is not what stands in the document.
+            text: Its text, if it differs from that of the document.
             **metadata: Further metadata.
         """
         document = self._document

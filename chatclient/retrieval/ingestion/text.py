@@ -33,7 +33,7 @@ def splitters() -> Any:
 
 
 class IndexedSplitter(Protocol):
-    """A splitter of the library that tells offsets."""
+    """A splitter of the library that returns offsets."""
 
     def chunk_indices(self, text: str) -> Iterable[tuple[int, str]]:
         """Return the chunks of *text* with their offsets."""
@@ -104,7 +104,7 @@ class SentenceSplitter(DocumentSplitter):
     `documents`.
 
     Args:
-        limit: The maximum size of a chunk, in characters; an embedding model stands for its limit.
+        limit: The maximum size of a chunk, in characters; for an embedding model, its limit.
         overlap: How much of a chunk the next one may repeat, in the unit of the limit.
 
     Raises:
@@ -146,7 +146,7 @@ class CodeSplitter(DocumentSplitter):
     Args:
         grammar: The grammar: what the function `language()` of a package such as
             `tree-sitter-python` returns.
-        limit: The maximum size of a chunk, in characters; an embedding model stands for its limit.
+        limit: The maximum size of a chunk, in characters; for an embedding model, its limit.
 
     Raises:
         UsageError: The limit is less than 1, the embedding model does not count tokens, *grammar*

@@ -88,7 +88,7 @@ def key_of(where: Filter) -> str:
 
 
 def predicate(where: Filter | None, depth: int = 0) -> Predicate:
-    """Return a function that tells whether metadata matches *where*; None matches everything.
+    """Return a function that returns whether metadata matches *where*; None matches everything.
 
     Raises:
         UsageError: *where* is not a filter.

@@ -17,7 +17,7 @@ class QdrantVectorStore(VectorStore):
     """Stores documents in a collection of Qdrant: on a server, or in local mode.
 
     The first document creates the collection, and sets the length of its vectors. Threads, event
-    loops, processes and machines may share a server; a folder of local mode belongs to one
+    loops, processes and machines may share a server; a folder of local mode is used by one
     process. Comparing the order of texts (`{"day": {"gte": "2026-01-01"}}`) reads the metadata of
     all documents; Qdrant's indexes serve all other filters. Needs the extra `qdrant`.
 

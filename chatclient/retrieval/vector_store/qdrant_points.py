@@ -171,7 +171,7 @@ def _ordered(name: str, key: str, wanted: Any) -> models.Condition:
 T = TypeVar("T")
 
 _BATCH = 200  # points in one request; servers accept 32 MB
-_PAGE = 1_000  # points whose metadata is read at once
+_PAGE = 1_000  # points whose metadata is read in one request
 _FIELDS = ["id", "text", "metadata", "exact"]
 _UNFIT = (400, 404)  # vectors have another length, or the collection does not exist
 _CONFLICT = 409

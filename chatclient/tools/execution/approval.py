@@ -332,7 +332,7 @@ async def _as_decided(
 
 
 def is_approved(context: ToolContext) -> bool:
-    """Return whether somebody has approved the call that runs with *context*."""
+    """Return whether the call that runs with *context* was approved."""
     return context.decided or context.tool_call_id in context.get(DECISIONS, {})
 
 

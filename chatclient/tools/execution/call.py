@@ -227,7 +227,7 @@ class ToolCallRunner:
     async def _failure_result(
         self, error: Exception, call: ToolCall, context: ToolContext, seconds: float
     ) -> ToolResult:
-        """Return what the model is told about *error*, or raise it, as the application decides."""
+        """Return the error result of *error*, or raise it, as the failure policy decides."""
         try:
             return await self._handle_failure(call, error, context)
         except Exception:

@@ -334,7 +334,7 @@ class Compensation:
     ) -> None:
         """Undo all calls of the turn, the last one first, as far as possible.
 
-        A request that is cancelled meanwhile waits for this. Calls that were undone before or are
+        A request that is cancelled during this waits for it. Calls that were undone before or are
         final are skipped.
 
         Args:

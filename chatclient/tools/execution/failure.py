@@ -1,4 +1,4 @@
-"""What a tool call may not do, and what becomes of one that failed: limits and failure policies."""
+"""Limits of tool calls, and policies for calls that fail."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping

@@ -69,11 +69,11 @@ class ToolCallingManager:
     Args:
         resolver: Finds tools that were not offered with the request, but may be run when a model
             calls them. None: only offered tools are run.
-        max_concurrency: How many tools of one response run at once on an event loop.
+        max_concurrency: How many tools of one response run in parallel on an event loop.
         blocking_concurrency: The same for blocking calls. With 1 they run one after another on
             the caller's thread, so that thread-locals work; with more, in a pool of threads.
         wait_together: Whether no call of a response runs while one of them waits for approval;
-            those that need none then run when the turn is resumed. By default they run at once.
+            those that need none then run when the turn is resumed. By default they run immediately.
             It excludes *eager_reads*. What an agent's own tools or a function `ask` decide is not
             known before.
         eager_reads: Whether, in a stream, tools with `effect="read"` start while the model is still
@@ -353,7 +353,7 @@ class ToolCallingManager:
         return runtime.with_emitter(reads.observe)
 
     def concurrency(self, runtime: Runtime) -> int:
-        """Return how many tools of one response run at once."""
+        """Return how many tools of one response run in parallel."""
         return self._blocking_concurrency if runtime.blocking else self._max_concurrency
 
 

@@ -57,7 +57,7 @@ class EagerReads:
         runner: Runs the calls.
         runtime: How the request runs.
         limits: The limits of the turn.
-        concurrency: How many calls run at once.
+        concurrency: How many calls run in parallel.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class ToolRound:
         message: The model's message with the calls.
         runtime: How the request runs.
         limits: The limits of the turn.
-        concurrency: How many calls run at once.
+        concurrency: How many calls run in parallel.
         done: Executions of calls that need not be run, by the id of the call.
         breach: The limit that was reached, in words, or None.
         calls: The calls of the message.
@@ -350,7 +350,7 @@ class ToolRound:
             agents={id: agent for id, agent in pending.items() if agent is not None},
         )
         turn = self.state.pending(self.history, self.message, result)
-        # Noted here, because a process that resumes the turn may not know its tools.
+        # Recorded here, because a process that resumes the turn may not know its tools.
         external = [call.id for call in result.pending if self._is_external(call)]
         if external:
             turn = replace(turn, notes={**turn.notes, EXTERNAL_CALLS: external})

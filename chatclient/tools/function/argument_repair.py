@@ -153,7 +153,7 @@ def repair_value(value: Any, schema: Schema) -> Any:
     - Half a surrogate pair becomes U+FFFD, the replacement character.
     - A text that is none of the admitted values, but is like exactly one of them when case and
       blanks around it do not count, is that one; a number among them may be written as a text.
-    - The name of an enum's member stands for its value.
+    - The name of an enum's member means its value.
     """
     return _repaired(value, schema, definitions_of(schema))
 

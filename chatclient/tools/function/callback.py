@@ -222,7 +222,7 @@ async def call_function(
         if not is_awaitable(value):
             try:
                 context.result = to_result(value)
-            except Exception:  # noqa: BLE001 - nobody waits for the result any more
+            except Exception:  # noqa: BLE001 - no caller waits for the result any more
                 context.result = ToolResult("", value=value)
 
     end = None if context.timeout is None else time.monotonic() + context.timeout

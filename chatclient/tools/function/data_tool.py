@@ -89,7 +89,7 @@ class DataToolCallback:
 
 
 class NeedsApproval(Exception):  # noqa: N818 - not an error: it suspends the turn
-    """Raised by the executor of an `ApprovableTool` for a call that nobody has approved yet."""
+    """Raised by the executor of an `ApprovableTool` for a call that was not approved yet."""
 
 
 class ApprovableTool(DataToolCallback):

@@ -35,7 +35,7 @@ _TITLES = _PARAMETER_TITLES | {
     *("exceptions", "warns", "example", "examples"),
     *("see also", "references", "todo", "methods"),
 }
-# Sections whose text belongs to the description: it tells the model when and how to call the tool.
+# Sections that are part of the description: they explain when and how to call the tool.
 _DESCRIPTION_TITLES = frozenset(
     {*("note", "notes", "warning", "warnings", "caution", "important", "tip", "hint", "usage")}
 )

@@ -148,7 +148,7 @@ class ToolMemoryId:
     as int or UUID. In a request without a conversation, the value is the default, else None if the
     type allows it, else the call fails.
 
-    The mark belongs to the type of a whole parameter. A tool with a mark elsewhere, as in
+    The mark is part of the type of a complete parameter. A tool with a mark elsewhere, as in
     `list[Annotated[str, ToolMemoryId]]` or a field of a model, is rejected when it is defined,
     because the model would have to write the id.
     """
@@ -263,7 +263,7 @@ def describe_callable(function: Callable[..., Any]) -> CallableDescription:
 
 
 def owner_of(function: Callable[..., Any]) -> Any:
-    """Return the class that a callable belongs to, with its type arguments if it has them.
+    """Return the class of a method or callable object, with its type arguments if it has them.
 
     That is the class of a bound method's object, the class of a callable object, or *function*
     itself if it is a class; None for any other function.

@@ -68,7 +68,7 @@ def signature_of(function: Callable[..., Any], *, name: str | None = None) -> To
 
     Whether the model must give a parameter is what `ToolParam` says, else whether `Field` or the
     function has a default, else whether its type admits None, which it then gets when it is left
-    out. Its description comes from `ToolParam`, else `Field`, else a bare text beside the type,
+    out. Its description comes from `ToolParam`, else `Field`, else a bare text next to the type,
     else the docstring.
 
     Args:

@@ -515,7 +515,7 @@ def validator_of(adapter: TypeAdapter[T]) -> Callable[[str], T]:
     """Return a function that reads JSON text with *adapter*.
 
     pydantic validates the items of an `Iterable` when they are used, which would be inside of the
-    tool. The function validates them at once, and returns lists.
+    tool. The function validates them immediately, and returns lists.
     """
     if not _has_lazy_items(adapter.core_schema):
         validate: Callable[[str], T] = adapter.validator.validate_json

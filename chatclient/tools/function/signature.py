@@ -38,15 +38,15 @@ _MOST_CHARACTERS = 80
 class ArgumentReader:
     """Reads the arguments of one tool.
 
-    What is right is read at once by *validate*. Only what is not gets a second look: there, damage
-    is mended, and if something still does not fit, it is told in full.
+    Valid arguments are read by *validate*. Only others get a second look: there, damage
+    is repaired, and if something still does not fit, every problem is reported.
 
     Args:
         tool_name: For messages.
         validate: Reads arguments that need no mending.
         schema: What the arguments are, with `$defs` at the root.
-        hidden: Parameters that the library fills in; a model that guesses one is not believed.
-        wrapped: The one property that holds the whole input, if the schema was wrapped around it;
+        hidden: Parameters that the library fills in; a value from the model is ignored.
+        wrapped: The one property that holds the input, if the schema was wrapped around it;
             the bare input is read as well.
     """
 
@@ -201,7 +201,7 @@ def problems(
         error: The error of pydantic.
         given: The arguments.
         known: The names that the outermost object may have.
-        whole: The name of the outermost place.
+        whole: The name of the outermost value.
     """
     said: dict[str, list[str]] = {}
     shown: dict[str, str] = {}
