@@ -319,12 +319,16 @@ class _Ledger:
             self._check_price(call)
         for unit, limit in limits.items():
             self._check(unit, limit, await self._spent(unit, runtime))
+        # The outer ledgers come after the own limits, so that a refusal leaves nothing to correct
+        # there.
         entry = _Entry(self, None if self.outer is None else await self.outer.enter(call, runtime))
         try:
             calls = await entry.count(runtime)
             if "calls" in limits:  # others may have been counted since the check
                 self._check("calls", limits["calls"], calls - 1)
         except BaseException:
+            # Shielded: the call is not made, so no ledger and no store may keep it, even after a
+            # cancellation.
             await runtime.shielded(entry.correct(None, runtime))
             raise
         return entry

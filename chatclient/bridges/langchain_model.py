@@ -103,6 +103,7 @@ class LangChainChatModel(ChatModel):
         except Exception as error:
             raise self._error_of(error) from error
         finally:
+            # Shielded: the generator of a cancelled request has to be closed on its loop, too.
             await runtime.shielded(runtime.run_on(thread, close))
 
     def _request(self, prompt: Prompt) -> tuple[Any, list[Any], dict[str, Any]]:

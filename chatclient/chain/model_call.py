@@ -225,6 +225,7 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
         raise
     call.known = response
     if entry is not None:
+        # Shielded: the call has been made, and a cancellation must not lose its usage.
         await runtime.shielded(entry.correct(response, runtime))
     return response
 
@@ -236,6 +237,7 @@ async def correct_failed(
     if entry is None:
         return
     try:
+        # Shielded: the error may be a cancellation, and what was used until then counts.
         await runtime.shielded(entry.correct(known, runtime))
     except Exception as error:  # noqa: BLE001 - the call has another error already
         log.warning("usage not counted", error=described(error))

@@ -387,9 +387,11 @@ class Turn:
             return
         stores = tuple(self._stores.values())
         self._stores.clear()
+        # What may fail or take long comes first, such as embeddings: nothing is stored without it.
         for each in stores:
             if each.prepare is not None:
                 await each.prepare(runtime)
+        # The last point at which the turn can fail without being stored anywhere.
         runtime.check_cancelled()
         check_deadline(runtime)
         self._early_stores.clear()  # from here on, it is stored, or the memory has failed
@@ -403,7 +405,11 @@ class Turn:
             except asyncio.CancelledError as error:
                 if error.__cause__ is not None:  # the store failed after it was cancelled
                     raise
+                # The store has completed despite the cancellation, so the other memories store the
+                # turn, too.
                 cancelled = error
+            # After the first store, not the last: if another memory fails, the turn is stored
+            # nevertheless, and its calls must stay in effect.
             runtime.settle()
         if cancelled is not None:
             raise cancelled

@@ -196,6 +196,7 @@ class Pipeline:
                     step.found = call.advisors_and_tools()
                 try:
                     response = await runtime.until_deadline(chain(request))
+                    # An advisor may have caught the cancellation and returned a response.
                     runtime.check_cancelled()
                     if continued is None:
                         await runtime.until_deadline(turn.commit(runtime), "memory")
@@ -204,6 +205,8 @@ class Pipeline:
                     # Both in one step: another cancellation may arrive in the meantime.
                     await runtime.shielded(_end_early(undo_log, turn, runtime, keeps=keeps))
                     raise
+                # From here on, only a failure of the request that this one is part of undoes the
+                # calls.
                 undo_log.hand_over(outer)
                 step.result = response.chat_response
         except ChatClientError as error:

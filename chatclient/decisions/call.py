@@ -79,6 +79,7 @@ async def _decide(call: DecisionCall, runtime: Runtime) -> DecisionResponse:
         raise
     call.known = _counted(response)
     if entry is not None:
+        # Shielded: the call has been made, and a cancellation must not lose its usage.
         await runtime.shielded(entry.correct(call.known, runtime))
     return response
 

@@ -328,6 +328,7 @@ async def append_messages(
     write becomes the cause of the cancellation.
     """
     work = _append_messages(repository, conversation_id, messages, runtime, key=key)
+    # Shielded: between the two steps, the conversation has the old and the new system messages.
     await runtime.shielded(work)
 
 
@@ -368,6 +369,7 @@ async def cut_messages(
                 return (*present[:at], *system_messages(present[at:]))
         return None
 
+    # Shielded like every write, for which a repository may need several steps.
     return await runtime.shielded(repository.rewrite(conversation_id, before, runtime))
 
 

@@ -63,6 +63,7 @@ async def run_request(work: Coroutine[Any, Any, T], cancellation: Cancellation) 
         work.close()
         raise
     try:
+        # Without the shield, *work* would be cancelled before this task could record it.
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         if not task.done():
@@ -112,6 +113,7 @@ async def wait_all(tasks: Collection["asyncio.Future[Any]"], end: float | None =
             if left <= 0:
                 break
         try:
+            # In a loop, because the waiting task may be cancelled several times.
             with anyio.CancelScope(shield=True):
                 await asyncio.wait(tasks, timeout=left)
         except asyncio.CancelledError as error:
@@ -183,4 +185,5 @@ class UndoLog:
     async def undo(self) -> None:
         """Undo the effects in reverse order, even if the request is cancelled during that."""
         while self.effects:
+            # Removed first, so that an effect whose undoing is interrupted is not undone twice.
             await self.effects.pop().undo()

@@ -208,6 +208,7 @@ class _Exchange:
         """Store the entries."""
         access = MemoryAccess("store", self._conversation_id)
         with runtime.observe(access) as step, _store_failures(self._conversation_id, "written"):
+            # Shielded: a store that has started completes, because the turn then counts as stored.
             await runtime.shielded(self._store.store(self._entries, self._vectors, runtime))
             step.result = self._messages
 

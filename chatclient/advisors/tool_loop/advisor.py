@@ -157,6 +157,7 @@ class ToolCallingAdvisor:
         finally:
             part.resumption = resumption
             if state.early_calls:
+                # Shielded: tools that were started early must have ended when the turn has.
                 await request.runtime.shielded(state.cancel_early_calls())
         if resumption is not None:
             ResumedRound.of(

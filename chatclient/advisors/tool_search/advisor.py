@@ -351,6 +351,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
                 self.tool_index, replace(request, session_id=index_id), runtime
             )
         finally:
+            # Shielded: no other request knows this id, so the index would never be dropped.
             await runtime.shielded(self.tool_index.drop(index_id, runtime))
 
     async def _try_find(

@@ -144,6 +144,7 @@ class SessionChatMemory(ChatMemory):
         Raises:
             UsageError: It is the session of another user.
         """
+        # Shielded: the first step may create the session.
         await runtime.shielded(self._append(conversation_id, payloads, runtime))
 
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
@@ -161,6 +162,7 @@ class SessionChatMemory(ChatMemory):
         if await self._find(conversation_id, runtime) is None:
             return False
         work = self.service.sessions.rewind(conversation_id, message_id, runtime)
+        # Shielded like every write, for which a repository may need several steps.
         return await runtime.shielded(work)
 
     async def _append(

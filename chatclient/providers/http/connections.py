@@ -176,6 +176,7 @@ class _LoopPools:
             is_idle = not shard.busy and shard.idle_since + _KEEPALIVE_SECONDS <= now
             if is_idle and shard in self.shards:  # not closed by a concurrent call
                 self.shards.remove(shard)
+                # Shielded: no list has the shard any more, so nothing else would close it.
                 await run_shielded(shard.transport.aclose())
 
     async def aclose(self) -> None:

@@ -355,6 +355,7 @@ class Compensation:
             if self._can_be_undone(execution)
         ]
         if to_undo:
+            # Shielded: another cancellation must not leave some of the calls in effect.
             await runtime.shielded(self._undo(to_undo[::-1], cause, toolset, context, runtime))
 
     def _with_ordinals(

@@ -198,6 +198,7 @@ class ToolRound:
                 await self.runtime.wait_for_consumer()  # who leaves the stream now runs no tool
             await self._admit()
             first = await self._waiting()
+            # Calls that wait come first: if one of them is suspended, none of the others runs.
             for positions in (first, [at for at in self._admitted if at not in first]):
                 if not positions:
                     continue
@@ -208,9 +209,11 @@ class ToolRound:
                     continue
                 for position in positions:
                     self._outcomes[position] = await self._start(position, self.runtime)
+        # Also a cancellation: calls that have run are undone before it is raised.
         except BaseException:
             await self._abandon()
             raise
+        # Before the pending turn is made, which contains the counts and executions of this round.
         self._record()
         return self._suspended() if self._is_suspended else await self._finished()
 
@@ -224,6 +227,7 @@ class ToolRound:
         for position, call in enumerate(self.calls):
             if call.id in self.done:
                 self._outcomes[position] = self.done[call.id]
+        # Before the calls are checked, because limits depend on the effects of their tools.
         names = [call.name for call in self.calls]
         toolset = await self.runner.toolset.with_resolved(names, self.runtime)
         if toolset is not self.runner.toolset:
@@ -247,6 +251,7 @@ class ToolRound:
         limits, state = self.limits, self.state
         if self.breach is not None and limits.on_exceeded != "tell_model":
             return f"Not run. {self.breach}"
+        # Before the call is counted: a repeated call does not run, and does not use up the limits.
         if limits.max_repeats is not None and call.name not in limits.excluded:
             repeats = state.repeats(call)
             if repeats >= limits.max_repeats:
@@ -260,6 +265,8 @@ class ToolRound:
         callback = self.runner.toolset.get(call.name)
         if is_handoff(callback) and self._follows_handoff(call):
             return "Not run. The conversation can be handed over to one at a time."
+        # Counted even if it exceeds a limit, so that a model that ignores refusals reaches the next
+        # one.
         state.calls[call.name] += 1
         effect = PLAIN.effect if callback is None else callback.metadata.effect
         breach = limits.breach(call.name, effect, state.calls)
@@ -367,6 +374,7 @@ class ToolRound:
         failed = self.state.compensation.failed_call(executions, toolset)
         if failed is not None:
             cause = f"'{failed.tool_call.name}' failed"
+            # Before the messages are made: the results of undone calls say that they were undone.
             await self.state.undo(cause, toolset, self.runtime, executions)
             messages = rewritten(messages, undone)
             executions = with_undone_executions(executions, undone)
@@ -384,6 +392,7 @@ class ToolRound:
     async def _abandon(self) -> None:
         """Undo the calls of the turn, because the round raises."""
         completed = self.state.compensation.completed
+        # An interrupted call has no outcome here, but its tool may have finished all the same.
         outcomes = [
             self._outcomes.get(position) or completed.get(call_key(call))
             for position, call in enumerate(self.calls)
