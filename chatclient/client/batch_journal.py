@@ -98,6 +98,7 @@ class BatchJournal:
                 if file.write(line) == len(line):
                     os.fsync(file.fileno())
                     return
+                # A part of a line would damage the journal for the next line.
                 file.truncate(begin)
         except OSError as error:
             problem = str(error)
@@ -236,6 +237,7 @@ class BatchQueue:
 
     def _add(self, item: BatchItem) -> None:
         size = len(item.body) + _MORE_BYTES
+        # Before the item is added, which would make the batch too large.
         if self._sizes[item.path] + size > self.api.max_bytes:
             self._submit_collected()
         items = self._items.setdefault(item.path, [])
@@ -271,6 +273,7 @@ class BatchQueue:
 
     async def _submit(self, items: list[BatchItem], keys: list[str]) -> None:
         batch_id = await self.api.submit(items, ON_LOOP)
+        # Before anything else: without the id, a restart would submit and pay for the batch again.
         self._journal.add_batch(batch_id, keys)
         _log.info("batch submitted", batch=batch_id, requests=len(keys))
         await self._wait(batch_id, keys)
@@ -279,11 +282,13 @@ class BatchQueue:
         try:
             answers = await self._poll(batch_id)
         except ProviderError as error:
+            # After an error that may pass, the batch stays in the journal, to be fetched later.
             if not error.retryable and not isinstance(error, AuthenticationError):
                 self._journal.end_batch(batch_id, {})
             raise
         found = {key: answers.get(key, answers.get(at)) for at, key in enumerate(keys)}
         texts = {key: body.decode() for key, body in found.items() if isinstance(body, bytes)}
+        # Before the requests continue, so that a crash in one of them loses no answer.
         self._journal.end_batch(batch_id, texts)
         for key, answer in found.items():
             if isinstance(answer, bytes):

@@ -172,6 +172,8 @@ class DbosSteps:
         if unread := [name for name, value in self.recorded.items() if isinstance(value, str)]:
             msg = f"steps of turn {self.id!r} are stored in a form that is not read here: {unread}"
             raise DurableTurnError(msg, turn_id=self.id)
+        # DBOS numbers steps, and would repeat recorded ones of the same number; here they go by
+        # name.
         for _ in range(max((step["function_id"] for step in steps), default=0)):
             DBOS.reserve_step()
 
@@ -194,6 +196,7 @@ class DbosSteps:
             return values[0]
 
         async def record() -> Any:
+            # Again, because another process may have taken the turn while the database was away.
             self._check()
             return await DBOS.run_step_async({"name": name}, run)
 
@@ -210,6 +213,7 @@ class DbosSteps:
             self.stopped = error
             self._check()
             raise
+        # Only what is stored counts as recorded.
         self.recorded[name] = value
         return value
 

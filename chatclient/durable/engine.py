@@ -79,6 +79,7 @@ class Liveness:
         while not self._stopping.wait(pause):
             pause = min(_LOOK, self._interval)
             try:
+                # More often than the signs of life, because a user waits for a cancellation.
                 self._cancel()
                 if time.monotonic() >= next_beat:
                     next_beat = time.monotonic() + self._interval
@@ -96,6 +97,7 @@ class Liveness:
 
     def _beat(self) -> None:
         self._tables.beat()
+        # The ids include turns whose end is still being stored, which must not start again.
         own = self._tables.continue_own(self._running.ids())
         others = self._tables.continue_others() if time.monotonic() > self._trusted_from else []
         if own or others:
@@ -268,6 +270,7 @@ class Engine:
             is_first: Whether it is the first one of its turn; then it is cancelled immediately if
                 it has done nothing yet.
         """
+        # Stored first: if this process ends now, the one that runs the turn finds it.
         self.set_attributes(id, {CANCEL: True})
         if is_first:
             self._tables.cancel_unstarted(id)
@@ -275,6 +278,7 @@ class Engine:
 
     def reject(self, id: str, reason: str) -> None:
         """End the workflow *id*, which no process runs, without undoing anything."""
+        # Before it is cancelled, because the reason distinguishes the two ends.
         self.set_attributes(id, {REJECTED: reason})
         outside(self._control.cancel_workflow, id)
 

@@ -339,12 +339,16 @@ class TurnHandle:
         segment = self._segment()
         result = segment.result
         pending = None if result is None else result.pending_turn
+        # The state is checked as well, because a turn that is being cancelled takes no decisions.
         if pending is None or segment.state != "waiting":
             msg = f"turn {self.id!r} does not wait for decisions: it is {self.status().state}"
             raise UsageError(msg)
         given = decisions_for(pending, decisions)
+        # Before the next segment starts, so that the caller gets the error and the turn stays
+        # pending.
         self._check_decisions(self._first_input(), pending, given)
         resume = {"turn": pending.to_json(), "decisions": decisions_to_dict(given)}
+        # The id of the next segment is unique, so only one of several concurrent decisions counts.
         if not self._continue(segment, {"resume": resume}):
             msg = f"turn {self.id!r} has been continued by other decisions"
             raise UsageError(msg)

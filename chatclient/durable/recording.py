@@ -232,6 +232,7 @@ class Recording:
         begun = (
             step.writes and self.on_interrupted != "repeat" and await self._record_start(step.name)
         )
+        # Outside of `execute`: an agent runs before it, and an engine may call it again.
         began, outcomes = time.monotonic(), list[T | Exception]()
         if step.kind == "agent" and not await self._has(name):
             outcomes.append(await _outcome_of(step.run(runtime)))
@@ -242,6 +243,8 @@ class Recording:
                 outcomes.append(await _outcome_of(running))
             (outcome,) = outcomes
             if step.after is not None and self._publisher is not None:
+                # Before the step is recorded: a recorded step is not executed again, so its events
+                # would be lost.
                 await self._publish(step.after(outcome, time.monotonic() - began))
                 await self._publisher.flush()
             asks = begun and self.on_interrupted == "ask"
@@ -258,6 +261,7 @@ class Recording:
         if replayed:
             stored: Any = recorded  # what `dump` of the step has returned, or None of older ones
             return await step.load(stored)
+        # Not from the record, which lacks the original objects.
         (outcome,) = outcomes
         if isinstance(outcome, Exception):
             raise outcome
@@ -265,6 +269,7 @@ class Recording:
 
     async def _execute(self, step: TurnStep[T], runtime: Runtime, *, begun: bool) -> T:
         """Execute *step*, unless an earlier execution has started it (*begun*)."""
+        # Calls are undone after the deadline, too.
         if step.kind != "undo":
             self._check_deadline()
         if begun and self.on_interrupted == "ask":
@@ -327,6 +332,7 @@ class Recording:
             return {"value": await function(), "at": time.time()}
 
         record = await self._recorder.step(name, run)
+        # Recorded steps set the clock, so that time limits decide as they did before.
         if not execution.live:
             execution.time = max(execution.time, record["at"])
         return record["value"], not ran

@@ -112,12 +112,16 @@ class Tables:
             if not connection.execute(update).rowcount:
                 values = {"id": self._executor, "version": self._version, "seen_at": self._now}
                 connection.execute(sa.insert(_PROCESSES).values(values))
+            # Much later than it is regarded as ended: until then, its turns may have to be
+            # continued.
             forgotten = _PROCESSES.c.seen_at < self._now - _FORGET
             connection.execute(sa.delete(_PROCESSES).where(forgotten))
 
     def end(self) -> None:
         """Store that this process has ended: others may continue its turns immediately."""
         with self._begin() as connection:
+            # In one transaction with the removal of the process, after which others would count a
+            # crash.
             update = sa.update(_TURNS).where(*self._is_mine)
             connection.execute(update.values(self._queued(crashed=False)))
             connection.execute(sa.delete(_PROCESSES).where(_PROCESSES.c.id == self._executor))
@@ -200,6 +204,8 @@ class Tables:
             lost = [id for id in found if id not in running]
             for at in range(0, len(lost), _IDS_AT_ONCE):
                 several = ids.in_(lost[at : at + _IDS_AT_ONCE])
+                # The conditions are repeated: another process may have taken some of them since the
+                # query.
                 update = sa.update(_TURNS).where(several, *conditions).returning(ids)
                 rows = connection.execute(update.values(self._queued(crashed=crashed)))
                 continued += rows.scalars()

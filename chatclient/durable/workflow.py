@@ -40,6 +40,7 @@ class RunningExecutions:
         """Add an execution until it has ended."""
         with self._lock:
             self._executions.add(steps)
+            # DBOS may start an execution while this process already ends.
             if self._is_ending:
                 steps.detach()
         try:
@@ -90,6 +91,7 @@ class RunningExecutions:
 
         def store() -> None:
             DBOS.update_workflow_attributes(steps.id, {PROBLEM: problem}, merge=True)
+            # After the problem is stored: another process may take the turn from now on.
             self._tables.postpone(steps.id, seconds)
 
         # Within the workflow, the first one would be a step.
@@ -182,12 +184,14 @@ class _StreamPublisher:
 
     async def _write(self) -> None:
         async with self._lock:  # concurrent writes to a stream wait for each other
+            # Taken before the write, during which other steps may add events.
             events, self._events = self._events, []
             values = [each for each in map(event_to_dict, events) if each is not None]
             try:
                 if values:
                     await until_stored(lambda: DBOS.write_stream_async(EVENTS, values))
             except BaseException:
+                # The next write sends them, before those that were added since.
                 self._events = [*events, *self._events]
                 raise
 

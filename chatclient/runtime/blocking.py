@@ -166,6 +166,7 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     values = snapshot()
     try:
         coroutine.send(None)
+        # The coroutine may handle the error once; another await ends it.
         thrown = no_loop_error()
         coroutine.throw(thrown)
     except StopIteration as stop:

@@ -68,6 +68,7 @@ def drive_stream(
                 raise
             yield channel.event
     finally:
+        # Before the coroutine is closed, so that its cleanup emits nothing and starts no call.
         channel.closed = cancellation.requested = True
         context.run(close, coroutine)
 
@@ -223,6 +224,7 @@ class AsyncEvents(AsyncIterator[E], Generic[E, T]):
 
     async def aclose(self) -> None:
         """Cancel the request and wait for its cleanup."""
+        # First, because the request may wait in `emit` for this consumer.
         self._queue.close()
         task = self._task
         if task is not None:

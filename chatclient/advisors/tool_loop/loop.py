@@ -47,6 +47,7 @@ async def hand_over(
     try:
         response = await handoff.take_over(request)
     finally:
+        # Advisors of this client may call the loop again.
         turn.part = part
     answer = response.chat_response
     if turn.pending is not None:
@@ -193,6 +194,7 @@ class ToolLoop:
             result = await self.advisor.manager.execute(
                 self._offered_prompt(), answer, self.request.runtime, self.state
             )
+            # Before the turn may end, so that memories store its last round, too.
             result = self._record_round(result, len(self.messages.history))
             self.messages.history = result.conversation_history
             ended = await self._response_if_ended(sent, response, result)
@@ -344,6 +346,7 @@ class ToolLoop:
         for event in held:
             if not (has_calls and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned)):
                 await sent.runtime.emit(event)
+        # Only now, so that events of running tools come after those that were held.
         holding = False
         return response
 
@@ -358,6 +361,8 @@ class ToolLoop:
         self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
     ) -> ChatClientResponse | None:
         """Return the turn's response if this round was its last, else None."""
+        # In this order: a suspended round has no results yet, and a limit does not discard an
+        # answer.
         if result.pending_turn is not None:
             return self._suspended(response, result.pending_turn)
         handoff = handoff_in(result.executions, self._tools)
@@ -416,6 +421,7 @@ class ToolLoop:
         self.messages.history = pending.messages
         self.usage = resumed.usage
         result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.state)
+        # A request that is sent again has recorded the round before.
         if not again:
             result = resumed.result = self._record_round(result, len(pending.messages))
         response = ChatClientResponse(

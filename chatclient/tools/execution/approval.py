@@ -263,10 +263,12 @@ class ToolApproval:
             ApprovalRequired: There is no decision yet.
             ToolUsageError: The decision is invalid, or cannot be applied.
         """
+        # First, because invalid arguments are reported to the model without a decision.
         invocation.arguments()
         decision = await self._decision(invocation)
         if decision is None:
             return await call_next(invocation)
+        # Before the next interceptor, because `apply_decision` and `check_confirmed` rely on it.
         invocation.context.decided = True
         return await _as_decided(decision, invocation, call_next)
 

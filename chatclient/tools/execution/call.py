@@ -128,6 +128,7 @@ class ToolCallRunner:
     async def waits(self, call: ToolCall, runtime: Runtime, *, attempt: int, ordinal: int) -> bool:
         """Return whether *call* will wait for a decision, as far as that is known before."""
         callback = self.toolset.get(call.name)
+        # These calls fail without running, so there is nothing to decide.
         if callback is None or self.forbidden or call.id == self.truncated:
             return False
         context = self._context(call, runtime, attempt=attempt, ordinal=ordinal)
@@ -194,6 +195,7 @@ class ToolCallRunner:
             callback = self.toolset.get(call.name)
             if callback is None:
                 callback = await self.toolset.find(call.name, runtime)
+            # Before the call, because one that is interrupted may have to be undone.
             if callback.metadata.compensation is not None:
                 self.state.compensation.tools[call_key(call)] = callback
             context.timeout = _time_limit(callback, runtime)
@@ -251,7 +253,9 @@ class ToolCallRunner:
     async def _handle_failure(
         self, call: ToolCall, error: Exception, context: ToolContext
     ) -> ToolResult:
+        # First, because a completed call is undone if the deadline ends the turn.
         completed = self._has_completed(call, context)
+        # The model cannot be called any more, so an error result would have no reader.
         if not context.runtime.remaining():
             msg = f"the deadline passed while the tool {call.name!r} ran"
             raise DeadlineExceededError(msg) from error
@@ -333,11 +337,13 @@ async def invoke_tool(invocation: ToolInvocation) -> ToolResult:
     Raises:
         TimeoutError: It took too long, or the interceptors left it no time.
     """
+    # The last moment for it: a plain function cannot be stopped once it runs.
     check_interruption()
     context, callback = invocation.context, invocation.callback
     if isinstance(waiting := context.suspended, ApprovalRequired) and waiting.turn is not None:
         raise ApprovalRequired(waiting.turn)  # a suspended agent is not called again
     context.suspended = None  # an interceptor asked for approval and then continued
+    # Inside all interceptors, so that none of them can run the tool without a decision.
     check_confirmed(invocation)
     context.timeout = timeout = _time_limit(callback, context.runtime)
     context.arguments = invocation.tool_call.arguments
@@ -356,6 +362,7 @@ async def invoke_tool(invocation: ToolInvocation) -> ToolResult:
     except asyncio.CancelledError as error:
         if _request_is_cancelled():
             raise
+        # The tool awaited a task that something else has cancelled.
         msg = "something that the tool waited for was cancelled"
         raise RuntimeError(msg) from error
     except ExceptionGroup as group:

@@ -273,6 +273,7 @@ class ToolCallingManager:
             msg = "the response asks for no tool; check response.has_tool_calls() first"
             raise UsageError(msg)
         runner = self._runner(prompt, state)
+        # A model may use the id of an earlier call again, whose record has to stay.
         message = with_unused_keys(generation.output, state.compensation.tracked_calls)
         message = runner.toolset.named_in(message)
         truncated = generation.finish_reason in _TRUNCATED
@@ -317,6 +318,7 @@ class ToolCallingManager:
 
     def _runner(self, prompt: Prompt, state: ToolState) -> ToolCallRunner:
         chain: NextTool = self._resumed_chain if DECISIONS in state.context else self._chain
+        # Outside of the interceptors, which are a part of the recorded step.
         if state.recorder is not None:
             chain = recorded_chain(chain, state.recorder)
         return ToolCallRunner(
@@ -333,6 +335,7 @@ class ToolCallingManager:
         cached, by_name = self._offered_cache
         if cached is not callbacks:
             by_name = {each.definition.name: each for each in callable_tools(callbacks)}
+            # One assignment of both, because threads share the manager.
             self._offered_cache = (callbacks, by_name)
         return Toolset(by_name, state.unoffered, self._resolver)
 

@@ -153,6 +153,7 @@ class ToolState:
         self.rounds = pending.rounds
         known = self.compensation.by_key()  # if an advisor calls the loop again
         self.executions.extend(e for e in pending.executions if call_key(e.tool_call) not in known)
+        # The time before the suspension counts, and the suspension itself does not.
         self.started -= pending.seconds
         for name, kind, count in pending.failures:
             self.failures[name, kind] = count
