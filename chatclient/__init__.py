@@ -172,6 +172,10 @@ if TYPE_CHECKING:
     from chatclient.errors import (
         ChatClientError as ChatClientError,
     )
+    from chatclient.runtime.progress import (
+        Progress as Progress,
+        ProgressBar as ProgressBar,
+    )
     from chatclient.runtime.runtime import (
         Runtime as Runtime,
     )

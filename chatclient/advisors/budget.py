@@ -207,6 +207,21 @@ class Budget:
         cost = response.usage.cost
         return None if cost is None else float(cost.amount)
 
+    def shared(self, whose: str) -> tuple[UsageLedger, Callable[[], Spent]]:
+        """Return a ledger that limits several turns together, and what returns their usage.
+
+        Args:
+            whose: What the turns belong to, in errors.
+
+        Raises:
+            UsageError: The budget is a quota.
+        """
+        if self.quota is not None:
+            msg = f"a budget of {whose} has no period; a quota is an advisor of the client"
+            raise UsageError(msg)
+        ledger = _Ledger(self, current_ledger(), None, whose=whose)
+        return ledger, lambda: ledger.spent
+
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response, and record in its turn what that has spent.
 
@@ -282,6 +297,7 @@ class _Ledger:
             turn whose tool calls this one.
         turn: The record of the turn; None when it has ended.
         user: The key of the request in the quota.
+        whose: What the limits are for, in errors.
         spent: The usage so far.
         closed: Whether the turn has ended; its background work is then not limited any more.
     """
@@ -290,6 +306,7 @@ class _Ledger:
     outer: UsageLedger | None
     turn: Turn | None
     user: str = ""
+    whose: str = "the turn"
     spent: Spent = field(default_factory=Spent)
     closed: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -358,7 +375,7 @@ class _Ledger:
         if spent < limit:
             return
         quota = self.budget.quota
-        whose = "the turn" if quota is None else "the quota's user"
+        whose = self.whose if quota is None else "the quota's user"
         so_far = f"{spent:.12g} of {limit:.12g} ({unit})"
         again = None if quota is None else quota.seconds_left()
         end = "" if again is None else f", until the period ends in {again:.0f} s"

@@ -4,6 +4,7 @@ import asyncio
 import os
 import queue
 import threading
+import time
 from collections.abc import (
     AsyncGenerator,
     Callable,
@@ -12,23 +13,28 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
 
-from chatclient._internal.checks import check_number
+from chatclient._internal.checks import check_callable, check_number, check_type
+from chatclient.advisors.budget import Budget
 from chatclient.chain.chain import ChatClientResponse
+from chatclient.chain.model_call import UsageLedger, record_usage
 from chatclient.chat.model import PromptLike
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
-from chatclient.chat.turn import Outcome
+from chatclient.chat.turn import Outcome, Spent
 from chatclient.client.accessors import outcome_of, require_answer, waiting_error
 from chatclient.client.batch_journal import BatchJournal, BatchQueue
+from chatclient.client.call_response import AsyncCallResponse
 from chatclient.client.dropped import warn_if_dropped
 from chatclient.client.pipeline import Pipeline
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import EntityError, UsageError, WrongTypeError
+from chatclient.runtime.progress import OnProgress, Progress
+from chatclient.runtime.runtime import ON_LOOP
 from chatclient.structured.converters import StructuredOutputConverter, converter_of
 from chatclient.structured.output import entity_in
 
@@ -53,6 +59,10 @@ class BatchSettings(TypedDict, total=False):
             a day; default False.
         collect_seconds: Seconds to wait for more requests before a batch is submitted; default 1.
         poll_seconds: Seconds between the first polls of a batch; later ones are rarer; default 10.
+        budget: Limits the tokens, calls and cost of all requests of the batch together; `Budget()`
+            only counts. Requests that it does not allow fail with a `BudgetExceededError`.
+        on_progress: Called with the `BatchProgress` when a request has finished, such as a
+            `ProgressBar`.
     """
 
     concurrency: int
@@ -60,6 +70,8 @@ class BatchSettings(TypedDict, total=False):
     use_batch_api: bool
     collect_seconds: float
     poll_seconds: float
+    budget: Budget
+    on_progress: OnProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +115,20 @@ class BatchResult(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchProgress:
+class BatchProgress(Progress):
     """How many requests of a batch have finished.
 
     Attributes:
-        total: The number of requests.
         succeeded: The number of those that were answered.
         failed: The number of those that failed.
         waiting: The number of those whose turns wait for decisions about tool calls.
+        spent: What the batch has spent since it was started, if it has a budget.
     """
 
-    total: int
     succeeded: int = 0
     failed: int = 0
     waiting: int = 0
-
-    @property
-    def finished(self) -> int:
-        """The number of requests that were answered, failed or wait."""
-        return self.succeeded + self.failed + self.waiting
+    spent: Spent | None = None
 
 
 class Batch(Generic[T]):
@@ -153,6 +160,14 @@ class Batch(Generic[T]):
         self._poll_seconds = settings.get("poll_seconds", 10.0)
         check_number("poll_seconds", self._poll_seconds)
         self._use_batch_api = use_batch_api = settings.get("use_batch_api", False)
+        self._budget = settings.get("budget")
+        if self._budget is not None:
+            check_type("budget", self._budget, Budget)
+        self._start_budget()
+        self._known: frozenset[str] = frozenset()
+        self._on_progress = settings.get("on_progress")
+        if self._on_progress is not None:
+            check_callable("on_progress", self._on_progress, takes=("progress",))
         self._journal = BatchJournal(settings.get("journal"))
         self._cancelled = self._used = False
         self.progress = BatchProgress(len(requests))
@@ -201,7 +216,10 @@ class Batch(Generic[T]):
 
     async def _results(self) -> AsyncGenerator[BatchResult[T], None]:
         self._used = True
+        self._start_budget()
+        self._known = frozenset(self._journal.results)
         self.progress = BatchProgress(len(self._requests))
+        begun = time.monotonic()
         waiting = iter(self._requests.items())
         batches = self._new_queue() if self._use_batch_api else None
         pipeline, most = self._pipeline, self._concurrency
@@ -221,7 +239,11 @@ class Batch(Generic[T]):
                     return
                 if (done := await _next_of(ended)) is not None:
                     running.discard(done)
-                    yield self._counted(done.result())
+                    result = done.result()
+                    self._count(result, time.monotonic() - begun)
+                    if self._on_progress is not None:
+                        await ON_LOOP.invoke(self._on_progress, self.progress)
+                    yield result
         finally:
             for task in running:
                 task.cancel()
@@ -240,13 +262,8 @@ class Batch(Generic[T]):
             if recorded is not None and (recorded[1] is None or not resumes):
                 return self._result_of(key, *recorded)
             call = ChatClientRequestSpec(pipeline, request.settings).acall()
-            if self._converter is None:
-                response = await call.chat_client_response()
-                require_answer(response)
-                value = cast("T", response.chat_response.text)
-            else:
-                value = await call.entity(self._converter)
-                response = await call.chat_client_response()
+            with nullcontext() if self._ledger is None else record_usage(self._ledger):
+                response, value = await self._answer(call)
             self._journal.add_result(key, response.chat_response)
             return BatchResult(key, value, response.chat_response)
         except EntityError as error:
@@ -255,6 +272,14 @@ class Batch(Generic[T]):
             return BatchResult(key, None, None, error)
         except Exception as error:  # noqa: BLE001 - belongs to this request only
             return BatchResult(key, None, None, error)
+
+    async def _answer(self, call: AsyncCallResponse) -> tuple[ChatClientResponse, T]:
+        if self._converter is not None:
+            value = await call.entity(self._converter)
+            return await call.chat_client_response(), value
+        response = await call.chat_client_response()
+        require_answer(response)
+        return response, cast("T", response.chat_response.text)
 
     def _result_of(
         self, key: str, response: ChatResponse, pending: PendingTurn | None
@@ -267,11 +292,24 @@ class Batch(Generic[T]):
         entity = entity_in(ChatClientResponse(response), self._converter)
         return BatchResult(key, entity, response)
 
-    def _counted(self, result: BatchResult[T]) -> BatchResult[T]:
+    def _count(self, result: BatchResult[T], seconds: float) -> None:
         outcomes = {"answered": "succeeded", "waiting": "waiting"}
-        name = outcomes.get(result.outcome, "failed")
-        self.progress = replace(self.progress, **{name: getattr(self.progress, name) + 1})
-        return result
+        name, before = outcomes.get(result.outcome, "failed"), self.progress
+        counts: dict[str, int] = {name: getattr(before, name) + 1}
+        self.progress = replace(
+            before,
+            finished=before.finished + 1,
+            known=before.known + (result.key in self._known),
+            seconds=seconds,
+            spent=self._spent(),
+            **counts,
+        )
+
+    def _start_budget(self) -> None:
+        self._ledger: UsageLedger | None = None
+        self._spent: Callable[[], Spent | None] = lambda: None
+        if self._budget is not None:
+            self._ledger, self._spent = self._budget.shared("the batch")
 
     def _new_queue(self) -> BatchQueue:
         return BatchQueue(

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from chatclient import Runtime, Vector
+from chatclient import Progress, Runtime, Vector
 from chatclient.errors import OverloadedError, UsageError, WrongTypeError
 from chatclient.memory.encoding import digest
 from chatclient.retrieval import (
@@ -57,6 +57,21 @@ def contents(store: VectorStore) -> list[tuple[str, str]]:
     """Return the source and the last line of every chunk in *store*."""
     found = store.similarity_search("section", top_k=1_000)
     return sorted((each.metadata["source"], each.text.split("\n")[-1]) for each in found)
+
+
+def test_progress_of_an_update(store: VectorStore, run: Run) -> None:
+    """It is reported after each source, with those that had not changed."""
+    index = DocumentIndex(store, InMemoryIndexRecord(), MarkdownSplitter())
+    index.update([page("a", "x")])
+    seen: list[Progress] = []
+    pages = [page("a", "x"), page("b", "y"), page("c", "z")]
+    run(index.update, index.aupdate, pages, on_progress=seen.append)
+
+    assert [(each.known, each.finished, each.total) for each in seen] == [
+        *((1, 1, 3), (1, 2, 3), (1, 3, 3))
+    ]
+    assert seen[0].rate is None
+    assert seen[1].rate == pytest.approx(1 / seen[1].seconds)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from chatclient import Progress
 from chatclient.errors import UsageError
 from chatclient.retrieval import (
     ConversionCache,
@@ -494,9 +495,26 @@ async def test_files_are_read_in_worker_threads(folder: Path) -> None:
 
 
 def test_blank_documents_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A PDF without text, such as a scan, is a blank document and a warning."""
-    pdf(tmp_path / "scan.pdf", "")
+    """A PDF without text, such as a scan, is a blank document; one warning names them."""
+    for name in ("a.pdf", "b.pdf"):
+        pdf(tmp_path / name, "")
 
-    assert [each.text for each in read_documents(tmp_path)] == [""]
-    assert "document without text" in caplog.text
+    assert [each.text for each in read_documents(tmp_path)] == ["", ""]
+    assert caplog.text.count("documents without text") == 1
+    assert "a.pdf" in caplog.text
+    assert "number=2" in caplog.text
     assert isinstance(read_documents(tmp_path)[0], Document)
+
+
+def test_progress_of_reading(tmp_path: Path, run: Run) -> None:
+    """It is reported after each file, also of one that cannot be read."""
+    for name, content in (("a.md", b"a"), ("b.txt", b"\xff"), ("c.md", b"c")):
+        (tmp_path / name).write_bytes(content)
+    seen: list[Progress] = []
+    documents = run(
+        read_documents, aread_documents, tmp_path, on_error=lambda _: None, on_progress=seen.append
+    )
+
+    assert len(documents) == 2
+    assert [(each.finished, each.total) for each in seen] == [(1, 3), (2, 3), (3, 3)]
+    assert seen[-1].remaining_seconds == 0

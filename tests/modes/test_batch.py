@@ -14,12 +14,14 @@ from pydantic import BaseModel
 from chatclient import (
     AssistantMessage,
     Batch,
+    BatchProgress,
     BatchResult,
     BatchSettings,
     ChatClient,
     Prompt,
     Usage,
 )
+from chatclient.advisors import Budget
 from chatclient.errors import EntityError, UsageError, WrongTypeError
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, tool
@@ -357,3 +359,64 @@ def test_killed_batch_continues(tmp_path: Path) -> None:
 
 def _lines(path: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
+
+
+async def test_budget_of_a_batch(blocking: bool) -> None:
+    """It limits all requests together, also their tools; the others are not sent."""
+    client = ChatClient.create(ScriptedModel(lambda prompt: "x"))
+    batch = client.batch(["q"] * 6, concurrency=1, budget=Budget(calls=4))
+    results = await results_of(batch, blocking=blocking)
+
+    errors = [result.error for result in results.values() if result.error is not None]
+    assert [str(error) for error in errors] == [
+        "the batch has spent 4 of 4 (calls); nothing more was sent"
+    ] * 2
+    assert batch.progress.spent is not None
+    assert (batch.progress.spent.calls, batch.progress.spent.usage.total_tokens) == (4, 60)
+    assert (batch.progress.succeeded, batch.progress.failed) == (4, 2)
+
+
+async def test_budgets_of_batch_and_turns(blocking: bool) -> None:
+    """A call counts in the budget of its turn and in that of the batch."""
+    model = ScriptedModel(lambda prompt: "x")
+    client = ChatClient.builder(model).default_advisors(Budget(calls=1)).build()
+    batch = client.batch(["q"] * 3, budget=Budget())
+    await results_of(batch, blocking=blocking)
+
+    assert batch.progress.spent is not None
+    assert (batch.progress.spent.calls, batch.progress.failed) == (3, 0)
+
+
+def test_budget_with_a_period() -> None:
+    client = ChatClient.create(ScriptedModel())
+    with pytest.raises(UsageError, match="has no period"):
+        client.batch(["q"], budget=Budget(calls=1, period="day"))
+    wrong: Any = 5
+    with pytest.raises(WrongTypeError, match="budget"):
+        client.batch(["q"], budget=wrong)
+
+
+async def test_progress_of_a_batch(blocking: bool, tmp_path: Path) -> None:
+    """It is reported after each request, with a rate to which the journal adds nothing."""
+
+    def answer(prompt: Prompt) -> str:
+        if prompt.contents == "c" and len(model.prompts) < 4:
+            msg = "not yet"
+            raise RuntimeError(msg)
+        return "x"
+
+    model = ScriptedModel(answer)
+    client = ChatClient.create(model)
+    for finished, known in ((3, 0), (3, 2)):
+        seen: list[BatchProgress] = []
+        batch = client.batch(
+            list("abc"), journal=tmp_path / "j", concurrency=1, on_progress=seen.append
+        )
+        await results_of(batch, blocking=blocking)
+
+        assert [each.finished for each in seen] == [1, 2, 3]
+        assert batch.progress == seen[-1]
+        assert (seen[-1].finished, seen[-1].known) == (finished, known)
+        assert seen[-1].rate == pytest.approx((finished - known) / seen[-1].seconds)
+        assert seen[0].remaining_seconds is None or known == 0
+    assert seen[-1].failed == 0

@@ -1,5 +1,6 @@
 """Indexes documents, and updates an index."""
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from chatclient.retrieval.ingestion.splitter import DocumentSplitter
 from chatclient.retrieval.query import Given
 from chatclient.retrieval.vector_store.store import Document, VectorStore, metadata_json
 from chatclient.runtime.blocking import drive
+from chatclient.runtime.progress import OnProgress, Progress
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 
 _REMOVED_AT_ONCE = 1_000  # ids
@@ -280,19 +282,26 @@ class DocumentIndex:
         keep: Iterable[str] = (),
         remove_missing: bool = True,
         force: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> IndexReport:
         """Make the index contain *documents*; see `update`."""
+        if on_progress is not None:
+            check_callable("on_progress", on_progress, takes=("progress",))
+        begun = time.monotonic()
         kept = names(keep)
         sources = await runtime.invoke(self._sources, documents)
         update = IndexUpdate(self._store, self._record, await self._record.load(runtime), runtime)
         unchanged: list[str] = []
-        for source, (fingerprint, several) in sources.items():
+        for number, (source, (fingerprint, several)) in enumerate(sources.items(), 1):
             entry = update.entries.get(source, IndexEntry())
             if entry.fingerprint == fingerprint and not force:
                 unchanged.append(source)
-                continue
-            wanted = await self._chunks(source, several, runtime)
-            await update.add(source, fingerprint, wanted, self._batch_size, force=force)
+            else:
+                wanted = await self._chunks(source, several, runtime)
+                await update.add(source, fingerprint, wanted, self._batch_size, force=force)
+            if on_progress is not None:
+                seconds, known = time.monotonic() - begun, len(unchanged)
+                await runtime.invoke(on_progress, Progress(len(sources), number, known, seconds))
         await update.flush()
         missing = [each for each in update.entries if each not in sources and each not in kept]
         if remove_missing:
@@ -315,6 +324,7 @@ class DocumentIndex:
         keep: Iterable[str] = (),
         remove_missing: bool = True,
         force: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> IndexReport:
         """Make the index contain *documents* and no others, and return what has changed.
 
@@ -324,6 +334,7 @@ class DocumentIndex:
                 that cannot be read at present.
             remove_missing: Whether other sources that are not among *documents* are removed.
             force: Whether to embed everything again, for a store that has lost documents.
+            on_progress: Called when a source is finished, such as a `ProgressBar`.
 
         Raises:
             UsageError: A document has no source, or metadata that has no JSON form.
@@ -334,7 +345,12 @@ class DocumentIndex:
         """
         return drive(
             self.update_all(
-                documents, BLOCKING, keep=keep, remove_missing=remove_missing, force=force
+                documents,
+                BLOCKING,
+                keep=keep,
+                remove_missing=remove_missing,
+                force=force,
+                on_progress=on_progress,
             )
         )
 
@@ -345,13 +361,19 @@ class DocumentIndex:
         keep: Iterable[str] = (),
         remove_missing: bool = True,
         force: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> IndexReport:
         """Make the index contain *documents* and no others; see `update`.
 
         A plain splitter is called in a worker thread, in which *documents* are iterated as well.
         """
         return await self.update_all(
-            documents, ON_LOOP, keep=keep, remove_missing=remove_missing, force=force
+            documents,
+            ON_LOOP,
+            keep=keep,
+            remove_missing=remove_missing,
+            force=force,
+            on_progress=on_progress,
         )
 
     def chunks(self, documents: Iterable[Document]) -> list[Document]:

@@ -2,6 +2,7 @@
 
 import codecs
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,6 +17,7 @@ from chatclient.retrieval.ingestion.conversion_cache import ConversionCache, Pag
 from chatclient.retrieval.ingestion.limits import Extent, ReadLimits
 from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.blocking import drive
+from chatclient.runtime.progress import OnProgress, Progress
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 
 _TEXT = frozenset(
@@ -43,6 +45,7 @@ class DocumentReadError(ChatClientError):
 
 
 _DEFAULT_LIMITS = ReadLimits()
+_MOST_NAMED = 10  # files in a warning
 
 OnReadError = Callable[[DocumentReadError], object]
 """Called with the error of a file that is left out; a coroutine function is awaited."""
@@ -57,6 +60,7 @@ class _Reading:
     encoding: str
     on_error: OnReadError | None
     cache: ConversionCache | None
+    on_progress: OnProgress | None
 
     def __post_init__(self) -> None:
         check_type("pattern", self.pattern, str)
@@ -70,19 +74,32 @@ class _Reading:
             check_callable("on_error", self.on_error, takes=("error",))
         if self.cache is not None:
             check_type("cache", self.cache, ConversionCache)
+        if self.on_progress is not None:
+            check_callable("on_progress", self.on_progress, takes=("progress",))
 
     async def read(self, paths: tuple[str | Path, ...], runtime: Runtime) -> list[Document]:
         """Return the documents of all *paths*."""
         for path in paths:
             check_type("a path", path, (str, Path))
         documents: list[Document] = []
-        for file in await runtime.invoke(self._listed, paths):
+        blank: list[str] = []
+        begun = time.monotonic()
+        files = await runtime.invoke(self._listed, paths)
+        for number, file in enumerate(files, 1):
             try:
-                documents += await runtime.invoke(self._documents, file)
+                found = await runtime.invoke(self._documents, file)
+                documents += found
+                if not any(each.text.strip() for each in found):
+                    blank.append(file.as_posix())
             except DocumentReadError as error:
                 if self.on_error is None:
                     raise
                 await runtime.awaited(self.on_error(error))
+            if self.on_progress is not None:
+                progress = Progress(len(files), number, seconds=time.monotonic() - begun)
+                await runtime.invoke(self.on_progress, progress)
+        if blank:
+            _log.warning("documents without text", sources=blank[:_MOST_NAMED], number=len(blank))
         return documents
 
     def _listed(self, paths: tuple[str | Path, ...]) -> list[Path]:
@@ -138,8 +155,6 @@ class _Reading:
             if isinstance(error, UnicodeError) and format in _TEXT:
                 msg = f"{file} is not text in {self.encoding}; set encoding="
             raise DocumentReadError(msg, source=source) from error
-        if not any(text.strip() for text, _ in contents):
-            _log.warning("document without text", source=source)
         return [_document(text, source, format, page) for text, page in contents]
 
     def _contents(self, file: Path, format: str) -> Iterator[tuple[str, int | None]]:
@@ -179,6 +194,7 @@ def read_documents(
     encoding: str = "utf-8",
     on_error: OnReadError | None = None,
     cache: ConversionCache | None = None,
+    on_progress: OnProgress | None = None,
 ) -> list[Document]:
     """Read files, and the files of directories, as documents.
 
@@ -203,6 +219,7 @@ def read_documents(
         on_error: Called if a file cannot be read, which is then left out; default: an error. An
             index that is updated with the rest needs the names of these files as `keep`.
         cache: Keeps converted files for the next time.
+        on_progress: Called when a file is finished, such as a `ProgressBar`.
 
     Raises:
         DocumentReadError: A file cannot be read, is too large, or has a format that is not
@@ -210,7 +227,9 @@ def read_documents(
             the file.
         UsageError: The extra is not installed, or the encoding does not exist.
     """
-    return drive(_Reading(pattern, limits, encoding, on_error, cache).read(paths, BLOCKING))
+    return drive(
+        _Reading(pattern, limits, encoding, on_error, cache, on_progress).read(paths, BLOCKING)
+    )
 
 
 async def aread_documents(
@@ -220,9 +239,12 @@ async def aread_documents(
     encoding: str = "utf-8",
     on_error: OnReadError | None = None,
     cache: ConversionCache | None = None,
+    on_progress: OnProgress | None = None,
 ) -> list[Document]:
     """Read files as documents in worker threads; see `read_documents`."""
-    return await _Reading(pattern, limits, encoding, on_error, cache).read(paths, ON_LOOP)
+    return await _Reading(pattern, limits, encoding, on_error, cache, on_progress).read(
+        paths, ON_LOOP
+    )
 
 
 def _raise_read_error(error: OSError) -> None:
