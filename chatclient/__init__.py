@@ -145,23 +145,6 @@ if TYPE_CHECKING:
     from chatclient.client.request import (
         ChatClientRequestSpec as ChatClientRequestSpec,
     )
-    from chatclient.client.settings import (
-        UNLIMITED as UNLIMITED,
-        BackoffSettings as BackoffSettings,
-        ChatClientSettings as ChatClientSettings,
-        Duration as Duration,
-        EvictionSettings as EvictionSettings,
-        MemorySettings as MemorySettings,
-        ObservationSettings as ObservationSettings,
-        RedisSettings as RedisSettings,
-        RetrySettings as RetrySettings,
-        SqlSettings as SqlSettings,
-        ToolCallingSettings as ToolCallingSettings,
-        ToolLimitsSettings as ToolLimitsSettings,
-        ToolResolutionSettings as ToolResolutionSettings,
-        ToolSearchSettings as ToolSearchSettings,
-        ToolSettings as ToolSettings,
-    )
     from chatclient.client.stream_items import (
         AsyncItems as AsyncItems,
     )

@@ -34,6 +34,7 @@ PUBLIC_PACKAGES = (
     "chatclient.structured",
     "chatclient.decisions",
     "chatclient.services",
+    "chatclient.settings",
     "chatclient.durable",
     "chatclient.mcp",
     "chatclient.web",

@@ -13,11 +13,12 @@ from chatclient.bridges.langchain_stores import (
     adapter_for,
     delete,
 )
+from chatclient.chat.document import Document
 from chatclient.chat.embedding import EmbeddingModel, Vector
 from chatclient.errors import ChatClientError, UsageError, VectorStoreError
 from chatclient.memory.encoding import digest
 from chatclient.retrieval.vector_store.filters import Filter
-from chatclient.retrieval.vector_store.store import Document, SimilaritySearch, VectorStore
+from chatclient.retrieval.vector_store.store import SimilaritySearch, VectorStore
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import ForkSafeLock
 

@@ -1,10 +1,11 @@
 """Reads text, entity, documents, tool executions and pending turn from a response."""
 
 from asyncio import CancelledError
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import ChatClientResponse
+from chatclient.chat.document import Document, documents_among
 from chatclient.chat.message_merging import (
     append_messages,
     complete_answer,
@@ -22,9 +23,6 @@ from chatclient.observability.trail import Trail
 from chatclient.structured.converters import StructuredOutputConverter
 from chatclient.structured.output import entity_in
 
-if TYPE_CHECKING:
-    from chatclient.retrieval.vector_store.store import Document  # only loaded with retrieval
-
 T = TypeVar("T")
 
 log = get_logger(__name__)
@@ -35,14 +33,9 @@ def executions_in(response: ChatClientResponse) -> tuple[ToolExecution, ...]:
     return tuple(response.turn.executions)
 
 
-def documents_in(response: ChatClientResponse) -> "tuple[Document, ...]":
+def documents_in(response: ChatClientResponse) -> tuple[Document, ...]:
     """Return the documents among the sources of the turn of *response*."""
-    sources = response.turn.sources
-    if not sources:
-        return ()
-    from chatclient.retrieval.vector_store.store import documents_among  # noqa: PLC0415 - optional
-
-    return documents_among(sources)
+    return documents_among(response.turn.sources)
 
 
 def trail_of(response: ChatClientResponse) -> Trail:

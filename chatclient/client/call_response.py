@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, Type
 
 from chatclient._internal.checks import missing_attribute
 from chatclient.chain.chain import ChatClientResponse
+from chatclient.chat.document import Document
 from chatclient.chat.messages import Message
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse, Usage
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     # `type[T]` does not accept unions, literals and annotated types.
     from typing_extensions import TypeForm
 
-    from chatclient.retrieval.vector_store.store import Document  # only loaded with retrieval
 
 T = TypeVar("T")
 
@@ -242,7 +242,7 @@ class CallResponse(LazyResponse):
         """Return the executed tool calls, in order."""
         return executions_in(self.chat_client_response())
 
-    def documents(self) -> "tuple[Document, ...]":
+    def documents(self) -> tuple[Document, ...]:
         """Return the retrieved documents in the order of their numbers in the prompt.
 
         Each retrieval advisor numbers its documents from 1.
@@ -371,7 +371,7 @@ class AsyncCallResponse(LazyResponse):
         """Return the executed tool calls, in order."""
         return executions_in(await self.chat_client_response())
 
-    async def documents(self) -> "tuple[Document, ...]":
+    async def documents(self) -> tuple[Document, ...]:
         """Return the retrieved documents; see `CallResponse.documents`."""
         return documents_in(await self.chat_client_response())
 

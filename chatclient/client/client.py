@@ -64,7 +64,7 @@ from chatclient.tools.function.schema import (
 
 if TYPE_CHECKING:
     from chatclient.client.batch import Batch, BatchRequest, BatchSettings
-    from chatclient.client.settings import ChatClientSettings
+    from chatclient.settings.settings import ChatClientSettings
     from chatclient.tools.search.index import ToolIndex
 
 
@@ -322,7 +322,7 @@ class ChatClient(Closeable):
         Raises:
             UsageError: A setting is invalid, or an object that it requires is missing.
         """
-        from chatclient.client.from_settings import client_parts  # noqa: PLC0415 - an extra
+        from chatclient.settings.client_parts import client_parts  # noqa: PLC0415 - an extra
 
         return ChatClient(*client_parts(settings, model, resolver, tool_index))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import ChatClientResponse
+from chatclient.chat.document import Document
 from chatclient.chat.events import Done, StreamEvent, TextDelta
 from chatclient.chat.messages import Message
 from chatclient.chat.pending_turn import PendingTurn
@@ -41,7 +42,6 @@ from chatclient.structured.output import Native, StructuredOutput
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-    from chatclient.retrieval.vector_store.store import Document  # only loaded with retrieval
 
 log = get_logger(__name__)
 
@@ -83,7 +83,7 @@ class _Stream(LazyResponse):
             return executions_in(self._response)
         return self._trail.executions
 
-    def documents(self) -> "tuple[Document, ...]":
+    def documents(self) -> tuple[Document, ...]:
         """Return the retrieved documents, once the stream has ended.
 
         See `CallResponse.documents`.

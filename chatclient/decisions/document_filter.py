@@ -5,12 +5,12 @@ from typing import Any
 
 from chatclient._internal.checks import check_number, check_type
 from chatclient._internal.logging import described, get_logger
+from chatclient.chat.document import Document
 from chatclient.decisions.call import ask_decision
 from chatclient.decisions.model import DecisionModel, DecisionRequest
 from chatclient.decisions.questions import YesNoQuestion, check_probability
 from chatclient.errors import ProviderError
 from chatclient.retrieval.query import Query
-from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.runtime import Runtime
 
 log = get_logger(__name__)

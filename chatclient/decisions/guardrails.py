@@ -8,12 +8,12 @@ from chatclient._internal.checks import check_type
 from chatclient.advisors.guardrails.builtin import last_user_text
 from chatclient.advisors.guardrails.result import GuardrailResult, InputGuardrail, OutputGuardrail
 from chatclient.chain.chain import ChatClientRequest
+from chatclient.chat.document import documents_among
 from chatclient.chat.response import ChatResponse
 from chatclient.decisions.call import ask_decision
 from chatclient.decisions.model import DecisionInput, DecisionModel, DecisionRequest
 from chatclient.decisions.questions import YesNoQuestion, check_probability
 from chatclient.errors import UsageError
-from chatclient.retrieval.vector_store.store import documents_among
 from chatclient.runtime.runtime import Runtime
 
 

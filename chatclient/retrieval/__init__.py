@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from chatclient._internal.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient.chat.document import Document as Document
     from chatclient.retrieval.documents import (
         ConcatenationJoiner as ConcatenationJoiner,
         DocumentLimit as DocumentLimit,
@@ -113,7 +114,6 @@ if TYPE_CHECKING:
     )
     from chatclient.retrieval.vector_store.store import (
         DEFAULT_TOP_K as DEFAULT_TOP_K,
-        Document as Document,
         SimilaritySearch as SimilaritySearch,
         VectorStore as VectorStore,
     )

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from chatclient._internal.checks import check_number
+from chatclient.chat.document import Document
 from chatclient.retrieval.query import Query
-from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.runtime import Runtime
 
 RANK_CONSTANT = 60

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from chatclient._internal.checks import check_callable, check_number, seconds
 from chatclient.chain.params import params_of_retrievers
+from chatclient.chat.document import Document
 from chatclient.errors import UsageError
 from chatclient.retrieval.documents import ReciprocalRankJoiner
 from chatclient.retrieval.query import DocumentJoiner, DocumentRetriever, Query
 from chatclient.retrieval.steps import STEP, list_of, retrieve_all
-from chatclient.retrieval.vector_store.store import DEFAULT_TOP_K, Document
+from chatclient.retrieval.vector_store.store import DEFAULT_TOP_K
 from chatclient.runtime.runtime import Runtime
 
 _RANKS = ReciprocalRankJoiner()

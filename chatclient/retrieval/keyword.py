@@ -7,6 +7,7 @@ from itertools import accumulate, chain
 
 from chatclient._internal.checks import check_number, check_type, names
 from chatclient.chain.params import ANY, FILTER_EXPRESSION
+from chatclient.chat.document import Document
 from chatclient.observability.operations import Retrieval
 from chatclient.retrieval.keywords.inverted_index import (
     Field,
@@ -20,7 +21,7 @@ from chatclient.retrieval.keywords.tokenizer import Words
 from chatclient.retrieval.query import Query
 from chatclient.retrieval.retrievers import filter_for
 from chatclient.retrieval.vector_store.filters import Filter, predicate
-from chatclient.retrieval.vector_store.store import DEFAULT_TOP_K, Document
+from chatclient.retrieval.vector_store.store import DEFAULT_TOP_K
 from chatclient.runtime.runtime import ON_LOOP, Runtime
 from chatclient.runtime.threads import ForkSafeLock
 

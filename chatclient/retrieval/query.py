@@ -12,9 +12,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.frozen import EMPTY
+from chatclient.chat.document import Document
 from chatclient.chat.messages import Message
 from chatclient.errors import ChatClientError, UsageError
-from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.runtime import Runtime
 
 

@@ -5,11 +5,11 @@ from typing import Literal
 
 from chatclient._internal.checks import check_choice, check_number, check_type
 from chatclient._internal.logging import described, get_logger
+from chatclient.chat.document import Document
 from chatclient.chat.rerank import RerankModel
 from chatclient.errors import ProviderError
 from chatclient.observability.operations import Reranking
 from chatclient.retrieval.query import Query
-from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.runtime import Runtime
 
 log = get_logger(__name__)

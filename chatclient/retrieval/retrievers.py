@@ -7,6 +7,7 @@ from typing import Literal
 
 from chatclient._internal.checks import check_callable, check_choice, check_type
 from chatclient.chain.params import ANY, FILTER_EXPRESSION, params_of_retrievers
+from chatclient.chat.document import Document
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.errors import UsageError
@@ -14,12 +15,7 @@ from chatclient.retrieval.model_step import DATA, QueryCall
 from chatclient.retrieval.query import DocumentRetriever, Query, RetrievalError
 from chatclient.retrieval.vector_store.filters import Filter
 from chatclient.retrieval.vector_store.hybrid import HybridVectorStore
-from chatclient.retrieval.vector_store.store import (
-    DEFAULT_TOP_K,
-    Document,
-    SimilaritySearch,
-    VectorStore,
-)
+from chatclient.retrieval.vector_store.store import DEFAULT_TOP_K, SimilaritySearch, VectorStore
 from chatclient.runtime.runtime import Runtime
 
 

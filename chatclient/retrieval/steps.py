@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from chatclient._internal.checks import check_callable, check_type
 from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import name_of
+from chatclient.chat.document import Document
 from chatclient.errors import (
     BlockingCallError,
     BudgetExceededError,
@@ -15,7 +16,6 @@ from chatclient.errors import (
     WrongTypeError,
 )
 from chatclient.retrieval.query import DocumentRetriever, Query, RetrievalError
-from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.blocking import check_for_loop
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_async

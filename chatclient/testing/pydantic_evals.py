@@ -13,8 +13,8 @@ from pydantic_evals.evaluators import (
 
 from chatclient._internal.checks import check_type
 from chatclient.chain.chain import ChatClientResponse
+from chatclient.chat.document import Document, documents_among
 from chatclient.errors import WrongTypeError
-from chatclient.retrieval.vector_store.store import Document, documents_among
 from chatclient.testing.evaluation import EvaluationRequest, Evaluator
 from chatclient.testing.retrieval_evaluation import DEFAULT_K, DocumentId, ids_of, own_id
 from chatclient.testing.retrieval_report import RetrievalCase, RetrievalScores

@@ -9,10 +9,10 @@ from typing import Any
 from chatclient._internal.checks import check_callable, check_number, check_type
 from chatclient._internal.frozen import EMPTY
 from chatclient.chain.chain import ChatClientResponse
+from chatclient.chat.document import Document
 from chatclient.errors import ChatClientError, UsageError
 from chatclient.retrieval.query import DocumentRetriever, Query, RetrievalError
 from chatclient.retrieval.steps import NOT_RETRIEVER_FAILURES, STEP, retrieve_all, run_step
-from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.testing.evaluation import EvaluationRequest, EvaluationResponse, Evaluator

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from chatclient.chat.document import Document
 from chatclient.chat.embedding import EmbeddingModel, EmbeddingOptions, Vector
 from chatclient.errors import OverloadedError
 from chatclient.retrieval.vector_store.filters import Filter
-from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.runtime import Runtime
 
 ANIMALS = (

@@ -27,9 +27,10 @@ from uuid import UUID
 
 import pytest
 
+from chatclient.chat.document import Document
 from chatclient.errors import OverloadedError, UsageError, WrongTypeError
 from chatclient.retrieval.vector_store.filters import Filter, predicate
-from chatclient.retrieval.vector_store.store import Document, VectorStore
+from chatclient.retrieval.vector_store.store import VectorStore
 from chatclient.testing.sample_documents import (
     ANIMALS,
     FILTER_FORMS,

@@ -20,12 +20,13 @@ from chatclient.chain.chain import (
 )
 from chatclient.chain.model_call import current_ledger, record_usage
 from chatclient.chain.params import TOP_K
+from chatclient.chat.document import Document
 from chatclient.chat.messages import Message, UserMessage
 from chatclient.chat.template import PromptTemplate, require_placeholders
 from chatclient.chat.turn import PendingStore, Turn, check_deadline
 from chatclient.errors import BlockingCallError, ChatMemoryError, DeadlineExceededError, UsageError
 from chatclient.observability.operations import MemoryAccess
-from chatclient.retrieval.vector_store.store import Document, SimilaritySearch, VectorStore
+from chatclient.retrieval.vector_store.store import SimilaritySearch, VectorStore
 from chatclient.runtime.runtime import Runtime
 
 LONG_TERM_MEMORY_ORDER = MEMORY_ORDER + 10

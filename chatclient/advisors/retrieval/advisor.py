@@ -11,6 +11,7 @@ from chatclient.chain.chain import (
     Next,
 )
 from chatclient.chain.params import FILTER_EXPRESSION, params_of, params_of_retrievers
+from chatclient.chat.document import Document
 from chatclient.errors import UsageError
 from chatclient.retrieval.documents import ConcatenationJoiner
 from chatclient.retrieval.prompt import ContextualQueryAugmenter
@@ -25,7 +26,6 @@ from chatclient.retrieval.query import (
     QueryTransformer,
 )
 from chatclient.retrieval.steps import STEP, check_steps, list_of, retrieve_all, run_step
-from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.runtime import Runtime
 
 RETRIEVAL_ORDER = MEMORY_ORDER + 70

@@ -13,8 +13,8 @@ from chatclient.advisors.retrieval.question import (
 from chatclient.advisors.tool_loop.pending_notes import load_note, save_note
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.chain.params import FILTER_EXPRESSION
+from chatclient.chat.document import Document, documents_among
 from chatclient.retrieval.query import Query, QueryAugmenter
-from chatclient.retrieval.vector_store.store import Document, documents_among
 from chatclient.runtime.runtime import Runtime
 
 Find = Callable[[Query, Runtime], Awaitable[Sequence[Document]]]

@@ -6,12 +6,13 @@ from chatclient.advisors.retrieval.advisor import RETRIEVAL_ORDER
 from chatclient.advisors.retrieval.augmentation import Augmentation
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.chain.params import FILTER_EXPRESSION
+from chatclient.chat.document import Document
 from chatclient.chat.template import PromptTemplate, require_placeholders
 from chatclient.retrieval.prompt import framed
 from chatclient.retrieval.query import Query
 from chatclient.retrieval.retrievers import VectorStoreDocumentRetriever
 from chatclient.retrieval.vector_store.filters import Filter
-from chatclient.retrieval.vector_store.store import DEFAULT_TOP_K, Document, VectorStore
+from chatclient.retrieval.vector_store.store import DEFAULT_TOP_K, VectorStore
 
 RETRIEVED_DOCUMENTS = "qa_retrieved_documents"
 """The key of the retrieved documents, a tuple: in the context of inner requests and the response,

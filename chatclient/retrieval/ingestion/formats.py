@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 from chatclient._internal.checks import check_type
+from chatclient.chat.document import Document
 from chatclient.retrieval.ingestion.conversion import CONVERTED
 from chatclient.retrieval.ingestion.markdown import MarkdownSplitter
 from chatclient.retrieval.ingestion.splitter import DocumentSplitter, SizeLimit, limit_of
 from chatclient.retrieval.ingestion.text import SentenceSplitter
-from chatclient.retrieval.vector_store.store import Document
 
 _MARKDOWN = CONVERTED | {"md", "markdown"}
 

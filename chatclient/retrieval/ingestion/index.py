@@ -10,6 +10,7 @@ from itertools import islice
 from chatclient._internal import json
 from chatclient._internal.checks import check_callable, check_number, check_type, names
 from chatclient._internal.logging import Logger
+from chatclient.chat.document import Document
 from chatclient.errors import UsageError
 from chatclient.memory.encoding import digest
 from chatclient.retrieval.ingestion.record import (
@@ -20,7 +21,7 @@ from chatclient.retrieval.ingestion.record import (
 )
 from chatclient.retrieval.ingestion.splitter import DocumentSplitter
 from chatclient.retrieval.query import Given
-from chatclient.retrieval.vector_store.store import Document, VectorStore, metadata_json
+from chatclient.retrieval.vector_store.store import VectorStore, metadata_json
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.progress import OnProgress, Progress
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime

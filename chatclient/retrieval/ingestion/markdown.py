@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from chatclient._internal.extras import needed_by
+from chatclient.chat.document import Document
 from chatclient.retrieval.ingestion.splitter import (
     LINE_END,
     ChunkLimit,
@@ -16,7 +17,6 @@ from chatclient.retrieval.ingestion.splitter import (
     limit_of,
 )
 from chatclient.retrieval.ingestion.text import fitted, splitters
-from chatclient.retrieval.vector_store.store import Document
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
 # A line of YAML that is a mapping: a key, an element of a list, a comment, or indented. Keys with

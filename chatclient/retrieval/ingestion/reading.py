@@ -11,11 +11,11 @@ from pathlib import Path
 
 from chatclient._internal.checks import check_callable, check_type
 from chatclient._internal.logging import Logger
+from chatclient.chat.document import Document
 from chatclient.errors import ChatClientError, UsageError
 from chatclient.retrieval.ingestion.conversion import CONVERTED, converted
 from chatclient.retrieval.ingestion.conversion_cache import ConversionCache, Pages
 from chatclient.retrieval.ingestion.limits import Extent, ReadLimits
-from chatclient.retrieval.vector_store.store import Document
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.progress import OnProgress, Progress
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime

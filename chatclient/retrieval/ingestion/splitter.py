@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from chatclient._internal.checks import check_callable, check_number, check_type
+from chatclient.chat.document import Document
 from chatclient.chat.embedding import EmbeddingModel
 from chatclient.errors import UsageError
-from chatclient.retrieval.vector_store.store import Document
 
 LINE_END = re.compile(r"\r\n?|\n")
 

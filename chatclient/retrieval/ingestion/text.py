@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from chatclient._internal.checks import check_number, check_type
 from chatclient._internal.extras import needed_by
+from chatclient.chat.document import Document
 from chatclient.errors import UsageError
 from chatclient.retrieval.ingestion.splitter import (
     ChunkLimit,
@@ -15,7 +16,6 @@ from chatclient.retrieval.ingestion.splitter import (
     SizeLimit,
     limit_of,
 )
-from chatclient.retrieval.vector_store.store import Document
 
 _BLOCK = 16_384  # characters
 _CODE_BLOCK = 131_072  # with complete definitions

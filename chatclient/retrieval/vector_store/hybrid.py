@@ -2,15 +2,11 @@
 
 from abc import abstractmethod
 
+from chatclient.chat.document import Document
 from chatclient.chat.embedding import Vector
 from chatclient.observability.operations import Retrieval
 from chatclient.retrieval.vector_store.filters import Filter
-from chatclient.retrieval.vector_store.store import (
-    DEFAULT_TOP_K,
-    Document,
-    SimilaritySearch,
-    VectorStore,
-)
+from chatclient.retrieval.vector_store.store import DEFAULT_TOP_K, SimilaritySearch, VectorStore
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 

@@ -7,6 +7,7 @@ from copy import deepcopy
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from chatclient.chat.document import Document
 from chatclient.chat.embedding import EmbeddingModel, Vector
 from chatclient.retrieval.vector_store.arrays import GrowingRows, best, numpy, unit_rows
 from chatclient.retrieval.vector_store.filters import (
@@ -17,7 +18,7 @@ from chatclient.retrieval.vector_store.filters import (
     predicate,
     stored,
 )
-from chatclient.retrieval.vector_store.store import Document, SimilaritySearch, VectorStore
+from chatclient.retrieval.vector_store.store import SimilaritySearch, VectorStore
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import ForkSafeLock, fork_barrier
 

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import UserDefinedType
 
 from chatclient._internal import json
+from chatclient.chat.document import Document
 from chatclient.chat.embedding import Vector
 from chatclient.errors import UsageError, VectorStoreError, VectorStoreUnavailableError
 from chatclient.memory.encoding import digest, restored, storable
@@ -33,12 +34,7 @@ from chatclient.retrieval.vector_store.filters import (
     kind_of,
 )
 from chatclient.retrieval.vector_store.lengths import length_of, mismatch
-from chatclient.retrieval.vector_store.store import (
-    Document,
-    SimilaritySearch,
-    metadata_json,
-    plain_json,
-)
+from chatclient.retrieval.vector_store.store import SimilaritySearch, metadata_json, plain_json
 
 Condition = sa.ColumnElement[bool]
 Metadata = sa.ColumnElement[Any]

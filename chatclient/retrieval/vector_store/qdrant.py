@@ -4,9 +4,10 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from chatclient._internal.extras import needed_by
+from chatclient.chat.document import Document
 from chatclient.chat.embedding import EmbeddingModel, Vector
 from chatclient.retrieval.vector_store.filters import Filter
-from chatclient.retrieval.vector_store.store import Document, SimilaritySearch, VectorStore
+from chatclient.retrieval.vector_store.store import SimilaritySearch, VectorStore
 from chatclient.runtime.runtime import Runtime
 
 if TYPE_CHECKING:

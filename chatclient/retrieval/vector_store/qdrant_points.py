@@ -13,6 +13,7 @@ from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedR
 
 from chatclient._internal import json
 from chatclient._internal.checks import check_type
+from chatclient.chat.document import Document
 from chatclient.chat.embedding import Vector
 from chatclient.errors import (
     ChatClientError,
@@ -30,12 +31,7 @@ from chatclient.retrieval.vector_store.filters import (
     predicate,
 )
 from chatclient.retrieval.vector_store.lengths import length_of, mismatch
-from chatclient.retrieval.vector_store.store import (
-    Document,
-    SimilaritySearch,
-    metadata_json,
-    plain_json,
-)
+from chatclient.retrieval.vector_store.store import SimilaritySearch, metadata_json, plain_json
 from chatclient.runtime.threads import ForkSafeLock
 
 TOKENS = "tokens"

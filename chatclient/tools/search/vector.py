@@ -5,8 +5,9 @@ from time import perf_counter
 from uuid import uuid4
 
 from chatclient._internal.checks import check_type
+from chatclient.chat.document import Document
 from chatclient.retrieval.keywords.tokenizer import Words, tidied
-from chatclient.retrieval.vector_store.store import Document, SimilaritySearch, VectorStore
+from chatclient.retrieval.vector_store.store import SimilaritySearch, VectorStore
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tools.search.index import (

@@ -25,8 +25,6 @@ from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor, Prompt
 from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
 from chatclient.advisors.tool_search.advisor import ToolSearchToolCallingAdvisor
 from chatclient.chain.chain import order_of
-from chatclient.client.from_settings import options_of
-from chatclient.client.settings import ChatClientSettings, MemorySettings, SqlSettings
 from chatclient.errors import (
     InvalidRequestError,
     OverloadedError,
@@ -39,6 +37,8 @@ from chatclient.providers.anthropic.model import AnthropicChatOptions
 from chatclient.providers.http.retry import RetryPolicy
 from chatclient.providers.openai.chat import OpenAIChatOptions
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP
+from chatclient.settings.client_parts import options_of
+from chatclient.settings.settings import ChatClientSettings, MemorySettings, SqlSettings
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import KeywordToolIndex, StaticToolCallbackResolver, tool
 from chatclient.tools.execution.state import ToolState
@@ -775,7 +775,7 @@ def test_other_retry_settings_keep_client_errors_final(against: Any) -> None:
 )
 def test_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """The delays are passed to the retry policy."""
-    from chatclient.client.from_settings import model_settings_of
+    from chatclient.settings.client_parts import model_settings_of
 
     monkeypatch.setenv("CHATCLIENT_RETRY__BACKOFF__INITIAL_INTERVAL", "2")
     monkeypatch.setenv("CHATCLIENT_RETRY__BACKOFF__MAX_INTERVAL", "PT3M")

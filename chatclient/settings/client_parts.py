@@ -15,7 +15,14 @@ from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.client.options import with_options
 from chatclient.client.request_settings import RequestSettings
-from chatclient.client.settings import (
+from chatclient.client.shared_parts import SharedParts
+from chatclient.errors import UsageError
+from chatclient.memory.chat_memory import MessageWindowChatMemory
+from chatclient.memory.in_memory import InMemoryChatMemoryRepository
+from chatclient.memory.repository import ChatMemoryRepository
+from chatclient.providers.registry import chat_model
+from chatclient.runtime.observation import Observer
+from chatclient.settings.settings import (
     ChatClientSettings,
     EvictionSettings,
     MemorySettings,
@@ -25,13 +32,6 @@ from chatclient.client.settings import (
     ToolLimitsSettings,
     ToolSearchSettings,
 )
-from chatclient.client.shared_parts import SharedParts
-from chatclient.errors import UsageError
-from chatclient.memory.chat_memory import MessageWindowChatMemory
-from chatclient.memory.in_memory import InMemoryChatMemoryRepository
-from chatclient.memory.repository import ChatMemoryRepository
-from chatclient.providers.registry import chat_model
-from chatclient.runtime.observation import Observer
 from chatclient.tools.execution.failure import ToolFailurePolicy, ToolLimits
 from chatclient.tools.execution.manager import ToolCallingManager
 from chatclient.tools.execution.toolset import ToolCallbackResolver
