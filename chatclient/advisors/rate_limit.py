@@ -156,6 +156,7 @@ class SlidingWindow:
 
     def _correct(self, call: _Call, spent: int) -> None:
         with self._lock:
+            # A call whose period has passed is not in the sum any more.
             if call.counts:
                 self._counted += spent - call.tokens
             call.tokens = spent
@@ -240,6 +241,8 @@ class SharedWindow:
         for unit, amount in amounts.items():
             before = await self.counters.get(self._counter(unit, index - 1), runtime)
             counter = self._counter(unit, index)
+            # Counted before the check, because others count at the same time; taken back if there
+            # is no room.
             now = await self.counters.add(counter, amount, 2 * self.limits.period, runtime)
             counted.append(unit)
             wait = self._wait(unit, index, before, now - amount, amount)

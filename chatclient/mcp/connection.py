@@ -93,6 +93,7 @@ class Connection:
             return await self._exchanged(session, exchange)
         except MCPError as error:
             await session.close()
+            # A server that was restarted may have other tools.
             self.forget_listing()
             if not (repeatable or session.never_reached(error)):
                 msg = (
@@ -154,6 +155,7 @@ class Connection:
     async def _list(self) -> tuple[Tool, ...]:
         if self.is_listed:  # by another request, while this one waited for the lock
             return self.known
+        # A change that is reported during the listing makes it out of date.
         changes = self._changes
         tools = await self.request(partial(_all_tools, self.server), repeatable=True)
         # An unchanged tool stays the same object. Known tools keep their order before new ones, so
@@ -206,6 +208,7 @@ class Connection:
 
     async def close(self) -> None:
         """Disconnect permanently and wait for the server's process to end."""
+        # First, so that requests that wait for the connection do not open another one.
         self._closed = True
         await self._disconnect()
         if self._check is not None:

@@ -78,6 +78,7 @@ def rewinding(log: Sequence[SessionEvent], message_id: str) -> EventPayload | No
         if event.type == COMPACTION and "restored" in event.payload.data
         for id in event.payload.data["archived"]
     }
+    # A message that an earlier rewind removed may have been appended again.
     messages = [event for event in log if event.type == MESSAGE and event.id not in removed]
     place = next((at for at, it in enumerate(messages) if it.message.id == message_id), None)
     if place is None:

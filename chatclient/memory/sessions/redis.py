@@ -366,6 +366,7 @@ class RedisSessionRepository(SessionRepository):
             log = self._log(session_id, EVERYTHING, None)
             gone = older_events(log.events, cutoff)
             arguments: list[Any] = [log.version, *(digest(event.id) for event in gone)]
+            # Again if the log has changed since it was read.
             if not gone or self._forget(self._keys(session_id), arguments):
                 return len(gone)
 

@@ -102,6 +102,7 @@ class Sessions:
                     msg = f"session {session.id!r} does not belong to user {user_id!r}"
                     raise UsageError(msg)
                 return present
+            # Only if it is still expired, because another request may have renewed it.
             await self.repository.delete(session.id, runtime, expired=created)
         return session
 
@@ -265,6 +266,7 @@ class Sessions:
         expired = {session.id for session in sessions if session.expired(moment)}
         if not expired:
             return await self.repository.search(user_id, runtime, filter)
+        # Events of expired sessions are left out first, so that they do not use up the limit.
         found = await self.repository.search(user_id, runtime, filter.without_limits())
         return filter.limit([event for event in found if event.session_id not in expired])
 
@@ -299,6 +301,7 @@ class Sessions:
             return None
         source = getattr(strategy, "__name__", type(strategy).__name__)
         ids = [event.id for event in compaction.archived]
+        # A new summary replaces the earlier ones.
         if compaction.summary is not None:
             ids += [event.id for event in log.events if event.synthetic and event.id not in ids]
         strange = set(ids) - {event.id for event in log.events}
@@ -309,6 +312,7 @@ class Sessions:
         boundary = SessionEvent.of(session_id, payload, timestamp=self.clock())
         events = (boundary, *(compaction.summary or ()))
         try:
+            # Only if the log is unchanged: another process may compact it at the same time.
             done = await self.repository.append(session_id, events, runtime, expected=log.version)
         except VersionConflictError:
             return None
@@ -329,6 +333,7 @@ class Sessions:
             if payload is None:
                 return False
             change = SessionEvent.of(session_id, payload, timestamp=self.clock())
+            # Again if the log has changed, because the payload lists every event to archive.
             with suppress(VersionConflictError):
                 await self.repository.append(session_id, (change,), runtime, expected=log.version)
                 return True

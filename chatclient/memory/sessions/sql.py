@@ -321,6 +321,7 @@ class SqlSessionRepository(SessionRepository):
         tables = self._tables
 
         def work(connection: sa.Connection) -> bool:
+            # Locks the row, so that nothing is appended until the log is deleted.
             found = self._rows.advance(connection, session_id, 0)
             if found is None:
                 return False
@@ -437,6 +438,7 @@ class SqlSessionRepository(SessionRepository):
             raise missing_session(session_id)
         actual = found.length - len(rows)
         if expected is not None and expected != actual:
+            # A repetition is no conflict, although its first attempt has changed the version.
             repeated = self._holds_any(connection, found.id, rows)
             connection.rollback()
             if repeated:

@@ -293,6 +293,7 @@ class HttpClient:
         self._check_deadline(runtime)
         client, shard = await self._client_for(runtime)
         if shard is not None:
+            # Before the first wait, so that concurrent requests choose other shards.
             shard.busy += 1
         request: Any = None
         response: Any = None

@@ -213,6 +213,7 @@ class Pools:
         pools = self._loops.get(loop)
         if pools is None:
             self._remove_closed_loops()
+            # Stored before the first wait, so that concurrent requests share the pools.
             pools = self._loops[loop] = _LoopPools(self._loops)
             await pools.attach()
         if not self._prepared:
@@ -239,6 +240,7 @@ class Pools:
 
     async def aclose(self) -> None:
         """Close the connections of blocking requests and of the running loop."""
+        # Removed first, so that later requests open other connections.
         pools = self._loops.pop(running_loop(), None)
         if pools is not None:
             await pools.aclose()
