@@ -209,7 +209,7 @@ def test_a_model_that_cannot_do_it(chat_server: Start, reply: Any, message: str)
         decide(judge(chat_server(reply)), {"rude": "Is it rude?"})
 
 
-def test_a_model_that_says_something_else(chat_server: Start) -> None:
+def test_a_model_that_answers_something_else(chat_server: Start) -> None:
     """For another answer, the probabilities of the options count, unless they are tiny."""
     reply = by_tokens({"Nothing": 0.6, "Yes": 0.1, "No": 0.3})
     response = decide(judge(chat_server(reply)), {"rude": "Is it rude?"})

@@ -176,7 +176,7 @@ def test_answers_are_read_by_kind() -> None:
 
 
 @pytest.mark.feature("decision-model")
-def test_a_model_is_asked_on_a_loop() -> None:
+def test_a_model_is_called_on_a_loop() -> None:
     model = Fixed(DecisionResponse({"a": YesNoAnswer(0.9)}))
 
     async def decide() -> DecisionResponse:

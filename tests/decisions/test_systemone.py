@@ -178,7 +178,7 @@ def test_metadata(service: Start) -> None:
     assert metadata.native == {"provider": "typesafe"}
 
 
-def test_a_server_that_tells_little(service: Start) -> None:
+def test_a_server_with_little_information(service: Start) -> None:
     answers = {
         **{name: {"noul": 0.1} for name in ("refund", "rude")},
         "team": {"choice": "sales"},

@@ -126,7 +126,7 @@ def test_a_search_is_split_into_requests() -> None:
     assert [len(request.questions) for request in model.requests] == [3, 1]
 
 
-def test_nothing_is_asked_without_query_or_tools() -> None:
+def test_no_model_call_without_query_or_tools() -> None:
     model = always(1.0)
     index = DecisionToolIndex(model)
 
@@ -170,7 +170,7 @@ def test_a_tool_is_found_and_called(ask: Ask) -> None:
     assert "news" not in offered(model.prompts[1])
 
 
-def test_a_failed_search_is_told_to_the_model(ask: Ask) -> None:
+def test_a_failed_search_is_an_error_result(ask: Ask) -> None:
     model = ScriptedModel(call(SEARCH_TOOL, {"query": "trains"}), "I cannot search.")
     index = DecisionToolIndex(always(OverloadedError("busy")))
     builder = ChatClient.builder(model).default_tools(*TOOLS)
@@ -257,7 +257,7 @@ def test_all_models_of_a_fallback_have_to_withhold(ask: Ask, second: Any, tools:
     assert len(offered(first.prompts[0])) == tools
 
 
-def test_the_model_is_asked_once_per_turn(ask: Ask) -> None:
+def test_the_model_is_called_once_per_turn(ask: Ask) -> None:
     """All rounds of a turn offer the same tools, also after a text of the model."""
     model = ComputedDecisions(in_text)
     called = AssistantMessage("Let me see.", tool_calls=[call("trains")])

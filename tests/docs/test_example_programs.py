@@ -323,7 +323,9 @@ def test_agent(
 
 
 @pytest.mark.process("example program")
-def test_agent_goes_on(typed: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_agent_continues_after_errors(
+    typed: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Errors and Ctrl-C end an answer, and not the program; Ctrl-D ends the program."""
 
     def interrupted(prompt: Prompt) -> Answer:

@@ -180,7 +180,7 @@ class ReadsTenant:
         ([ReadsTenant()], "tenants", "did you mean 'tenant'"),
     ],
 )
-def test_a_param_that_nobody_reads(ask: Ask, advisors: Any, param: str, hint: str) -> None:
+def test_a_param_that_is_not_read(ask: Ask, advisors: Any, param: str, hint: str) -> None:
     """It would have no effect, so nothing is sent."""
     request = client_of(*advisors).prompt("Hi").conversation("c")
 

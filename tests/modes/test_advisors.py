@@ -358,7 +358,7 @@ def test_only_one_advisor_runs_the_tool_loop() -> None:
 @pytest.mark.feature(
     "advisor-tool-advisor-marker", "loop-another-tool-advisor-takes", "pattern-replacing-loop"
 )
-def test_a_tool_loop_of_ones_own_takes_the_place_of_ours(ask: Ask) -> None:
+def test_a_custom_tool_loop_replaces_the_default(ask: Ask) -> None:
     """An advisor marked as handling tool calls prevents the automatic one.
 
     It is left out if tool calling is switched off, because it has no such option.

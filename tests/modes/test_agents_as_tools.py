@@ -199,7 +199,7 @@ def test_an_agent_that_fails_is_a_tool_that_fails(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["{}", '{"request": "a", "more": 1}', "no JSON"])
-def test_what_an_agent_is_asked_is_checked(ask: Ask, arguments: str) -> None:
+def test_the_request_to_an_agent_is_checked(ask: Ask, arguments: str) -> None:
     """Invalid arguments are an error result, and the agent is not called."""
     inner, agent = expert("never")
     model = ScriptedModel(call("expert", arguments), "done")
@@ -320,7 +320,7 @@ def test_the_conversation_of_an_agent_can_be_set(ask: Ask, conversation: Any) ->
     ("how", "told"),
     [({}, "'expert' has a memory"), ({"conversation": " "}, "'expert' cannot be asked: a conv")],
 )
-def test_an_agent_that_cannot_be_asked_ends_the_turn(ask: Ask, how: Any, told: str) -> None:
+def test_a_wrongly_configured_agent_ends_the_turn(ask: Ask, how: Any, told: str) -> None:
     """A configuration error of an agent is raised to the application."""
     client = client_of(ScriptedModel(ASK), remembering(ScriptedModel(), **how))
 
@@ -328,7 +328,7 @@ def test_an_agent_that_cannot_be_asked_ends_the_turn(ask: Ask, how: Any, told: s
         ask(client.prompt("x"))
 
 
-def test_a_memory_with_a_conversation_of_its_own_keeps_it(ask: Ask) -> None:
+def test_a_conversation_in_the_agents_defaults_is_used(ask: Ask) -> None:
     """A conversation id in the agent client's defaults is used."""
     inner = ScriptedModel(lambda prompt: "an answer")
     memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
@@ -359,7 +359,7 @@ def test_an_agent_may_be_given_values(ask: Ask) -> None:
     assert "city" in results(model.prompts[2])[-1]
 
 
-def test_an_agent_is_not_asked_nothing(ask: Ask) -> None:
+def test_a_blank_request_to_an_agent_is_an_error_result(ask: Ask) -> None:
     """A blank request is an error result, and the agent is not called."""
     inner, agent = expert()
     model = ScriptedModel(call("expert", '{"request": " "}'), "done")
@@ -437,7 +437,7 @@ def test_progress_of_tools_side_by_side(ask: Ask) -> None:
 
 
 @pytest.mark.feature("tool-options-progress-tool")
-def test_a_tool_may_emit_events_of_its_own(ask: Ask) -> None:
+def test_a_tool_may_emit_custom_events(ask: Ask) -> None:
     """Any object of the application is streamed unchanged."""
 
     @tool
@@ -603,7 +603,7 @@ def final() -> str:
 
 @pytest.mark.feature("loop-stream-tool-call-responses")
 @pytest.mark.parametrize("streamed", [True, False])
-def test_the_words_of_earlier_rounds_can_be_held_back(ask: Ask, streamed: bool) -> None:
+def test_the_text_of_earlier_rounds_can_be_held_back(ask: Ask, streamed: bool) -> None:
     """Then only the answer's text is streamed, with the events of all calls."""
     model = ScriptedModel(["Let me see. ", ADD], ["Once more. ", ADD], "It is 3.")
     client = with_advisor(model, add, stream_tool_call_responses=streamed)

@@ -62,7 +62,7 @@ async def test_results_and_errors(blocking: bool) -> None:
     assert (batch.progress.total, batch.progress.finished, batch.progress.failed) == (3, 3, 1)
 
 
-async def test_at_most_so_many_requests_run_at_once(blocking: bool) -> None:
+async def test_the_number_of_parallel_requests_is_limited(blocking: bool) -> None:
     running: list[int] = []
     lock = threading.Lock()
     most = 0

@@ -96,7 +96,7 @@ def agent(model: ScriptedModel, **limits: Any) -> Any:
     return client.as_tool("expert", "Knows everything.")
 
 
-def test_agents_spend_from_the_turn_they_are_asked_in(ask: Ask) -> None:
+def test_agents_spend_from_the_turn_of_their_caller(ask: Ask) -> None:
     """Calls of an agent count towards the outer budget, also if several agents run in parallel."""
     inner = ScriptedModel(lambda prompt: "an answer", usage=Usage(100, 0))
     questions = [call("expert", '{"request": "?"}', id=str(n)) for n in range(2)]
@@ -239,7 +239,7 @@ def paying(rounds: int) -> ScriptedModel:
 
 
 @pytest.mark.feature("manager-suspended-turn-remembers")
-def test_a_turn_that_waits_goes_on_with_what_it_has_spent(ask: Ask) -> None:
+def test_a_resumed_turn_keeps_its_spending(ask: Ask) -> None:
     """Each of several budgets continues its count when the turn is resumed."""
     budgets = Budget(calls=4, cost=9.0, price=price), Budget(cost=99.0, price=lambda answer: 10.0)
     result = approved_to_the_end(ask, approving(paying(3), *budgets))

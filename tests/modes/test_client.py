@@ -87,7 +87,7 @@ def test_the_answer_is_the_models_text(ask: Ask) -> None:
 @pytest.mark.feature(
     "answer-spec-call-twice", "answer-subscribing-twice-flux-fails", "advisor-chains-single-use"
 )
-def test_a_request_can_be_asked_again(ask: Ask) -> None:
+def test_a_request_can_be_repeated(ask: Ask) -> None:
     """A request is a value: each call of it sends a new request to the model."""
     request = ChatClient.create(ScriptedModel("one", "two")).prompt("Hi")
 
@@ -181,7 +181,7 @@ def test_a_failed_answer_fails_again_without_asking_again() -> None:
     "client-nothing-sent-before-accessor", "lc4j-tool-token-stream-cardinality-start"
 )
 @pytest.mark.parametrize("way", ["call", "acall", "stream", "astream"])
-def test_a_request_that_was_never_asked_warns(way: str) -> None:
+def test_a_request_that_is_never_sent_warns(way: str) -> None:
     """An answer without an accessor causes a warning, like a coroutine that was never awaited."""
     request = ChatClient.create(ScriptedModel("x")).prompt("Hi")
 
@@ -444,7 +444,7 @@ def test_missing_template_values_are_listed(ask: Ask) -> None:
     "builder-default-template-renderer",
     "merge-template-renderer-replaced",
 )
-def test_a_renderer_of_ones_own_fills_the_templates() -> None:
+def test_a_custom_renderer_fills_the_templates() -> None:
     """The template renderer can be set for the client and for the request."""
     model = ScriptedModel("ok", "ok")
     client = ChatClient.builder(model).default_template_renderer(lambda t, v: t % dict(v)).build()
@@ -742,7 +742,7 @@ def test_tools_come_in_every_form() -> None:
 
 
 @pytest.mark.feature("prompt-providers-asked-when-request")
-def test_an_async_provider_is_asked_in_every_mode(ask: Ask) -> None:
+def test_an_async_provider_is_called_in_every_mode(ask: Ask) -> None:
     """A provider of tools may be asynchronous; it is asked once per request."""
     asked_times = 0
 
@@ -1349,7 +1349,7 @@ def test_a_resumed_turn_keeps_the_system_text_that_it_had() -> None:
     assert system == ["first"]
 
 
-def test_a_resumed_turn_takes_no_more_words(ask: Ask) -> None:
+def test_a_resumed_turn_takes_no_new_messages(ask: Ask) -> None:
     """New messages for a resumed turn are refused before a tool runs.
 
     The error names `Steering`.
@@ -1410,7 +1410,7 @@ def test_a_function_has_to_return_a_text(ask: Ask) -> None:
         (UserMessage("Hi"), "is not a text"),
     ],
 )
-def test_what_is_no_text_is_refused_with_the_mend(given: Any, told: str) -> None:
+def test_wrong_texts_are_refused_with_a_hint(given: Any, told: str) -> None:
     """A value that is not a text is refused with an error that shows the correct form."""
     request = ChatClient.create(ScriptedModel()).prompt()
 
@@ -1420,7 +1420,7 @@ def test_what_is_no_text_is_refused_with_the_mend(given: Any, told: str) -> None
         request.system(given)
 
 
-def test_what_is_no_prompt_is_refused_with_the_mend() -> None:
+def test_wrong_prompts_are_refused_with_a_hint() -> None:
     """A template or a path as a prompt is refused with an error that shows the correct form."""
     client = ChatClient.create(ScriptedModel())
     template: Any = PromptTemplate("Hi {name}")

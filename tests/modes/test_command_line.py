@@ -301,7 +301,7 @@ def test_misuse(
     assert server.requests == []
 
 
-def test_a_chat_goes_on_until_an_empty_line() -> None:
+def test_a_chat_continues_until_an_empty_line() -> None:
     """It prints the client first, and has a memory."""
     model = ScriptedModel("Hello.", "You said: hi.")
     memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())

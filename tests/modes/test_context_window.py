@@ -157,7 +157,7 @@ def test_the_advisor_holds_on_to_no_request(ask: Ask) -> None:
     assert here() is None
 
 
-def test_tokens_are_estimated_unless_somebody_counts(ask: Ask) -> None:
+def test_tokens_are_estimated_by_default(ask: Ask) -> None:
     """The estimate is one token for four bytes, which is rarely too low."""
     client = (
         ChatClient.builder(ScriptedModel("ok"))

@@ -60,7 +60,7 @@ class Patient(ChatModel):
         return ChatResponse.of("x")
 
 
-def test_no_pause_goes_beyond_the_deadline(ask: Ask) -> None:
+def test_no_pause_exceeds_the_deadline(ask: Ask) -> None:
     """A longer pause is not started, in a model or in an advisor."""
 
     async def patient(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -163,7 +163,7 @@ def test_the_preparation_is_cancelled(mode: Mode, clock: Clock) -> None:
     assert model.prompts == []
 
 
-def test_a_timeout_of_somebody_elses_is_no_deadline() -> None:
+def test_another_timeout_is_no_deadline() -> None:
     """A `TimeoutError` of the model is raised unchanged."""
 
     async def fail(_runtime: Runtime) -> None:

@@ -122,7 +122,7 @@ def eager(model: ScriptedModel, shop: object, **manager: Any) -> ChatClient:
     return client_of(model, shop, **{"eager_reads": True, "blocking_concurrency": 4, **manager})
 
 
-async def test_what_has_begun_counts_among_what_runs_at_once() -> None:
+async def test_early_calls_count_towards_the_limit() -> None:
     """Calls that were started early count towards the limit of parallel calls."""
     running: set[str] = set()
     most = 0
@@ -464,7 +464,7 @@ def test_limits_hold(ask: Ask) -> None:
     assert shop.done == ["tea", "tea"]
 
 
-def test_keys_are_the_same_whatever_begins_early(ask: Ask) -> None:
+def test_early_starts_do_not_change_keys(ask: Ask) -> None:
     """Idempotency keys depend on the turn only, and not on early starts or hooks."""
 
     class Reminding(ToolCallingAdvisor):
@@ -522,7 +522,7 @@ def test_events_of_tools_are_not_held_back(ask: Ask) -> None:
     )
 
 
-def test_no_more_at_once_than_may_be(ask: Ask) -> None:
+def test_the_number_of_early_calls_is_limited(ask: Ask) -> None:
     """The limit of parallel calls applies to early calls."""
     shop = Shop()
     early: list[int] = []
@@ -538,7 +538,7 @@ def test_no_more_at_once_than_may_be(ask: Ask) -> None:
     assert early == [2 if ask.streaming else 0, 6]
 
 
-def test_approval_is_asked_for_as_ever(ask: Ask) -> None:
+def test_early_tools_need_approval(ask: Ask) -> None:
     """A reading tool that needs approval suspends the turn."""
     shop = Shop()
     approval = ToolApproval(needed=lambda _: True)
@@ -574,7 +574,7 @@ def test_events_and_context_are_the_rounds(ask: Ask) -> None:
         assert news == {0, 1, 2}
 
 
-def test_words_may_be_held_back_all_the_same(ask: Ask) -> None:
+def test_early_tools_with_text_that_is_held_back(ask: Ask) -> None:
     """Tools start early although only the final answer is streamed."""
     shop = Shop()
     model = Watched(["Hm.", look("tea"), look("jam")], "done", until=lambda: "tea" in shop.done)

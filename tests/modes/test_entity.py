@@ -155,7 +155,7 @@ def test_partial_values_grow_until_the_complete_one(ask: Ask) -> None:
 
 
 @pytest.mark.feature("entity-format-goes-last-user")
-def test_a_plain_text_is_asked_for_without_a_word(ask: Ask) -> None:
+def test_a_plain_text_needs_no_instructions(ask: Ask) -> None:
     """For `str`, nothing is added to the prompt."""
     model = ScriptedModel("words")
     entity(ask, ChatClient.create(model).prompt("?"), str)
@@ -186,7 +186,7 @@ def test_a_param_makes_native_the_default(ask: Ask) -> None:
     assert [p.options.output_schema is not None for p in model.prompts] == [True, False]
 
 
-def test_a_param_may_say_how_natively(ask: Ask) -> None:
+def test_a_param_may_set_the_native_mode(ask: Ask) -> None:
     """The param accepts the same values as the argument."""
     model = ScriptedModel([call("final_answer", FILM)])
     builder = ChatClient.builder(model)
@@ -384,7 +384,7 @@ def test_a_forbidden_tool_choice_leaves_instructions(ask: Ask) -> None:
 
 
 @pytest.mark.feature("entity-options-without-schema-field")
-def test_a_model_may_know_no_better_than_words(ask: Ask) -> None:
+def test_a_model_without_output_modes_gets_instructions(ask: Ask) -> None:
     """A model without other output modes receives the schema in the prompt."""
     model = Held(FILM)
     model.mode = "instructions"
@@ -520,7 +520,9 @@ def ended(text: str, reason: Any, *calls: ToolCall) -> ChatResponse:
         (ended("", "stop"), "empty"),
     ],
 )
-def test_answers_that_are_none_say_why(ask: Ask, response: ChatResponse, says: str) -> None:
+def test_errors_of_missing_answers_have_a_reason(
+    ask: Ask, response: ChatResponse, says: str
+) -> None:
     """The error distinguishes truncated, withheld, unfinished and empty answers."""
     client = ChatClient.create(ScriptedModel(response))
 
@@ -549,7 +551,7 @@ def test_thoughts_are_no_answer(ask: Ask, thoughts: str, reason: FinishReason) -
         entity(ask, client.prompt("?"), Film)
 
 
-def test_an_answer_goes_before_thoughts(ask: Ask) -> None:
+def test_an_answer_has_precedence_over_reasoning(ask: Ask) -> None:
     """If there is a text, JSON in the reasoning is ignored."""
     answer = AssistantMessage([Reasoning('{"title": "Aliens", "cast": []}'), FILM])
     client = ChatClient.create(ScriptedModel(ChatResponse((Generation(answer, "stop"),))))
@@ -589,7 +591,7 @@ class Yes:
 
 
 @pytest.mark.feature("converter-structured-output-converter-t")
-def test_a_converter_of_ones_own(ask: Ask) -> None:
+def test_a_custom_converter(ask: Ask) -> None:
     """A converter needs three attributes, and its errors become `EntityError`."""
     client = ChatClient.create(ScriptedModel("no", "maybe"))
 
@@ -700,7 +702,7 @@ def test_an_entity_at_the_end_of_events_may_be_native(ask: Ask) -> None:
 
 @pytest.mark.feature("entity-events-entity-their-end")
 @in_streams
-def test_words_of_events_that_do_not_fit_are_held_back(ask: Ask) -> None:
+def test_text_of_invalid_answers_is_not_streamed(ask: Ask) -> None:
     """With `validate`, only the text of the valid answer is streamed."""
     request = ChatClient.create(ScriptedModel("No.", FILM)).prompt("A film!")
     found = events(ask, request, entity=Film, validate=True)
@@ -808,7 +810,7 @@ def test_the_model_is_shown_its_mistakes(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("nothing", [ChatResponse(), ChatResponse.of("")])
-def test_no_answer_at_all_is_asked_for_again(ask: Ask, nothing: ChatResponse) -> None:
+def test_an_empty_answer_is_retried(ask: Ask, nothing: ChatResponse) -> None:
     """After an empty answer, the retry has only the problem, in the user message."""
     model = ScriptedModel(nothing, nothing, FILM)
 
@@ -885,7 +887,7 @@ def test_validation_works_with_every_output_mode(ask: Ask) -> None:
 @pytest.mark.feature(
     "validation-max-repeat-attempts-3", "validation-registered-validate-schema-both"
 )
-def test_an_advisor_of_ones_own_replaces_the_default(ask: Ask) -> None:
+def test_a_custom_advisor_replaces_the_default(ask: Ask) -> None:
     """An advisor without a type validates the requested type, with its number of attempts."""
     model = ScriptedModel("1", "2")
     client = (
@@ -998,7 +1000,7 @@ def test_wrong_arguments_of_the_advisor(arguments: dict[str, Any]) -> None:
 
 
 @pytest.mark.feature("validation-order-lowest-2000-between")
-def test_validation_may_stand_outside_of_the_tool_loop(ask: Ask) -> None:
+def test_validation_may_be_outside_of_the_tool_loop(ask: Ask) -> None:
     """The complete turn is repeated, and responses with tool calls are not validated."""
     model = ScriptedModel(call("cast_of", '{"title": "a"}'), "{}", FILM)
     advisor = StructuredOutputValidationAdvisor(Film, order=TOOL_CALLING_ORDER - 1)

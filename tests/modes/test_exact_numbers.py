@@ -217,7 +217,7 @@ def test_partial_values_without_a_model() -> None:
     assert mixed.partial('["\ue0001.50", 1.50, ') == ["\ue0001.50", Decimal("1.5")]
 
 
-def test_the_schema_says_number() -> None:
+def test_the_schema_has_a_number() -> None:
     """The schema has a plain number, without marks, patterns or repetitions."""
 
     def pay(euro: Decimal, tip: Decimal | None = None, rate: Decimal | float = 1.0) -> None: ...

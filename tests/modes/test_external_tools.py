@@ -89,7 +89,7 @@ def waiting(ask: Ask, client: ChatClient) -> PendingTurn:
 
 
 @pytest.mark.feature("manager-results-elsewhere")
-def test_a_tool_may_be_done_elsewhere(ask: Ask) -> None:
+def test_an_external_tool_suspends_its_turn(ask: Ask) -> None:
     """A call of an external tool suspends the turn until its result is given."""
     picture = Media("image/png", b"map")
     model = ScriptedModel([LOCATED, call("book", '{"city": "Rome"}')], "done")
@@ -152,7 +152,7 @@ def test_arguments_of_external_tools_are_checked(ask: Ask) -> None:
 
 
 @pytest.mark.feature("manager-result-says-so")
-def test_an_answer_from_elsewhere_may_end_the_turn(ask: Ask) -> None:
+def test_a_given_result_may_end_the_turn(ask: Ask) -> None:
     """A given result may be a direct one."""
     model = ScriptedModel(LOCATED, "never")
     client = client_of(model)

@@ -74,7 +74,7 @@ def test_unexpected_failure_is_raised(ask: Ask, kind: str, error: type[Exception
         ({}, "do not fit"),
     ],
 )
-def test_error_for_the_model_is_told(ask: Ask, arguments: dict[str, Any], text: str) -> None:
+def test_error_for_the_model_is_sent(ask: Ask, arguments: dict[str, Any], text: str) -> None:
     model = ScriptedModel(call("fail", arguments), "done")
 
     ask(client_with(UNEXPECTED, model).prompt("x"))

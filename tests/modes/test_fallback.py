@@ -99,7 +99,7 @@ def test_each_model_has_its_own_options(ask: Ask) -> None:
     assert [(o.model, o.top_p) for o in options] == [("a", 0.5), ("b", 0.5)]
 
 
-def test_a_stream_that_has_begun_is_not_begun_again() -> None:
+def test_a_started_stream_is_not_restarted() -> None:
     """After the first text, the error is raised, because the text was streamed."""
 
     class Breaks(ScriptedModel):
@@ -254,7 +254,7 @@ def test_the_log_has_the_reason_without_the_answer(
 
 
 @pytest.mark.feature("observation-another-model-when-one")
-def test_a_turn_goes_on_with_the_model_that_answered(ask: Ask) -> None:
+def test_a_turn_continues_with_the_model_that_answered(ask: Ask) -> None:
     """A model that failed is called last in the turn, and first in the next one."""
 
     @tool

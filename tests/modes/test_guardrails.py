@@ -108,7 +108,7 @@ def test_an_input_guardrail_cannot_ask_for_another_answer(ask: Ask) -> None:
         ask(client_of(ScriptedModel(), guard).prompt("?"))
 
 
-def test_a_guardrail_has_to_say_something_known(ask: Ask) -> None:
+def test_a_guardrail_has_to_return_a_result(ask: Ask) -> None:
     """A bool is refused as ambiguous."""
     guard = InputGuardrailAdvisor(lambda request: True)  # type: ignore[arg-type,return-value]
     with pytest.raises(TypeError, match=r"not a GuardrailResult; return Guard.*success\(\)"):
@@ -255,7 +255,7 @@ def no_fool(answer: ChatResponse) -> GuardrailResult | None:
 
 @pytest.mark.feature("guardrail-reprompt")
 @pytest.mark.parametrize(("guardrail", "refused"), [(long_enough, "No"), (no_fool, "a fool")])
-def test_what_tools_said_is_shown_again(ask: Ask, guardrail: Any, refused: str) -> None:
+def test_tool_results_are_sent_in_the_retry(ask: Ask, guardrail: Any, refused: str) -> None:
     """Tool results are sent in the retry, so that no tool runs twice, and are stored."""
     desk, memory = Desk(), MessageWindowChatMemory(InMemoryChatMemoryRepository())
     model = ScriptedModel(call("book"), refused, refused, "It is booked.")
@@ -410,7 +410,7 @@ class Point(BaseModel):
 
 
 @pytest.mark.feature("guardrail-json-extractor-output-guardrail")
-def test_json_can_be_asked_for(ask: Ask) -> None:
+def test_json_can_be_required(ask: Ask) -> None:
     """The reprompt has the problem and the schema."""
     model = ScriptedModel("x is 1", '{"x": 1}')
     guard = OutputGuardrailAdvisor(json_guardrail(Point))

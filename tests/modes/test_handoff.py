@@ -399,7 +399,7 @@ def test_external_calls_of_the_second_client(ask: Ask) -> None:
     assert results(desk.billing_model.prompts[1]) == ["result 1", "In Rome."]
 
 
-def test_a_handoff_beside_a_call_that_waits(ask: Ask) -> None:
+def test_a_handoff_with_a_call_that_waits(ask: Ask) -> None:
     """The conversation is handed over when the round is complete, also in another process."""
     desk = Desk(first=([TO_BILLING, REFUND],))
     manager = ToolCallingManager(interceptors=[ToolApproval()])
@@ -459,7 +459,7 @@ def test_an_advisor_that_asks_again_hands_over_again(ask: Ask) -> None:
     assert result.response.chat_response.text == "Paid twice."
 
 
-def test_a_resumed_turn_is_asked_again_in_the_second_client(ask: Ask) -> None:
+def test_a_resumed_turn_is_retried_in_the_second_client(ask: Ask) -> None:
     """Approved calls run once, even if an advisor of the first client asks twice."""
     ran: list[int] = []
 

@@ -385,7 +385,7 @@ def test_an_advisor_that_asks_again_inside_the_loop(ask: Ask, order: int) -> Non
     assert short(talk.stored) == [*TURN[:3], "a:good"]
 
 
-def test_an_advisor_that_repeats_the_whole_turn(ask: Ask, order: int) -> None:
+def test_an_advisor_that_repeats_the_complete_turn(ask: Ask, order: int) -> None:
     """A request is one turn: the last question and answer are stored, and all tool rounds."""
 
     async def twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -842,7 +842,7 @@ def test_a_question_without_an_answer_is_not_stored(ask: Ask, order: int) -> Non
     assert talk.stored == []
 
 
-def test_each_turn_that_is_asked_again_is_remembered(ask: Ask, order: int) -> None:
+def test_each_retried_turn_is_stored(ask: Ask, order: int) -> None:
     """Turns without a key are distinguished, so that both retried turns are stored."""
     talk = Talk("bad", "good", "also bad", "fine", order=order)
     guard = around(GuardrailResult.reprompt("bad", "Better!"))
@@ -899,7 +899,7 @@ def test_a_turn_that_could_not_be_stored_fails(ask: Ask, order: int) -> None:
     assert caught == []
 
 
-def test_a_memory_is_not_asked_for_nothing(ask: Ask, order: int, clock: Clock) -> None:
+def test_a_memory_is_not_called_without_need(ask: Ask, order: int, clock: Clock) -> None:
     """The memory is not called after the deadline, or to store an empty turn."""
     asked: list[str] = []
 
@@ -1019,7 +1019,7 @@ def test_a_turn_of_an_own_loop_is_stored_at_its_end(ask: Ask, order: int) -> Non
 
 
 @pytest.mark.feature("memory-empty-messages-stored")
-def test_a_request_that_says_nothing_leaves_nothing(ask: Ask, order: int) -> None:
+def test_a_request_without_a_user_message_stores_nothing(ask: Ask, order: int) -> None:
     """A request of system messages only is not stored, because it has no user message."""
     talk = Talk("hello", order=order)
 
@@ -1080,7 +1080,7 @@ async def test_a_cancelled_task_leaves_nothing(order: int) -> None:
 
 
 @pytest.mark.feature("memory-turns-once-lose-messages")
-async def test_two_turns_at_once_are_both_remembered(order: int) -> None:
+async def test_parallel_turns_are_both_stored(order: int) -> None:
     """Parallel turns are stored completely, in the order of their answers."""
     talk = Talk(lambda prompt: f"re {prompt.messages[-1].text}", order=order)
     turns = [talk.say(f"q{number}").acall().content() for number in range(20)]
@@ -1210,7 +1210,7 @@ def test_refused_answers_before_a_wait(ask: Ask, order: int, looked: bool, store
 
 
 @pytest.mark.parametrize("there", [INSIDE, MEMORY_ORDER], ids=["to the inside", "to the outside"])
-def test_a_turn_may_go_on_where_memory_stands_elsewhere(ask: Ask, there: int) -> None:
+def test_a_turn_may_be_resumed_with_another_memory_order(ask: Ask, there: int) -> None:
     """A turn may be resumed with memory at another order; no history is sent or stored twice."""
     here = MEMORY_ORDER if there == INSIDE else INSIDE
     talk = approving("hello", [call("pay")], [call("look")], "paid", order=here)
@@ -1346,7 +1346,7 @@ def test_memory_has_the_order_that_it_is_given(kind: Any) -> None:
     assert (kind(memory).order, kind(memory, order=7).order) == (MEMORY_ORDER, 7)
 
 
-def test_nothing_is_begun_with_memory_after_the_deadline(clock: Clock) -> None:
+def test_no_memory_access_after_the_deadline(clock: Clock) -> None:
     """After the deadline, the memory is neither read nor written."""
 
     def late(prompt: Prompt) -> Answer:

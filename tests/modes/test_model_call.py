@@ -136,8 +136,8 @@ def test_outside_of_a_client_calls_are_in_telemetry(
     provider.shutdown()
 
 
-def test_nothing_is_asked_without_words_or_time() -> None:
-    """As with every other call."""
+def test_no_model_call_without_text_or_time() -> None:
+    """A blank text and a passed deadline are refused before the call."""
     model = ScriptedModel()
     with pytest.raises(UsageError, match="blank"):
         drive(ask_model(model, "  ", BLOCKING))

@@ -96,7 +96,9 @@ def test_arguments_that_are_cut_off(ask: Ask, chat_server: Start, times: int) ->
 
 
 @pytest.mark.parametrize("word", ["length", "model_length", "sensitive", "network_error"])
-def test_a_call_that_the_server_says_was_cut_off(ask: Ask, chat_server: Start, word: str) -> None:
+def test_a_call_that_the_server_reports_as_truncated(
+    ask: Ask, chat_server: Start, word: str
+) -> None:
     """With each finish reason for a truncated answer, arguments are not repaired."""
     cut, *others = wrong(1, "get_weather", '{"city": "Bern"')
     cut["choices"][0]["finish_reason"] = word
@@ -192,7 +194,7 @@ def test_a_model_that_repeats_itself_for_ever(ask: Ask, chat_server: Start) -> N
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_two_hundred_calls_at_once(ask: Ask, chat_server: Start, kind: str) -> None:
+def test_two_hundred_parallel_calls(ask: Ask, chat_server: Start, kind: str) -> None:
     """All run up to the limit of parallel calls; results are in order."""
     lock, running, peak = threading.Lock(), 0, 0
 
@@ -269,7 +271,7 @@ async def cancel(
 
 
 @pytest.mark.parametrize("way", ["acall", "astream", "left"])
-def test_cancelled_during_a_tool_and_asked_again(chat_server: Start, way: str) -> None:
+def test_cancelled_during_a_tool_and_repeated(chat_server: Start, way: str) -> None:
     """The conversation is unchanged, the next turn is accepted, and nothing is left running."""
     ended: list[str] = []
 
@@ -300,7 +302,7 @@ def test_cancelled_during_a_tool_and_asked_again(chat_server: Start, way: str) -
 
 
 @pytest.mark.parametrize("way", ["call", "stream", "left"])
-def test_interrupted_during_a_tool_and_asked_again(chat_server: Start, way: str) -> None:
+def test_interrupted_during_a_tool_and_repeated(chat_server: Start, way: str) -> None:
     """The same in blocking requests, by `KeyboardInterrupt` or by closing the stream."""
     calls = [("c1", "get_time", "{}"), ("c2", "interrupted", "{}")]
     server = chat_server(completion(None, *calls), "It is noon.")

@@ -113,8 +113,8 @@ def test_a_server_that_only_names_categories(service: Start) -> None:
     assert not started.model.moderate("x").flagged
 
 
-def test_what_passes_is_asked_again(service: Start) -> None:
-    """As with every other model."""
+def test_a_busy_service_is_called_again(service: Start) -> None:
+    """A request that the service refuses as busy is retried."""
     started = service(Reply(b"busy", 503), {"results": [CALM]})
 
     assert not started.model.moderate("x").flagged
@@ -174,7 +174,7 @@ class Wordlist(ModerationModel):
 
 
 @pytest.mark.feature("guardrail-moderate-message-moderator-input")
-def test_what_is_flagged_is_never_asked(ask: Ask) -> None:
+def test_flagged_questions_are_not_sent(ask: Ask) -> None:
     """The error has the categories, and nothing is sent."""
     model = ScriptedModel("ok")
     guard = InputGuardrailAdvisor(moderated_input(Wordlist()))

@@ -93,8 +93,8 @@ def test_open_calls_are_answered(ask: Ask, where: str, history: list[Message], s
 
 
 @pytest.mark.feature("session-open-calls-answered")
-def test_answer_of_a_waiting_turn_goes_on(ask: Ask) -> None:
-    """Who asks something else instead of deciding gets an answer, and a valid conversation."""
+def test_answer_of_a_suspended_turn_continues(ask: Ask) -> None:
+    """A new question instead of a decision is answered, in a valid conversation."""
     model = ScriptedModel(call("look", id="1"), "done")
     client = ChatClient.builder(model).default_tools(look).build()
     waiting = client.prompt("a").call()

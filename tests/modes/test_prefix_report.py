@@ -105,7 +105,7 @@ def test_the_first_change_and_who_made_it(ask: Ask) -> None:
         PrefixReport.between(Trail(), two)
 
 
-def test_a_message_that_is_gone(ask: Ask) -> None:
+def test_a_missing_message(ask: Ask) -> None:
     """A memory that forgot has nothing at the place of the message."""
     client = remembering("ok", "ok")
     first, second = (trail_of(ask, client, text) for text in ("one", "two"))
@@ -117,7 +117,7 @@ def test_a_message_that_is_gone(ask: Ask) -> None:
     assert "became nothing" in str(report)
 
 
-def test_the_trail_tells_of_a_changed_beginning(ask: Ask) -> None:
+def test_the_trail_reports_a_changed_beginning(ask: Ask) -> None:
     """Between the rounds of a turn, for they share their beginning otherwise."""
     client = (
         ChatClient.builder(ScriptedModel(call("look_up", '{"word": "x"}', id="1"), "ok"))

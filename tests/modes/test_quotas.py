@@ -110,7 +110,7 @@ def test_quota_is_shared_by_all_that_use_the_store(ask: Ask, store: UsageStore) 
         ask_as(ask, first, "eve")
 
 
-def test_quota_begins_anew_with_the_next_period() -> None:
+def test_quota_starts_again_with_the_next_period() -> None:
     """Days begin at midnight, for all processes."""
     clock = Clock(86_400 * 20_000 - 10.0)
     quota = Quota("day", None, InMemoryUsageStore(clock=clock), clock)

@@ -34,7 +34,7 @@ def test_the_question_is_put_twice(ask: Ask) -> None:
 
 
 @pytest.mark.feature("advisors-re-reading")
-def test_memory_keeps_the_question_as_it_was_asked(ask: Ask) -> None:
+def test_memory_keeps_the_original_question(ask: Ask) -> None:
     """The text that is added for the model is not stored."""
     memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
     client = (

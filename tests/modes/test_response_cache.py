@@ -362,9 +362,7 @@ def test_a_failing_store_does_not_fail_the_request(
     assert "no room" in caplog.text
 
 
-def test_a_store_that_cannot_be_read_stops_nobody(
-    ask: Ask, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_that_cannot_be_read_is_ignored(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
     """The failure is logged, and the model is called."""
 
     class Down:

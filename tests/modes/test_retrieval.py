@@ -122,7 +122,7 @@ def question(prompt: Prompt) -> str:
 
 
 @pytest.mark.feature("retrieval-qa-retrieved-documents-context")
-def test_the_question_goes_out_with_documents(ask: Ask) -> None:
+def test_the_question_is_sent_with_documents(ask: Ask) -> None:
     """Documents are added to the question, and returned with the response."""
     model = ScriptedModel("At nine.")
     retriever = VectorStoreDocumentRetriever(store_of(ROME, PARIS, LION), top_k=2)
@@ -167,7 +167,7 @@ def test_documents_are_numbered() -> None:
 
 
 @pytest.mark.feature("retrieval-metadata-keys-include")
-def test_documents_show_what_they_are_asked_to() -> None:
+def test_documents_have_the_configured_attributes() -> None:
     """The configured id and metadata are escaped attributes; missing ones are left out."""
     evil = Document("a", {"url": 'x" y="<&', "pages": [1, 2], "secret": "no"}, "<id>")
 
@@ -227,7 +227,7 @@ def test_the_rest_of_the_message_stays(ask: Ask) -> None:
 
 
 @pytest.mark.feature("retrieval-empty-user-text-error")
-def test_a_request_without_words_goes_on_as_it_is(ask: Ask) -> None:
+def test_a_request_without_text_is_unchanged(ask: Ask) -> None:
     """Without a text there is no retrieval."""
     retriever = finding(ROME)
     model = ScriptedModel("ok", "ok")
@@ -356,7 +356,7 @@ def test_documents_with_a_memory_in_the_loop(ask: Ask) -> None:
 
 
 @pytest.mark.feature("retrieval-augmentation-advisor", "retrieval-store-retrieved-content-chat")
-def test_memory_remembers_what_the_user_said(ask: Ask) -> None:
+def test_memory_stores_the_question_without_documents(ask: Ask) -> None:
     """The original question is stored, and retrieval receives the history."""
     retriever = finding(ROME)
     memory = MessageWindowChatMemory()
@@ -496,7 +496,7 @@ def test_each_step_may_be_plain_or_asynchronous(ask: Ask) -> None:
     assert question(model.prompts[0]) == "x: X, lion, MORE"
 
 
-async def test_a_plain_retriever_blocks_nobody_else() -> None:
+async def test_a_plain_retriever_does_not_block_the_loop() -> None:
     """A plain function runs on the caller's thread, or in another thread of an event loop."""
     threads: list[int] = []
 
@@ -789,7 +789,9 @@ def test_a_question_stays_where_the_model_does_not_help(
         (OverloadedError("busy"), "none", []),
     ],
 )
-def test_a_model_says_where_to_look(ask: Ask, answer: Any, fallback: Any, found: list[str]) -> None:
+def test_a_model_chooses_the_sources(
+    ask: Ask, answer: Any, fallback: Any, found: list[str]
+) -> None:
     """The model chooses sources by their descriptions; only these are searched."""
     sources = {"the zoo of Rome": finding(ROME), "that of Paris": finding(PARIS)}
     router = LanguageModelQueryRouter(ScriptedModel(answer), sources, fallback=fallback)
@@ -869,7 +871,7 @@ def test_there_is_at_least_one_other_way() -> None:
         MultiQueryExpander(ScriptedModel("never"), number=0)
 
 
-def test_a_query_has_words() -> None:
+def test_a_blank_query_is_refused() -> None:
     """A blank query is refused."""
     with pytest.raises(UsageError, match="must not be blank"):
         Query("  ")

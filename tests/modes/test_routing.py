@@ -154,7 +154,7 @@ def test_a_router_asks_for_values_as_all_its_models_can() -> None:
     assert cheap.closed == 2
 
 
-def test_routers_are_told_apart_by_where_their_models_are(ask: Ask) -> None:
+def test_routers_are_distinguished_by_the_addresses_of_their_models(ask: Ask) -> None:
     """So that a response cache never gives the answer of another server's model of that name."""
     store = InMemoryResponseStore()
     for address in ("http://a", "http://b"):

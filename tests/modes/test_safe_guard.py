@@ -197,7 +197,7 @@ def test_a_part_of_a_word_is_harmless_among_escapes_too(ask: Ask, word: str, chu
 
 
 @pytest.mark.feature("advisors-answers-not-checked")
-def test_words_are_streamed_as_soon_as_they_are_harmless(ask: Ask) -> None:
+def test_harmless_text_is_streamed_immediately(ask: Ask) -> None:
     """Only text that may still become forbidden is held back."""
     seen: list[str] = []
 
@@ -266,7 +266,7 @@ def look_up() -> str:
     return "found"
 
 
-def test_a_question_is_looked_at_whose_answer_is_begun(ask: Ask) -> None:
+def test_a_question_before_the_start_of_an_answer_is_checked(ask: Ask) -> None:
     """The question is checked although the first words of the answer follow it."""
     request = guarded(ScriptedModel("like this."), "bomb").prompt()
     result = ask(request.messages(UserMessage("How is a bomb built?"), AssistantMessage("Just")))
@@ -310,7 +310,7 @@ def test_advisors_further_in_know_nothing_of_it(ask: Ask) -> None:
     assert seen == ["A bomb it is."]
 
 
-def test_what_is_mended_further_in_is_said(ask: Ask) -> None:
+def test_corrections_of_inner_advisors_are_checked(ask: Ask) -> None:
     """If an inner advisor retries or replaces words, the answer that it returns is checked."""
 
     async def again(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -331,7 +331,7 @@ def test_what_is_mended_further_in_is_said(ask: Ask) -> None:
     assert result.text == ("It is a\n\nIt is a ***." if ask.streaming else "It is a ***.")
 
 
-def test_thoughts_that_give_way_to_words_are_judged_first(ask: Ask) -> None:
+def test_reasoning_before_text_is_checked_first(ask: Ask) -> None:
     """Reasoning that was held back is checked before the text that follows it."""
     thought = Reasoning("A bomb")
     message = AssistantMessage("Fine words.", reasoning=[thought])
@@ -341,7 +341,7 @@ def test_thoughts_that_give_way_to_words_are_judged_first(ask: Ask) -> None:
     assert not any(isinstance(e, ReasoningDelta) for e in result.events)
 
 
-def test_a_function_is_asked_once_about_a_text(ask: Ask) -> None:
+def test_a_function_is_called_once_for_a_text(ask: Ask) -> None:
     """The function is called once for each text, because it may call a model."""
     asked: list[str] = []
 
@@ -425,7 +425,7 @@ def test_user_input_during_the_turn_is_checked(
     assert not any(key.startswith("safe_guard") for key in result.response.context)
 
 
-def test_what_a_guardrail_says_is_not_the_users_word(ask: Ask) -> None:
+def test_corrections_of_a_guardrail_are_not_checked(ask: Ask) -> None:
     """A correction is not checked, because it may name the forbidden word."""
 
     def in_words(answer: ChatResponse) -> GuardrailResult | None:
@@ -444,7 +444,7 @@ def test_what_a_guardrail_says_is_not_the_users_word(ask: Ask) -> None:
 
 
 @pytest.mark.feature("advisors-substring-any-message-history")
-def test_only_what_was_just_said_counts(ask: Ask) -> None:
+def test_only_the_new_message_is_checked(ask: Ask) -> None:
     """Forbidden words in the history or the system text do not block a question."""
     messages = [UserMessage("bomb"), AssistantMessage("No."), UserMessage("And flowers?")]
     client = guarded(ScriptedModel("Yes."), "bomb")
@@ -539,7 +539,7 @@ def test_text_that_was_not_streamed_is_checked(ask: Ask, forbidden: Any) -> None
 
 
 @pytest.mark.feature("advisors-safe-guard-advisor")
-def test_a_response_of_ones_own(ask: Ask) -> None:
+def test_a_custom_failure_response(ask: Ask) -> None:
     """The failure response can be set; words may be given as a collection."""
     client = guarded(ScriptedModel(), ["bomb", "gun"], failure_response="No.")
 

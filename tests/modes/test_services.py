@@ -968,7 +968,7 @@ def test_a_renderer_that_reads_all_values() -> None:
     assert said(model) == [("user", "Hi Ann")]
 
 
-def test_a_renderer_of_ones_own_that_misses_a_value() -> None:
+def test_a_custom_renderer_that_misses_a_value() -> None:
     """Missing values are reported; a renderer that needs real values is not checked."""
 
     def render(template: str, values: Mapping[str, Any], /) -> str:
@@ -1062,7 +1062,7 @@ async def list_of(pieces: AsyncIterator[str]) -> list[str]:
     ],
     ids=["text", "nothing", "stream", "async", "async stream"],
 )
-def test_a_text_says_when_the_turn_waits_for_approval(ask: Any) -> None:
+def test_a_text_of_a_suspended_turn_is_an_error(ask: Any) -> None:
     """A suspended turn raises an error that has the pending turn."""
     service, client = clerk()
     with pytest.raises(EntityError, match="waits for approval of pay") as caught:

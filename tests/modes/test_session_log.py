@@ -97,8 +97,8 @@ def test_messages_are_logged_once(ask: Ask, service: SessionService) -> None:
 
 
 @pytest.mark.feature("session-model-calls-logged")
-def test_a_turn_that_failed_goes_on(ask: Ask, service: SessionService) -> None:
-    """What was done before the failure is in the log, and a request can continue from it."""
+def test_a_failed_turn_continues(ask: Ask, service: SessionService) -> None:
+    """The log has the messages before the failure, and a request can continue from them."""
     model, client = client_of(service, call("look"), OverloadedError("down"), "done")
     with pytest.raises(OverloadedError):
         ask(client.prompt("a").conversation("s"))
@@ -148,7 +148,7 @@ def test_a_resumed_turn_is_another_run(ask: Ask, service: SessionService) -> Non
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_the_log_goes_along_with_a_handoff(ask: Ask, service: SessionService, both: bool) -> None:
+def test_the_log_is_passed_on_with_a_handoff(ask: Ask, service: SessionService, both: bool) -> None:
     """The messages of the second client are logged, once, whether or not it logs itself."""
     second = ChatClient.builder(ScriptedModel(call("look"), "done")).default_tools(look)
     if both:

@@ -380,7 +380,7 @@ def test_the_model_cannot_choose_sessions(service: SessionService) -> None:
         assert each.metadata.effect == "read"
 
 
-def test_answers_without_words_are_not_found(service: SessionService) -> None:
+def test_answers_without_text_are_not_found(service: SessionService) -> None:
     """A summary is no witness either."""
     service.create("ann", session_id="s")
     service.append(

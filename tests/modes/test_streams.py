@@ -253,7 +253,7 @@ def test_an_advisors_answer_after_a_round_is_streamed(ask: Ask) -> None:
     assert result.text == ("Let me look. \n\nIt is found." if ask.streaming else "It is found.")
 
 
-def test_what_a_turn_says_that_waits_is_streamed_once(ask: Ask) -> None:
+def test_the_text_of_a_suspended_turn_is_streamed_once(ask: Ask) -> None:
     """Also when other calls of the same message ran without approval."""
     model = ScriptedModel(["Let me see. ", call("look", id="a"), call("pay", id="b")])
     manager = ToolCallingManager(interceptors=[ToolApproval()])
@@ -326,7 +326,7 @@ def test_text_beside_tool_calls_is_streamed_once(ask: Ask) -> None:
     assert ask(client.prompt("x")).text == "Let me see. "
 
 
-def test_an_advisor_that_can_do_without_a_loop_goes_on(ask: Ask) -> None:
+def test_an_advisor_may_continue_without_a_loop(ask: Ask) -> None:
     """An advisor may catch `BlockingCallError` and continue."""
 
     async def pause(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:

@@ -183,7 +183,7 @@ def test_the_spans_of_a_turn_are_nested(ask: Ask, recorded: Recorded) -> None:
 
 
 @pytest.mark.feature("observation-chat-client", "observation-gen-client-operation")
-def test_spans_say_what_the_conventions_ask_for(ask: Ask, recorded: Recorded) -> None:
+def test_spans_have_the_attributes_of_the_conventions(ask: Ask, recorded: Recorded) -> None:
     """GenAI attributes on model and client spans; costs are those of the round, and of all."""
     client = client_of(recorded, [call("get_weather", '{"city": "Rome"}')], "Fine.")
     ask(client.prompt("Weather?").conversation("c-1"))
@@ -408,7 +408,7 @@ def test_nothing_that_was_said_is_recorded_unasked(ask: Ask, recorded: Recorded)
 
 
 @pytest.mark.feature("observation-include-content-filters")
-def test_content_is_recorded_when_asked_for(ask: Ask, recorded: Recorded) -> None:
+def test_content_is_recorded_on_request(ask: Ask, recorded: Recorded) -> None:
     """In the form of the conventions: messages with parts, both ways."""
     client = client_of(
         recorded, [call("get_weather", '{"city": "Rome"}')], "Fine.", capture_content=True
@@ -507,7 +507,7 @@ def look_up(text: str, numbers: list[int]) -> str:
 
 
 @pytest.mark.parametrize("withheld", [False, True])
-def test_redaction_sees_texts_as_they_were_said(recorded: Recorded, *, withheld: bool) -> None:
+def test_redaction_gets_unescaped_texts(recorded: Recorded, *, withheld: bool) -> None:
     """Spans hold them as JSON, in which the end of a line would become part of the next word."""
 
     def redact(name: str, text: str) -> str | None:
@@ -663,7 +663,7 @@ class Clumsy:
 @pytest.mark.feature(
     "observation-chat-model-listener-request", "observation-listeners-failures-logged-ignored"
 )
-def test_an_observer_that_fails_disturbs_nobody(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_error_of_an_observer_is_logged(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
     """Its error is logged, and the answer is returned."""
     client = ChatClient.builder(ScriptedModel("Hi.")).observers(Clumsy()).build()
 
@@ -745,7 +745,7 @@ def test_providers_that_are_set_are_found(
 
 
 @pytest.mark.feature("observation-tool")
-def test_tools_of_a_loop_of_ones_own_are_observed(
+def test_tools_of_an_own_loop_are_observed(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also without a client and its observers."""

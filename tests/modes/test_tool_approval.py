@@ -153,7 +153,7 @@ async def test_content_of_a_turn_that_waits(
 @pytest.mark.feature("manager-no-approval", "wish-human-approval-suspend-resume")
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize("form", ["bool", "Decision"])
-def test_a_call_can_be_approved_at_once(ask: Ask, kind: str, form: str) -> None:
+def test_a_function_can_approve_a_call(ask: Ask, kind: str, form: str) -> None:
     """A plain or asynchronous function decides with a bool or a `Decision` with a reason."""
     asked: list[Any] = []
 
@@ -226,7 +226,7 @@ def test_an_answer_that_is_no_decision_does_not_approve(ask: Ask) -> None:
     assert paid == []
 
 
-def test_what_needs_approval_may_be_asked_asynchronously(ask: Ask) -> None:
+def test_the_need_for_approval_may_be_asynchronous(ask: Ask) -> None:
     """The function that selects the calls to approve may be asynchronous."""
 
     async def needed(invocation: ToolInvocation) -> bool:
@@ -296,7 +296,7 @@ def test_the_accessors_have_the_pending_turn() -> None:
 @pytest.mark.feature("wish-human-approval-suspend-resume")
 @pytest.mark.parametrize("way", ["object", "json"])
 @pytest.mark.parametrize("decision", ["approve", "deny", Decision(approved=False)], ids=str)
-def test_a_turn_goes_on_in_another_client(ask: Ask, way: str, decision: Any) -> None:
+def test_a_turn_is_resumed_in_another_client(ask: Ask, way: str, decision: Any) -> None:
     """After a decision, another client runs or refuses the pending call, and the model answers."""
     turn = suspended(ask, [call("look"), pay_call(5)])
     model = ScriptedModel("It is done.")
@@ -367,7 +367,7 @@ def test_what_decides_nothing_is_refused(decisions: Any) -> None:
 
 
 @pytest.mark.feature("manager-resumed-request-without-tools")
-def test_a_turn_goes_on_with_the_tools_it_waits_for(ask: Ask) -> None:
+def test_a_turn_needs_the_approved_tools(ask: Ask) -> None:
     """Without an approved tool nothing is run or undone, and the turn stays pending."""
     undone: list[int] = []
 
@@ -583,7 +583,7 @@ def test_keys_of_equal_calls_with_one_suspended(ask: Ask) -> None:
     assert len(set(keys)) == 3
 
 
-def test_a_turn_that_waits_is_gone_with_its_response(ask: Ask) -> None:
+def test_a_suspended_turn_is_released_with_its_response(ask: Ask) -> None:
     """Its tool context is released by reference counting, without a garbage collection."""
 
     class Secret:
@@ -624,7 +624,7 @@ def test_the_conversation_is_carried_on(ask: Ask) -> None:
     assert result.response.context["chat_memory_conversation_id"] == "c-7"
 
 
-def test_a_turn_goes_on_in_its_own_conversation(ask: Ask) -> None:
+def test_a_turn_is_resumed_in_its_conversation(ask: Ask) -> None:
     """Resuming with another conversation id is refused, and nothing runs."""
     client = client_of(ScriptedModel(pay_call(5), "done"))
     turn = pending(ask(client.prompt("Pay!").conversation("ada")))
@@ -659,7 +659,7 @@ def test_the_id_of_a_conversation_is_a_text(ask: Ask) -> None:
     assert ask(client.resume(turn.to_json(), "approve")).text == "done"
 
 
-def test_a_resumed_request_says_nothing_twice(ask: Ask) -> None:
+def test_a_resumed_request_repeats_no_text(ask: Ask) -> None:
     """The client's default texts are not added again, because the turn has them."""
 
     def client(model: ScriptedModel) -> ChatClient:
@@ -674,7 +674,7 @@ def test_a_resumed_request_says_nothing_twice(ask: Ask) -> None:
     assert len(model.prompts[0].messages) == 4
 
 
-def test_a_resumed_stream_tells_what_happens() -> None:
+def test_a_resumed_stream_has_the_approved_calls() -> None:
     """Its events begin with the approved calls; earlier ones are not repeated."""
     turn = suspended(Ask("stream"), [call("look"), pay_call(5)])
     model = ScriptedModel("It is done.", chunks=50)
@@ -715,7 +715,7 @@ def test_a_direct_result_may_have_waited(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-result-says-so")
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_turn_that_waits_keeps_what_its_results_say(ask: Ask, stored: bool) -> None:
+def test_a_suspended_turn_keeps_the_metadata_of_its_results(ask: Ask, stored: bool) -> None:
     """`return_direct` of a result is kept, from before and after the suspension."""
 
     @tool(effect="read")
@@ -806,7 +806,7 @@ def test_calls_that_run_side_by_side_may_wait(ask: Ask) -> None:
 
 @pytest.mark.feature("manager-approval-loop-your-own")
 @pytest.mark.parametrize("blocking", [True, False])
-def test_a_loop_of_ones_own_goes_on(blocking: bool) -> None:
+def test_an_own_loop_resumes(blocking: bool) -> None:
     """A loop of the application resumes with the pending turn or its JSON, any number of times."""
     manager = ToolCallingManager(
         interceptors=[ToolApproval()], limits=ToolLimits(per_tool={"look": 1})
@@ -838,7 +838,7 @@ def test_a_loop_of_ones_own_goes_on(blocking: bool) -> None:
     assert_paired(result.conversation_history)
 
 
-def test_a_loop_of_ones_own_sees_what_waits() -> None:
+def test_an_own_loop_has_the_pending_calls() -> None:
     """The manager's result has the pending calls; its history lacks them."""
     manager = ToolCallingManager(interceptors=[ToolApproval()])
     model = ScriptedModel([call("look"), pay_call(5)])
@@ -946,7 +946,7 @@ print([response.data for response in model.prompts[0].messages[-1].responses])
     ],
 )
 @pytest.mark.parametrize("interceptors", [0, 1, 2])
-def test_a_decision_holds_wherever_the_turn_goes_on(
+def test_a_decision_applies_in_any_client(
     ask: Ask, decision: Any, ran: list[int], told: str, interceptors: int
 ) -> None:
     """The resuming client may have no approval interceptor, or several."""
@@ -960,9 +960,7 @@ def test_a_decision_holds_wherever_the_turn_goes_on(
 
 
 @pytest.mark.parametrize(("decision", "ran"), [("approve", [5]), ("deny", [])])
-def test_an_interceptor_of_ones_own_may_suspend_a_turn(
-    ask: Ask, decision: Any, ran: list[int]
-) -> None:
+def test_a_custom_interceptor_may_suspend_a_turn(ask: Ask, decision: Any, ran: list[int]) -> None:
     """It calls the next one for decided calls, and need not implement the decisions."""
 
     async def careful(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
@@ -979,7 +977,7 @@ def test_an_interceptor_of_ones_own_may_suspend_a_turn(
 
 @pytest.mark.process("pending turn")
 @pytest.mark.feature("manager-resuming-elsewhere", "wish-human-approval-suspend-resume")
-def test_a_turn_goes_on_in_another_process(tmp_path: Path) -> None:
+def test_a_turn_is_resumed_in_another_process(tmp_path: Path) -> None:
     """Another process needs only the JSON and the tools."""
     turn = suspended(Ask("call"), [call("look"), pay_call(5)])
     script = tmp_path / "resume.py"
@@ -1049,7 +1047,7 @@ def test_the_result_begins_with_the_changed_arguments(ask: Ask, stored: bool) ->
         (Decision(True, "By hand.", result=ToolResult("ok")), "The user says: By hand.\nok"),
     ],
 )
-def test_a_word_of_the_user_goes_with_the_result(ask: Ask, decision: Decision, told: str) -> None:
+def test_a_reason_of_the_user_precedes_the_result(ask: Ask, decision: Decision, told: str) -> None:
     """The user's reason precedes the result; reformatted arguments are no change."""
     model = ScriptedModel(pay_call(5), "done")
     ask(client_of(model, approval=ToolApproval(ask=lambda _: decision)).prompt("x"))
@@ -1178,7 +1176,7 @@ def test_a_change_that_cannot_be_run_is_refused(ask: Ask, arguments: str) -> Non
 
 
 @pytest.mark.parametrize("arguments", ['{"amount": "x"}', "no JSON"])
-def test_a_change_made_at_once_has_to_fit_too(ask: Ask, arguments: str) -> None:
+def test_arguments_of_an_approval_function_are_checked(ask: Ask, arguments: str) -> None:
     """Invalid arguments from an approval function raise an error to the application."""
     decision = Decision(approved=True, arguments=arguments)
     client = client_of(
@@ -1271,7 +1269,7 @@ def test_usage_and_executions_are_those_of_the_complete_turn(ask: Ask, stored: b
     assert [each.value for each in result.executions] == [None, None, "paid 2"]
 
 
-def test_a_turn_that_was_stored_earlier_goes_on(ask: Ask) -> None:
+def test_a_turn_that_an_earlier_version_stored_is_resumed(ask: Ask) -> None:
     """The JSON of an earlier version is read without the fields that it lacks."""
     data = json.loads(suspended(ask, [call("look"), pay_call(5)]).to_json())
     for key in ("usage", "executions", "breach"):

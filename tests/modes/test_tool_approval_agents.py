@@ -111,7 +111,7 @@ def test_an_agents_turn_waits_in_that_of_its_asker(ask: Ask, decision: Any, stor
     assert result.response.turn.pending is None
 
 
-def test_each_call_is_decided_by_an_id_of_its_own(ask: Ask) -> None:
+def test_each_call_is_decided_by_a_separate_id(ask: Ask) -> None:
     """Also if one call's id looks like the path to another one."""
     _, first = agent(pay_call(1, "p/1"), name="first")
     _, second = agent(pay_call(2, "1"), name="second")
@@ -239,7 +239,7 @@ def test_the_calls_inside_have_to_be_decided(decisions: Any) -> None:
         outer.resume(turn, decisions)
 
 
-def test_a_loop_of_ones_own_sees_the_agents_turn() -> None:
+def test_an_own_loop_has_the_agents_turn() -> None:
     """The manager's result has it under the id of the call."""
     _, inner = agent(pay_call(5))
     model, outer = client_of(ask_agent(), tools=[inner])
@@ -342,7 +342,7 @@ def test_a_pending_turn_copies_its_values() -> None:
     assert copy.calls == {"pay": 1}
 
 
-def test_providers_are_asked_for_a_resumed_turn(ask: Ask) -> None:
+def test_providers_are_called_for_a_resumed_turn(ask: Ask) -> None:
     """They receive the messages of the resumed turn."""
     seen: list[int] = []
 

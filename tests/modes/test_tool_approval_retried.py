@@ -247,7 +247,7 @@ def test_approved_calls_count_in_a_retry(ask: Ask, limits: ToolLimits) -> None:
     assert done == ["paid 5"]
 
 
-def test_a_call_that_came_to_no_end_is_not_begun_again() -> None:
+def test_an_unfinished_call_is_not_started_again() -> None:
     """A cancelled call is not run again without another approval, because its effect is unknown."""
     model = ScriptedModel(call("hang", '{"amount": 1}'), "never")
     client = client_of(model, Impatience())

@@ -225,7 +225,7 @@ def test_a_strict_model_reads_json(ask: Ask) -> None:
     "arguments",
     ['```json\n{"reason": "r"}\n```', '{"reason": "r",}', '"{\\"reason\\": \\"r\\"}"'],
 )
-def test_damaged_json_is_mended(ask: Ask, arguments: str) -> None:
+def test_damaged_json_is_repaired(ask: Ask, arguments: str) -> None:
     """JSON is repaired as for other tools, and a blank text means no arguments."""
 
     class Optional(BaseModel):
@@ -552,7 +552,7 @@ def test_augmented_provider_keeps_known_tools() -> None:
     assert copy.copy(augmented).provider is provider
 
 
-def test_augmented_provider_beside_tools() -> None:
+def test_augmented_provider_with_tools() -> None:
     mixed: list[Any] = [weather, Provider()]
 
     assert [type(each).__name__ for each in augment(mixed, arguments=Thinking)] == [

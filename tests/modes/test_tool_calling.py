@@ -401,7 +401,7 @@ def test_other_name_is_not_guessed(ask: Ask, name: str) -> None:
     assert execution.is_error
 
 
-def test_approval_is_asked_for_by_the_name_of_the_tool(ask: Ask) -> None:
+def test_approval_uses_the_name_of_the_tool(ask: Ask) -> None:
     """The approval function receives the tool's name without the namespace that the model wrote."""
     asked: list[str] = []
 
@@ -576,7 +576,7 @@ def test_an_unserialisable_result_is_raised(ask: Ask) -> None:
 
 @pytest.mark.feature("failure-checked-exceptions-error-thrown")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])
-def test_what_is_no_ordinary_error_goes_through(error: type[BaseException]) -> None:
+def test_base_exceptions_are_raised(error: type[BaseException]) -> None:
     """`BaseException` such as an interrupt is raised, and not sent to the model."""
 
     @tool
@@ -660,7 +660,7 @@ def test_no_tool_begins_once_another_has_ended_the_turn(ask: Ask) -> None:
     assert log == ["looked"]
 
 
-def test_no_agent_is_asked_once_a_tool_has_ended_the_turn(ask: Ask) -> None:
+def test_no_agent_is_called_after_a_tool_has_ended_the_turn(ask: Ask) -> None:
     """Neither an agent nor another tool without a function starts."""
     looking, watching, heard = threading.Event(), threading.Event(), threading.Event()
 
@@ -696,7 +696,7 @@ def test_no_agent_is_asked_once_a_tool_has_ended_the_turn(ask: Ask) -> None:
     assert inner.prompts == []
 
 
-def test_a_turn_is_gone_with_its_response(ask: Ask) -> None:
+def test_a_turn_is_released_with_its_response(ask: Ask) -> None:
     """The tool context is released by reference counting, without a garbage collection."""
 
     class Secret:
@@ -799,7 +799,7 @@ def test_a_result_may_be_shown_to_the_model_after_all(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("name", ["total", "bill"])
-def test_an_error_is_no_answer_whatever_it_says(ask: Ask, name: str) -> None:
+def test_an_error_result_is_never_the_answer(ask: Ask, name: str) -> None:
     """An error result is sent to the model, although it sets `return_direct`."""
     model = ScriptedModel(call(name), "done")
     result = ask(client_of(model, Till(is_error=True, return_direct=True)).prompt("x"))
@@ -819,7 +819,7 @@ def test_an_interceptor_may_end_the_turn(ask: Ask) -> None:
     assert ask(client.prompt("x")).text == "12 euros\n\n3"
 
 
-def test_what_is_made_of_a_failure_may_end_the_turn(ask: Ask) -> None:
+def test_the_result_of_a_failure_may_end_the_turn(ask: Ask) -> None:
     """An exception processor may return a direct result."""
 
     def apologise(failure: ToolFailure) -> ToolResult:
@@ -832,7 +832,7 @@ def test_what_is_made_of_a_failure_may_end_the_turn(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["last", 1])
-def test_a_result_says_plainly_whether_it_is_the_answer(ask: Ask, wrong: Any) -> None:
+def test_return_direct_of_a_result_is_checked(ask: Ask, wrong: Any) -> None:
     """An invalid `return_direct` raises an error to the application."""
 
     @tool
@@ -1009,7 +1009,7 @@ def test_a_request_can_enable_tool_calling(ask: Ask) -> None:
     "manager-tool-execution-result-conversation",
     "pattern-loop-driven-hand-client",
 )
-def test_a_loop_of_ones_own_with_the_client() -> None:
+def test_an_own_loop_with_the_client() -> None:
     """Tool calls handed back are run by the manager, and the history sent with the next call."""
     model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "3")
     client, manager = client_of(model, add), ToolCallingManager()
@@ -1031,7 +1031,7 @@ def test_a_loop_of_ones_own_with_the_client() -> None:
     "pattern-loop-driven-hand-model",
     "lc4j-manual-loop",
 )
-def test_a_loop_of_ones_own_with_the_model() -> None:
+def test_an_own_loop_with_the_model() -> None:
     """The same with a model alone, asynchronously."""
     model = ScriptedModel(call("double", '{"n": 2}'), "4")
     manager = ToolCallingManager()
@@ -1259,7 +1259,7 @@ def test_the_order_of_the_loop_lies_in_the_chain() -> None:
 
 
 @pytest.mark.feature("answer-content", "loop-null-response", "stream-without-chunks")
-def test_a_model_may_say_nothing_at_all(ask: Ask) -> None:
+def test_a_response_may_have_no_generations(ask: Ask) -> None:
     """A response without generations passes through the loop."""
     answers: list[Answer] = [ChatResponse()]
     result = ask(client_of(ScriptedModel(*answers), add).prompt("x"))

@@ -1088,7 +1088,7 @@ def test_a_resumed_turn_is_undone_once(ask: Ask) -> None:
 
 
 @pytest.mark.feature("compensation-services")
-def test_a_loop_of_ones_own_undoes_too() -> None:
+def test_an_own_loop_undoes_calls() -> None:
     """The manager undoes calls in a loop of the application."""
     trip, manager = Trip(), ToolCallingManager()
     model = ScriptedModel(FLIGHT, DEAR)
@@ -1188,7 +1188,7 @@ def test_a_compensation_gets_what_the_model_left_out(
     assert log == [(7, date(2026, 5, 4))]
 
 
-def test_what_is_undone_has_a_key_of_its_own(ask: Ask) -> None:
+def test_compensations_have_separate_keys(ask: Ask) -> None:
     """It is another one for each call, turn and conversation, however models number their calls."""
     keys: list[str] = []
 

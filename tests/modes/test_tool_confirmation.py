@@ -219,7 +219,7 @@ def test_a_policy_that_changes_its_mind(ask: Ask) -> None:
     assert sorted(ran) == ["look sky", "pay 1"]
 
 
-def test_a_held_call_whose_tool_is_gone(ask: Ask) -> None:
+def test_a_held_call_whose_tool_is_missing(ask: Ask) -> None:
     """Nothing is run, as with a call that was approved."""
     _, client = client_of([call("look"), call("diary")], "done", wait_together=True)
     turn = pending(ask(client.prompt("x")))

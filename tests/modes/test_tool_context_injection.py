@@ -91,7 +91,7 @@ DOCUMENTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", list(DOCUMENTS))
-def test_the_context_goes_where_it_is_asked_for(ask: Ask, name: str) -> None:
+def test_the_context_is_passed_to_its_parameter(ask: Ask, name: str) -> None:
     """A parameter with its type receives it, and is not in the schema."""
     model = ScriptedModel(call(name, '{"x": 1}'), "done")
     ask(ChatClient.create(model).prompt("x").tools(DOCUMENTS[name]).tool_context(tenant="acme"))
@@ -224,7 +224,7 @@ def keys_of(
     return [str(key) for key in seen]
 
 
-def test_words_that_are_no_unicode_have_a_key(ask: Ask) -> None:
+def test_text_with_surrogates_has_a_key(ask: Ask) -> None:
     """A user text with a lone surrogate has a key."""
     (key,) = keys_of(ask, pay_call(), text="Pay \ud83d")
 
@@ -330,7 +330,7 @@ def test_a_turn_that_is_delivered_twice_has_the_same_keys(ask: Ask, advisor_of: 
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_the_same_words_of_another_user_have_another_key(ask: Ask) -> None:
+def test_an_equal_request_of_another_user_has_another_key(ask: Ask) -> None:
     """Without a conversation, the user id distinguishes equal requests."""
     for user in ("ann", "bob"):
         client = client_of(ScriptedModel(pay_call(), "done"), pay)

@@ -232,7 +232,7 @@ def test_a_kind_of_failure_can_be_raised(ask: Ask, kind: FailureKind) -> None:
 
 @pytest.mark.feature("failure-per-tool")
 @each_kind
-def test_a_tool_goes_before_the_kind_of_its_failure(ask: Ask, kind: FailureKind) -> None:
+def test_a_reaction_for_a_tool_has_precedence(ask: Ask, kind: FailureKind) -> None:
     """The reaction for a tool overrides the reaction for the kind of failure."""
     made, error, _ = FAILURES[kind]
     told = ToolFailurePolicy(reactions={kind: "raise"}, tools={made.name: "tell"})
@@ -419,7 +419,7 @@ def test_running_out_of_memory_is_raised(ask: Ask) -> None:
 
 @pytest.mark.feature("failure-checked-exceptions-error-thrown")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_goes_through(error: type[BaseException]) -> None:
+def test_an_interrupt_is_raised(error: type[BaseException]) -> None:
     """Ctrl-C in a tool ends the request, also in the middle of a batch and in a stream."""
     log: list[str] = []
 
@@ -444,7 +444,7 @@ def test_an_interrupt_goes_through(error: type[BaseException]) -> None:
     "lc4j-tool-arguments-error-handler",
     "lc4j-tool-execution-error-handler",
 )
-def test_a_processor_of_ones_own_decides(ask: Ask) -> None:
+def test_a_custom_processor_decides(ask: Ask) -> None:
     """A function receives the kind, call, error and count of a failure, and returns the text."""
     seen: list[tuple[str, str, str, int]] = []
 
@@ -530,7 +530,7 @@ def test_a_raised_failure_leaves_no_partial_round(ask: Ask) -> None:
         '"{\\"a\\": 1, \\"b\\": 2}"',
     ],
 )
-def test_what_can_only_mean_one_thing_is_mended(ask: Ask, arguments: str) -> None:
+def test_unambiguous_json_is_repaired(ask: Ask, arguments: str) -> None:
     """Trailing commas, missing braces, code fences and numbers as strings are repaired."""
     model = ScriptedModel(call("add", arguments), "It is 3.")
     result = ask(failing(model, ToolFailurePolicy(always_raise=True)))
@@ -576,7 +576,7 @@ def test_a_failure_never_ends_the_turn_as_a_direct_answer(ask: Ask) -> None:
     assert results(model.prompts[1]) == ["no connection", "for the user"]
 
 
-def test_the_message_of_a_key_error_says_what_it_is(ask: Ask) -> None:
+def test_the_message_of_a_key_error_has_its_class(ask: Ask) -> None:
     """The message has the name of the class, because the key alone is unclear."""
 
     @tool
@@ -604,7 +604,7 @@ def test_a_processor_may_be_asynchronous(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("nonsense", [None, {"a": 1}])
-def test_a_processor_that_says_nothing_is_named(ask: Ask, nonsense: Any) -> None:
+def test_a_processor_that_returns_nothing_is_named(ask: Ask, nonsense: Any) -> None:
     """An invalid return value is an error with the processor's name."""
 
     def process(failure: ToolFailure) -> Any:

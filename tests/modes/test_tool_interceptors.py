@@ -88,8 +88,8 @@ def test_an_interceptor_sees_everything_about_a_call(ask: Ask) -> None:
 
 
 @pytest.mark.feature("manager-subclassing-hook-around-tools", "wish-veto-rewriting-retry-around")
-def test_a_veto_is_told_to_the_model(ask: Ask) -> None:
-    """A denied call is not run; the model learns why, and the others are run."""
+def test_a_veto_is_sent_to_the_model(ask: Ask) -> None:
+    """A denied call does not run, the model receives the reason, and other calls run."""
 
     async def no_greeting(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
         if invocation.definition.name == "greet":

@@ -236,7 +236,7 @@ def test_each_call_of_a_batch_is_checked(ask: Ask) -> None:
 
 
 @pytest.mark.feature("manager-max-calls-per-tool-n")
-def test_a_tools_own_bound_goes_before_the_general_one(ask: Ask) -> None:
+def test_the_bound_of_a_tool_has_precedence(ask: Ask) -> None:
     """The bound of a tool overrides the general one, also with None."""
     model = stepping(names=("step", "look"))
     ask(limited(model, max_calls_per_tool=2, per_tool={"step": None}))
@@ -284,7 +284,7 @@ def test_unknown_tools_count(ask: Ask) -> None:
 
 
 @pytest.mark.feature("manager-unlimited-calls-per-tool")
-def test_without_limits_a_turn_goes_on(ask: Ask) -> None:
+def test_without_limits_a_turn_continues(ask: Ask) -> None:
     """With None as the bounds, a turn may exceed the defaults."""
     calls = [call("step", id=f"c{n}") for n in range(160)]
     model = ScriptedModel(*calls, "done at last")
@@ -455,7 +455,7 @@ def in_a_turn(*calls: ToolCall, user: bool = True) -> tuple[Any, ...]:
 
 
 @pytest.mark.feature("manager-counted-history-since-user")
-def test_a_loop_of_ones_own_counts_from_the_history() -> None:
+def test_an_own_loop_counts_from_the_history() -> None:
     """Calls are counted since the last user message."""
     before = in_a_turn(*[call("step")] * 5)
     now = in_a_turn(call("step"), call("look"), call("step"))
@@ -467,7 +467,7 @@ def test_a_loop_of_ones_own_counts_from_the_history() -> None:
 
 
 @pytest.mark.feature("manager-counted-history-since-user")
-def test_a_loop_of_ones_own_comes_to_its_limits() -> None:
+def test_an_own_loop_reaches_its_limits() -> None:
     """The manager's result names the exceeded limit."""
     manager = ToolCallingManager(limits=ToolLimits(max_calls_per_tool=2))
     options = ChatOptions(tool_callbacks=tuple(tool_callbacks(step)))
@@ -484,7 +484,7 @@ def test_a_loop_of_ones_own_comes_to_its_limits() -> None:
     assert_paired(over.conversation_history)
 
 
-def test_a_loop_of_ones_own_may_keep_its_turn() -> None:
+def test_an_own_loop_may_keep_its_turn() -> None:
     """A `Turn` that is kept between rounds also detects repetition."""
     manager, turn = ToolCallingManager(), ToolState()
     prompt = Prompt("x", ChatOptions(tool_callbacks=tuple(tool_callbacks(step))))

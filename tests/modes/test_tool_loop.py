@@ -265,7 +265,7 @@ def test_no_system_message_is_made_up(ask: Ask, system: str | None) -> None:
 
 
 @pytest.mark.feature("loop-checker-response-options")
-def test_a_subclass_says_which_calls_are_run(ask: Ask) -> None:
+def test_a_subclass_chooses_the_calls_to_run(ask: Ask) -> None:
     """`is_eligible` is called after each round, and may be asynchronous."""
 
     class Careful(ToolCallingAdvisor):
@@ -280,7 +280,7 @@ def test_a_subclass_says_which_calls_are_run(ask: Ask) -> None:
 
 @pytest.mark.feature("loop-do-get-next-instructions")
 @pytest.mark.parametrize("most", [2, 100], ids=["at a limit", "no limit"])
-def test_a_subclass_says_what_the_next_round_is_sent(ask: Ask, most: int) -> None:
+def test_a_subclass_chooses_the_messages_of_the_next_round(ask: Ask, most: int) -> None:
     """`next_messages` receives the round and its results, and the manager keeps the complete turn.
 
     It is also called before the final answer at a limit.
@@ -369,7 +369,7 @@ def same(ids: Sequence[str]) -> AssistantMessage:
 
 @pytest.mark.feature("loop-calls-one-message-same")
 @pytest.mark.parametrize(("given", "distinct"), IDS)
-def test_calls_of_one_id_are_told_apart(ask: Ask, given: list[str], distinct: list[str]) -> None:
+def test_calls_of_one_id_are_distinguished(ask: Ask, given: list[str], distinct: list[str]) -> None:
     """Calls with equal ids get distinct ids, because providers require that."""
     model = ScriptedModel(same(given), "done")
     result = ask(client_of(model, write).prompt("x"))
@@ -436,7 +436,7 @@ def test_limits_are_checked_before_the_tool_is_looked_up(ask: Ask) -> None:
 
 
 @pytest.mark.feature("usage-each-subscription-sums-itself")
-def test_each_request_has_a_usage_of_its_own(ask: Ask) -> None:
+def test_each_request_has_a_separate_usage(ask: Ask) -> None:
     """The sum over the rounds starts again with each call of a request."""
     usage = Usage(input_tokens=10, output_tokens=1)
     model = ScriptedModel(ADD, "3", ADD, "3", usage=usage)

@@ -72,7 +72,7 @@ class Later(ByRequest):
 
 
 @pytest.mark.feature("prompt-providers-asked-when-request", "lc4j-tool-static-provider-once-per")
-def test_a_provider_is_asked_in_each_request(ask: Ask) -> None:
+def test_a_provider_is_called_in_each_request(ask: Ask) -> None:
     """It is called once per request, not per round, also as a default of the client."""
     provider = Fixed(add)
     model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "done", "done")

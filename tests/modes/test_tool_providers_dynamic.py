@@ -104,7 +104,7 @@ CALLS = [call("log_in"), call("balance"), call("log_out"), call("balance")]
     "lc4j-tool-dynamic-provider-asked-before", "lc4j-tool-dynamic-provider-tool-gone"
 )
 @pytest.mark.parametrize("kind", [Account, LaterAccount])
-def test_a_dynamic_provider_is_asked_in_every_round(ask: Ask, kind: type[Account]) -> None:
+def test_a_dynamic_provider_is_called_in_every_round(ask: Ask, kind: type[Account]) -> None:
     """What it adds can be called in the next round; what it takes back no longer."""
     account, once = kind(), Once()
     model = ScriptedModel(*CALLS, "done")

@@ -150,7 +150,7 @@ def test_the_model_finds_a_tool_and_calls_it(ask: Ask) -> None:
 
 
 @pytest.mark.feature("search-tool-search")
-def test_the_search_says_what_it_takes() -> None:
+def test_the_schema_of_the_search() -> None:
     """The schema of the search has a query and, optionally, a number and a category."""
     model = ScriptedModel("hi")
     client_of(model).prompt("x").call().content()
@@ -163,7 +163,7 @@ def test_the_search_says_what_it_takes() -> None:
 
 
 @pytest.mark.feature("search-reference-tool-name-accumulation", "search-order-tools-random")
-def test_what_is_found_goes_to_the_end(ask: Ask) -> None:
+def test_found_tools_are_appended(ask: Ask) -> None:
     """Found tools are appended, so that the provider's cache of the tools stays valid."""
     model = ScriptedModel(
         search("sport travel"),
@@ -584,7 +584,7 @@ def test_settings_are_checked(settings: dict[str, Any], told: str) -> None:
 
 
 @pytest.mark.feature("search-system-message-suffix-appended")
-def test_the_system_text_tells_about_the_search(ask: Ask) -> None:
+def test_the_system_text_describes_the_search(ask: Ask) -> None:
     """A note about the search is appended to the system text, once."""
     model = ScriptedModel("ok", "ok", "ok", "ok")
     client = client_of(model)
@@ -764,7 +764,7 @@ def test_a_history_of_the_applications_own_counts(ask: Ask) -> None:
     assert offered(model.prompts[0]) == [SEARCH, "get_sport", "get_mail", "get_music"]
 
 
-def test_a_tool_that_is_gone_for_a_while_keeps_its_place(ask: Ask) -> None:
+def test_a_tool_that_is_missing_for_a_while_keeps_its_place(ask: Ask) -> None:
     """Tools that a request lacks are not offered, but not forgotten."""
     model = ScriptedModel(search("sport mail"), *["ok"] * 3)
     client = client_of(model)
@@ -868,7 +868,7 @@ def test_always_indexing_again_forgets_no_finds(ask: Ask) -> None:
     assert offered(model.prompts[-1]) == [SEARCH, "get_mail"]
 
 
-def test_an_index_that_cannot_forget_harms_nobody_else(
+def test_an_index_that_cannot_drop_a_session_is_logged(
     ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The failure is logged, and the other request succeeds."""
@@ -1040,7 +1040,7 @@ def test_equal_concurrent_updates() -> None:
 
 
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
-def test_many_sessions_at_once_do_not_mix(kind: str) -> None:
+def test_parallel_sessions_do_not_mix(kind: str) -> None:
     """One advisor and one index serve many parallel sessions with different tools."""
 
     def answer(prompt: Prompt) -> Answer:
@@ -1134,7 +1134,7 @@ def test_dynamic_tools_are_searched(ask: Ask, always: list[str]) -> None:
 
 
 @pytest.mark.feature("search-tools-indexed-start-session")
-def test_a_tool_that_changed_is_found_by_its_new_words(ask: Ask) -> None:
+def test_a_changed_tool_is_found_by_its_new_description(ask: Ask) -> None:
     """Only the reference of the changed tool is created again."""
     index = Recording()
     model = ScriptedModel(*turns(2, search("zebra"), "ok"))
@@ -1160,7 +1160,7 @@ def test_tools_known_to_a_resolver_are_searched(ask: Ask) -> None:
 
 
 @pytest.mark.feature("search-tools-indexed-start-session")
-def test_the_same_tools_are_looked_at_once(ask: Ask) -> None:
+def test_unchanged_tools_are_described_once(ask: Ask) -> None:
     """A second request with an unchanged catalog describes no tool again."""
     described: list[str] = []
 

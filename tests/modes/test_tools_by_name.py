@@ -208,8 +208,8 @@ def test_compensation_undoes_calls_by_name(ask: Ask) -> None:
         ('{"name": "get_wether", "arguments": {}}', "no tool 'get_wether'"),
     ],
 )
-def test_calls_of_no_tool_are_told_to_the_model(ask: Ask, arguments: str, told: str) -> None:
-    """The next call works."""
+def test_calls_of_unknown_tools_are_error_results(ask: Ask, arguments: str, told: str) -> None:
+    """The error result names the problem, and the next call works."""
     model = ScriptedModel(call(CALL_TOOL, arguments), by_name("get_mail"), "ok")
     result = ask(client_of(model).prompt("x"))
 

@@ -401,7 +401,7 @@ def test_a_copied_context_holds_no_request(ask: Ask) -> None:
     assert found() is None
 
 
-def test_words_aside_are_no_rounds(ask: Ask) -> None:
+def test_auxiliary_calls_are_no_rounds(ask: Ask) -> None:
     """Model calls of an advisor are auxiliary calls: they count in the usage, but are no rounds."""
     helper = ScriptedModel("a friendly question", chunks=2)
 

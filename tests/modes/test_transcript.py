@@ -106,7 +106,7 @@ def test_what_a_memory_showed_is_not_among_the_messages(ask: Ask) -> None:
     assert messages == (UserMessage("b"), AssistantMessage("2"))
 
 
-def test_what_a_guardrail_rewrote_is_what_was_said(ask: Ask) -> None:
+def test_messages_have_the_rewritten_text(ask: Ask) -> None:
     """The messages have the text that a guardrail rewrote, not the original."""
 
     def masked(request: ChatClientRequest) -> GuardrailResult:
@@ -162,7 +162,7 @@ def test_a_turn_that_waited_is_one_turn(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("nothing", [(), "", " \n", [Reasoning("Hm.")]])
-def test_an_answer_that_says_nothing_is_no_message(ask: Ask, nothing: Any) -> None:
+def test_an_empty_answer_is_no_message(ask: Ask, nothing: Any) -> None:
     """An empty answer is left out, because providers refuse it."""
     model = ScriptedModel(AssistantMessage(nothing))
     answer = ask(ChatClient.create(model).prompt("x")).answer
@@ -193,7 +193,7 @@ def test_a_turn_without_an_answer_is_over_in_its_messages(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_turn_that_waited_is_what_was_said(ask: Ask, inside: bool) -> None:
+def test_messages_of_a_suspended_turn_are_the_original_ones(ask: Ask, inside: bool) -> None:
     """Its messages have no history of a memory, and the question as the user wrote it."""
     memory = MessageWindowChatMemory()
     order = TOOL_CALLING_ORDER + 100 if inside else MEMORY_ORDER
@@ -416,7 +416,7 @@ def test_a_continued_turn_shows_undone_calls(ask: Ask) -> None:
     assert (Trail().messages, Trail().request_messages, Trail().parent) == ((), (), None)
 
 
-def test_a_turn_begins_with_all_that_the_user_says_last(ask: Ask) -> None:
+def test_a_turn_begins_with_all_last_user_messages(ask: Ask) -> None:
     """A question may consist of several messages."""
     question = [UserMessage("c"), UserMessage("d")]
     client = ChatClient.create(ScriptedModel("e"))

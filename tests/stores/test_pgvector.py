@@ -295,7 +295,7 @@ def test_hybrid_search_is_observed(place: PgPlace) -> None:
 # --- the schema -----------------------------------------------------------------------------
 
 
-def test_several_stores_begin_at_once(place: PgPlace) -> None:
+def test_several_stores_begin_in_parallel(place: PgPlace) -> None:
     """Stores that create the table concurrently, and add first documents, do not disturb."""
 
     def begin(number: int) -> list[str]:

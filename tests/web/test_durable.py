@@ -491,7 +491,7 @@ async def test_decision_while_another_request_looks(monkeypatch: pytest.MonkeyPa
     model.gate.set()
 
 
-def test_turn_that_was_started_elsewhere() -> None:
+def test_turn_without_events() -> None:
     """A frontend shows the answer of a turn without events, also after a decision."""
     served = durable(travel_client(ScriptedModel([BOOKING], "Booked.")), name=next(names))
     asked = served.prompt().messages(UserMessage("Book it.", id="m1"))

@@ -51,7 +51,7 @@ def sent_by(make: Make, *conversations: str | None, **options: Any) -> list[Any]
 
 
 @pytest.mark.parametrize("model", [OpenAIChatModel, OpenAIResponsesChatModel])
-def test_keys_tell_conversations_apart(model: Any) -> None:
+def test_keys_distinguish_conversations(model: Any) -> None:
     """The same in each process, and neither the id nor a hash that anybody could compute."""
 
     def make(key: str = "sk-1", **http: Any) -> Any:
