@@ -1,48 +1,53 @@
 """`ContextWindowAdvisor`: shortens or refuses prompts that exceed the model's context window."""
 
+import copy
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
-from itertools import accumulate
-from typing import Literal
+from typing import Literal, Self
 
 from chatclient._internal.checks import check_callable, check_choice, check_number
 from chatclient._internal.json import dumps
 from chatclient.chain.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
-from chatclient.chat.message_merging import current_turn_start
-from chatclient.chat.messages import Message, ToolResponseMessage, system_messages
+from chatclient.chain.prices import load_prices
+from chatclient.chain.window_sizes import learn_window_size, window_size
+from chatclient.chat.messages import Message, ToolResponseMessage
+from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions, OptionsCache
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.turn import LeftOut
-from chatclient.errors import ContextWindowError
-from chatclient.memory.window import Window, block_start, estimated_tokens
+from chatclient.errors import ContextLengthExceededError, ContextWindowError
+from chatclient.memory.shortening import READ_RESULT, Shortening
+from chatclient.memory.window import estimated_tokens
+from chatclient.tools.execution.result_reader import RESULT_READER
 
 CONTEXT_WINDOW_ORDER = LOWEST_PRECEDENCE - 700
 """The default order: inside the tool loop, whose prompts grow with every round, and outside of rate
 limits and response caches."""
 
-CLEARED = "This result was removed, because the conversation is long."
-"""What the model sees instead of the result of a tool that was cleared."""
 
 _BYTES_PER_TOKEN = 4
-_KEPT_RESULTS = 3  # newest messages with tool results that are never cleared
+_READER_TOKENS = 150  # of the tool that reads results, when it is offered
+_LEAST_ROOM = 1000  # tokens; with less, the tool would take too much of it
+_ATTEMPTS = 8  # with ever smaller prompts, if the size of the window is not known
 
 
 class ContextWindowAdvisor:
     """Shortens a prompt that is too long, or raises before it is sent.
 
-    First, old tool results are replaced by `CLEARED`, but not the newest three. If that does not
-    suffice, the oldest turns are removed: a question with its answer and the tool calls in between.
-    System messages and the current turn are never removed; if they alone do not fit, an error is
-    raised. Memory is not changed: a later request may send these turns and results again.
+    See `Shortening` for what is left out, and when: old tool results first, then the oldest turns,
+    then the oldest tool calls of the current turn. System messages and the texts of the current
+    turn are never removed; if they alone do not fit, an error is raised. Memory and the turn keep
+    everything, and the model gets a tool that reads and searches the results that are left out.
 
-    Both happen in blocks, so that providers can cache the beginning of the prompts: at least a
-    quarter of the room is cleared, or about half of it removed. What is sent depends on the prompt
-    only.
+    What is sent depends on the prompt only, and its beginning rarely changes, so that providers can
+    cache it.
 
     Args:
-        max_tokens: The size of the context window in tokens, for prompt and answer.
-        on_exceeded: `"trim"` raises only if trimming is not sufficient; `"raise"` never trims.
-        clear_tool_results: Whether old tool results are cleared before turns are removed.
+        max_tokens: The size of the context window in tokens, for prompt and answer. Default: that
+            of the model, as its options or the extra `prices` say, less a quarter, because tokens
+            are estimated. If it is not known, it is learned from the first error of the provider
+            about a prompt that is too long.
+        on_exceeded: `"trim"` raises only if shortening is not sufficient; `"raise"` never shortens.
+        clear_tool_results: Whether tool results and tool calls are left out.
         reserve: The tokens reserved for the answer if the options set no `max_tokens`.
         estimator: Returns the number of tokens of a message; default: one per four bytes. With an
             exact count, the limit is exact.
@@ -58,7 +63,7 @@ class ContextWindowAdvisor:
 
     def __init__(
         self,
-        max_tokens: int,
+        max_tokens: int | None = None,
         *,
         on_exceeded: Literal["trim", "raise"] = "trim",
         clear_tool_results: bool = True,
@@ -66,7 +71,8 @@ class ContextWindowAdvisor:
         estimator: Callable[[Message], int] = estimated_tokens,
         order: int = CONTEXT_WINDOW_ORDER,
     ) -> None:
-        check_number("max_tokens", max_tokens, least=1)
+        if max_tokens is not None:
+            check_number("max_tokens", max_tokens, least=1)
         check_number("reserve", reserve)
         check_callable("a token estimator", estimator, takes=("message",))
         self.max_tokens = max_tokens
@@ -77,79 +83,127 @@ class ContextWindowAdvisor:
         self._reserve = reserve
         self._estimate = estimator
         self._overhead = OptionsCache(_overhead)
+        self.model: ChatModel | None = None
+        self.only_results = False
+
+    def before_model(self, model: ChatModel) -> Self:
+        """Return a copy for *model*, whose window is used if none is given."""
+        adapted = copy.copy(self)
+        adapted.model = model
+        return adapted
+
+    @classmethod
+    def lenient(cls, model: ChatModel) -> Self:
+        """Return the advisor of clients that have none: it only leaves out tool results and calls.
+
+        It never raises, and leaves a prompt without tool results as it is.
+        """
+        advisor = cls().before_model(model)
+        advisor.only_results = True
+        return advisor
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        """Return the response to the prompt, trimmed if necessary.
+        """Return the response to the prompt, shortened if necessary.
 
         Raises:
             ContextWindowError: The prompt does not fit; nothing was sent.
         """
-        prompt, request.turn.left_out = request.prompt, LeftOut()
-        answer = prompt.options.max_tokens or self._reserve
-        room = self.max_tokens - answer - self._overhead.get(prompt.options)
-        if self._tokens(prompt.messages) <= room:
+        if self.only_results and not any(
+            isinstance(message, ToolResponseMessage) for message in request.prompt.messages
+        ):
             return await call_next(request)
-        kept, cleared, trimmed = prompt.messages, 0, 0
-        if self._trim:
-            kept, cleared = self._cleared(prompt.messages, room, room // 4)
-        if self._trim and not cleared:
-            left = self._trimmed(prompt.messages, room)
-            trimmed = len(prompt.messages) - len(left)
-            kept, cleared = self._cleared(left, room, room // 4)
-            if not cleared:  # rather a little than an error
-                kept, cleared = self._cleared(left, room, 0)
-        tokens = self._tokens(kept)
-        if tokens > room:
+        size = self.max_tokens
+        if size is None and self.model is not None:
+            await load_prices(request.runtime)
+            size = window_size(self.model, request.prompt.options, request.runtime)
+        request.turn.left_out = LeftOut()
+        sent = request if size is None else self._shortened(request, size)
+        for _ in range(_ATTEMPTS):
+            try:
+                return await call_next(sent)
+            except ContextLengthExceededError as error:
+                if self.model is None or self.max_tokens is not None or not self._trim:
+                    raise
+                before = sent.prompt.messages
+                tokens = self._tokens(before) + self._beside(sent.prompt.options)
+                options = request.prompt.options
+                size = learn_window_size(self.model, options, request.runtime, error, tokens)
+                sent = self._shortened(request, size)
+                if self._tokens(sent.prompt.messages) >= self._tokens(before):
+                    raise
+        return await call_next(sent)
+
+    def _shortened(self, request: ChatClientRequest, size: int) -> ChatClientRequest:
+        """Return *request* so that it fits into *size* tokens, and record what is left out.
+
+        Raises:
+            ContextWindowError: It does not fit.
+        """
+        prompt = request.prompt
+        room = size - self._beside(prompt.options)
+        if not self._trim:
+            self._check(self._tokens(prompt.messages), room, size)
+            return request
+        offers_reader = room > _LEAST_ROOM and _may_read(prompt.options)
+        reader = _READER_TOKENS if offers_reader else 0
+        shortening = self._shortening(request, room - reader, readable=offers_reader)
+        messages = shortening.show(prompt.messages)
+        if not shortening.cleared:
+            offers_reader, reader = False, 0
+        self._check(shortening.tokens, room - reader, size)
+        if not shortening.active:
+            return request
+        options = prompt.options
+        if offers_reader:
+            request.turn.state[READ_RESULT] = shortening
+            options = options.mutate(
+                tool_callbacks=(*(options.tool_callbacks or ()), RESULT_READER)
+            )
+        request.turn.left_out = LeftOut(shortening.removed, shortening.cleared)
+        return request.mutate(prompt=Prompt.of(messages, options))
+
+    def _shortening(self, request: ChatClientRequest, room: int, *, readable: bool) -> Shortening:
+        """Return the shortening of the turn's last prompt, if this one continues it."""
+        turns = not self.only_results
+        last: Shortening | None = request.turn.state.get(self)
+        if (
+            last is None
+            or last.settings != (room, self._estimate, self._clear, turns, readable)
+            or not last.continues(request.prompt.messages)
+        ):
+            last = request.turn.state[self] = Shortening(
+                room, self._estimate, results=self._clear, turns=turns, readable=readable
+            )
+        return last
+
+    def _check(self, tokens: int, room: int, size: int) -> None:
+        """Check that *tokens* fit.
+
+        Raises:
+            ContextWindowError: They do not.
+        """
+        if tokens > room and not self.only_results:
             msg = (
-                f"the prompt has about {tokens} tokens, but the context window of {self.max_tokens}"
+                f"the prompt has about {tokens} tokens, but the context window of {size}"
                 f" has room for {max(room, 0)} beside tools and answer;"
                 " shorten the current turn, or lower max_tokens in the options"
             )
             raise ContextWindowError(msg, tokens=tokens, limit=room)
-        request.turn.left_out = LeftOut(trimmed, cleared)
-        return await call_next(request.mutate(prompt=Prompt.of(kept, prompt.options)))
 
-    def _cleared(
-        self, messages: tuple[Message, ...], room: int, spare: int
-    ) -> tuple[tuple[Message, ...], int]:
-        """Return *messages* with old tool results cleared so that they fit, and their number.
-
-        Nothing is cleared if that would free less than *spare* tokens more than required.
-        """
-        excess = self._tokens(messages) - room
-        results = [at for at, m in enumerate(messages) if isinstance(m, ToolResponseMessage)]
-        if excess <= 0 or not self._clear or len(results) <= _KEPT_RESULTS:
-            return messages, 0
-        without = {at: _without_results(messages[at]) for at in results[:-_KEPT_RESULTS]}
-        saved = [
-            max(self._estimate(m) - self._estimate(without[at]), 0) if at in without else 0
-            for at, m in enumerate(messages)
-        ]
-        freed = list(accumulate(saved))
-        if freed[-1] < excess + spare:
-            return messages, 0
-        # Everything before this index is cleared.
-        first = next(at for at, total in enumerate(freed, 1) if total >= excess)
-        end = next(at for at, total in enumerate(freed, 1) if total >= excess + spare)
-        until = block_start(first, end + 1)
-        changed = {at: without[at] for at in range(until) if saved[at]}
-        return tuple(changed.get(at, m) for at, m in enumerate(messages)), len(changed)
-
-    def _trimmed(self, messages: tuple[Message, ...], room: int) -> tuple[Message, ...]:
-        """Return the newest complete turns that fit, and all system messages."""
-        start = Window.tokens(max(room, 1), self._estimate).start(messages)
-        start = min(start, current_turn_start(messages))
-        older = system_messages(messages[:start])
-        return (*older, *messages[start:])
+    def _beside(self, options: ChatOptions) -> int:
+        """Return the tokens of all that is not messages: the answer, tools and schema."""
+        return (options.max_tokens or self._reserve) + self._overhead.get(options)
 
     def _tokens(self, messages: Sequence[Message]) -> int:
         return sum(map(self._estimate, messages))
 
 
-def _without_results(message: Message) -> ToolResponseMessage:
-    assert isinstance(message, ToolResponseMessage)  # noqa: S101
-    responses = [replace(response, data=CLEARED, media=()) for response in message.responses]
-    return message.mutate(responses=responses)
+def _may_read(options: ChatOptions) -> bool:
+    """Return whether the model can be offered the tool that reads results."""
+    tools = options.tool_callbacks
+    if not tools or options.internal_tool_execution_enabled is False:
+        return False
+    return all(tool.definition.name != READ_RESULT for tool in tools)
 
 
 def _overhead(options: ChatOptions) -> int:

@@ -280,16 +280,27 @@ def part_around_loop(advisor: Advisor, order: int) -> Advisor | None:
 
 
 class AdvisorChain:
-    """Advisors around a model, outermost first; built once and never changed."""
+    """Advisors around a model, outermost first; built once and never changed.
+
+    Args:
+        advisors: The advisors.
+        model: The model.
+        shorten: Shortens prompts that do not fit the model's window, directly before each call. It
+            is not counted as an advisor.
+    """
 
     __slots__ = ("_entry", "_params", "advisors", "model", "names")
 
-    def __init__(self, advisors: Iterable[Advisor], model: ChatModel) -> None:
+    def __init__(
+        self, advisors: Iterable[Advisor], model: ChatModel, shorten: Advisor | None = None
+    ) -> None:
         self.advisors: tuple[Advisor, ...] = tuple(sorted(advisors, key=order_of))
         self.names = tuple(name_of(advisor) for advisor in self.advisors)
         self.model = model
         self._params = params_of(*self.advisors)
         self._entry = _model_call(model)
+        if shorten is not None:
+            self._entry = _shortening(shorten, self._entry)
         for advisor in reversed(self.advisors):
             self._entry = _step(advisor, self._entry, model)
 
@@ -391,6 +402,10 @@ def _sendable(prompt: Prompt, model: ChatModel) -> Prompt:
         return prompt
     allowed = callable_tools(options.tool_callbacks or ())
     return prompt.with_options(options.mutate(tool_callbacks=allowed))
+
+
+def _shortening(shorten: Advisor, call_next: Next) -> Next:
+    return lambda request: shorten(request, call_next)
 
 
 def _model_call(model: ChatModel) -> Next:

@@ -12,6 +12,7 @@ from typing import Any
 
 from genai_prices import Usage as Counts
 from genai_prices.data_snapshot import get_snapshot
+from genai_prices.types import ModelInfo, Provider
 
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.logging import get_logger
@@ -28,7 +29,19 @@ Price = Callable[[Usage, Mapping[str, str]], Cost | None]
 
 
 def find_price(provider: str, address: str, name: str) -> Price | None:
-    """Return the price of the model *name*, or None if there is none.
+    """Return the price of the model *name*, or None if there is none."""
+    found = _find(provider, address, name)
+    return None if found is None else partial(_cost, *found)
+
+
+def find_context_window(provider: str, address: str, name: str) -> int | None:
+    """Return the size of the context window of the model *name* in tokens, or None."""
+    found = _find(provider, address, name)
+    return None if found is None else found[1].context_window
+
+
+def _find(provider: str, address: str, name: str) -> tuple[Provider, ModelInfo] | None:
+    """Return who sells the model *name*, and the model.
 
     The server's address identifies the seller best.
     """
@@ -38,11 +51,13 @@ def find_price(provider: str, address: str, name: str) -> Price | None:
         places.insert(0, snapshot.find_provider(None, None, address))
     for place in places:
         with suppress(LookupError):
-            return partial(_cost, *snapshot.find_provider_model(name, place, None, None))
+            return snapshot.find_provider_model(name, place, None, None)
     return None
 
 
-def _cost(seller: Any, model: Any, usage: Usage, context: Mapping[str, str]) -> Cost | None:
+def _cost(
+    seller: Provider, model: ModelInfo, usage: Usage, context: Mapping[str, str]
+) -> Cost | None:
     amount = Decimal(0)
     try:
         for counts, name in _billed(seller, usage):

@@ -102,6 +102,20 @@ def _price(provider: str, address: str, requested: str, reported: str) -> _Price
     return None
 
 
+def listed_context_window(model: ChatModel, options: ChatOptions) -> int | None:
+    """Return the size of the context window of *model* in tokens, if the data has it."""
+    if not prices_installed():
+        return None
+    return _context_window(model.provider, model.address, options.model or model.name)
+
+
+@lru_cache(maxsize=1024)
+def _context_window(provider: str, address: str, name: str) -> int | None:
+    from chatclient.chain.price_data import find_context_window  # noqa: PLC0415 - an extra
+
+    return find_context_window(_PROVIDERS.get(provider, provider), address, name)
+
+
 def _nothing(_usage: Usage, _context: Mapping[str, str]) -> Cost:
     """Return the cost of a model that runs on this machine."""
     return Cost()

@@ -62,6 +62,13 @@ class ChatModel(Closeable, ABC):
         """
         return "schema"
 
+    def context_window(self, options: ChatOptions) -> int | None:  # noqa: ARG002 - for subclasses
+        """Return the size of the context window in tokens, for prompt and answer, or None.
+
+        Overridden by models that know it; that of others may be in the data of the extra `prices`.
+        """
+        return None
+
     def has_server_tool(
         self,
         tool: "ServerTool",  # noqa: ARG002 - for subclasses

@@ -93,7 +93,10 @@ OWN_METADATA = frozenset(
 """The keys of this library, which are not accepted from MCP servers."""
 
 RESERVED_TOOL_NAMES = frozenset(
-    {"toolSearchTool", "callTool", "activate_skill", "read_skill_resource", "final_answer"}
+    {
+        *("toolSearchTool", "callTool", "activate_skill", "read_skill_resource"),
+        *("final_answer", "read_tool_result"),
+    }
 )
 """The names of tools that the library adds to requests; tools of servers have others."""
 

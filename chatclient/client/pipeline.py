@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from chatclient._internal.frozen import merged
+from chatclient.advisors.context_window import ContextWindowAdvisor
 from chatclient.advisors.structured_output import (
     StructuredOutputAdvisor,
     StructuredOutputValidationAdvisor,
@@ -391,7 +392,10 @@ def build_chain(shared: SharedParts, settings: RequestSettings) -> AdvisorChain:
         advisors.append(loops[0])
     for loop in loops:
         advisors = _with_outer_and_inner_parts(shared, loop, sorted(advisors, key=order_of))
-    return AdvisorChain(advisors, shared.model)
+    shorten = None
+    if loops and not any(isinstance(each, ContextWindowAdvisor) for each in advisors):
+        shorten = ContextWindowAdvisor.lenient(shared.model)
+    return AdvisorChain(advisors, shared.model, shorten)
 
 
 def _is_ours(loop: Advisor) -> bool:

@@ -203,7 +203,7 @@ class Case:
     def outcome(self, answers: Sequence[str]) -> Outcome:
         """Return what became of the conversation, with the texts of its *answers*."""
         read = [message for each in self.stored for message in each()]
-        stored = [described(message) for message in read if not _hands_over(message)]
+        stored = [described(message) for message in read if not hands_over(message)]
         calls = sum(len(model.prompts) for model in self.models)
         return Outcome(list(answers), sorted(self.effects), stored, calls, self.spent.total())
 
@@ -248,7 +248,7 @@ def text_of(prompt: Prompt) -> str:
 
 def digest_of(prompt: Prompt) -> str:
     """Return a digest of what a model is shown."""
-    shown = [described(message) for message in prompt.messages if not _hands_over(message)]
+    shown = [described(message) for message in prompt.messages if not hands_over(message)]
     options = prompt.options
     tools = sorted(options.tool_callbacks or (), key=lambda tool: tool.definition.name)
     shown += [json.dumps(tool.definition.to_json()) for tool in tools]
@@ -256,7 +256,8 @@ def digest_of(prompt: Prompt) -> str:
     return hashlib.sha256("\n".join(shown).encode()).hexdigest()[:8]
 
 
-def _hands_over(message: Message) -> bool:
+def hands_over(message: Message) -> bool:
+    """Return whether *message* is the handoff of the way with one, or its result."""
     match message:
         case AssistantMessage(tool_calls=(ToolCall(name=name),)):
             return name == HANDOFF_TOOL

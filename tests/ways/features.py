@@ -14,6 +14,7 @@ from chatclient import (
     ChatClientResponse,
     ChatResponse,
     Media,
+    Message,
     Next,
     Prompt,
     SystemRequest,
@@ -56,6 +57,8 @@ from chatclient.memory import (
     SummarizingChatMemory,
     Window,
 )
+from chatclient.memory.shortening import READ_RESULT
+from chatclient.memory.window import estimated_tokens
 from chatclient.providers import FallbackChatModel, RoutingChatModel
 from chatclient.retrieval import (
     Document,
@@ -81,7 +84,7 @@ from chatclient.tools import (
     tool,
 )
 from tests.support.bag_of_words import BagOfWords
-from tests.ways.case import CONVERSATION, Case, Feature, text_of
+from tests.ways.case import CONVERSATION, Case, Feature, hands_over, text_of
 
 LAST = 100  # what ends the script of the model
 
@@ -617,6 +620,32 @@ def context_window(case: Case) -> None:
     case.advisors.append(ContextWindowAdvisor(100_000))
 
 
+def tokens_without_handoffs(message: Message) -> int:
+    """Return the tokens of *message*, so that the way with a handoff has as much room."""
+    return 0 if hands_over(message) else estimated_tokens(message)
+
+
+def long_results(case: Case) -> None:
+    """The results do not fit the window; one that is left out is read again."""
+
+    @tool(effect="read")
+    def study(note: str) -> str:
+        """Study something."""
+        case.effects.append(f"study {note}")
+        return f"studied {note}; " * 500
+
+    case.tools.append(study)
+    window = ContextWindowAdvisor(12_000, estimator=tokens_without_handoffs)
+    case.advisors.append(window)
+
+    def studies(at: int) -> Callable[[str, str], Sequence[Any]]:
+        return lambda number, _: [call("study", {"note": f"{at}."}, id=f"study-{number}-{at}")]
+
+    case.steps += map(studies, range(1, 10))
+    step(case, READ_RESULT, {"query": "studied 2."}, {"result": 2, "start": 100}, digest=False)
+    step(case, "study", {})
+
+
 def re_reading(case: Case) -> None:
     case.advisors.append(ReReadingAdvisor())
 
@@ -757,7 +786,8 @@ FEATURES = (
     Feature("exceeded budget", exceeded_budget, "budget look", ends=True),
     Feature("response cache", response_cache),
     Feature("rate limit", rate_limit),
-    Feature("context window", context_window),
+    Feature("context window", context_window, "window"),
+    Feature("long results", long_results, "window"),
     Feature("re-reading", re_reading),
     Feature("limit: partial", limit("partial"), "limit look store visit", ends=True),
     Feature("limit: raise", limit("raise"), "limit look store visit", ends=True),

@@ -98,6 +98,7 @@ class LocalChatModel(ChatModel):
             n_threads=n_threads,
             chat_template=chat_template,
         )
+        self._n_ctx = n_ctx
         HttpSettings(**http)  # raises for unknown options before the model is loaded
         self._model_at = partial(OpenAIChatModel, name, dialect=_LLAMA, **http)
         self._lock = ForkSafeLock()
@@ -113,6 +114,10 @@ class LocalChatModel(ChatModel):
     def address(self) -> str:
         """The path of the model's file, if one was given."""
         return str(self._source) if isinstance(self._source, Path) else ""
+
+    def context_window(self, options: ChatOptions) -> int:  # noqa: ARG002 - the same for all
+        """Return the tokens per conversation."""
+        return self._n_ctx
 
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return how the model supports output schemas."""

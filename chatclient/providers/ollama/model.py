@@ -441,6 +441,10 @@ class OllamaChatModel(HttpModel, ChatModel):
         """The default options."""
         return self._options
 
+    def context_window(self, options: ChatOptions) -> int | None:
+        """Return `num_ctx`, if it is set."""
+        return getattr(options, "num_ctx", None)
+
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return how the model supports output schemas."""
         # With a schema, Ollama's grammar does not allow tool calls.

@@ -21,6 +21,7 @@ from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import CONVERSATION_ID, ToolDefinition, tool_inside
 from chatclient.chat.withheld_tool import callable_tools
 from chatclient.errors import ToolDefinitionError, UsageError
+from chatclient.memory.shortening import READ_RESULT
 from chatclient.observability.observers import all_observers
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
@@ -47,6 +48,7 @@ from chatclient.tools.execution.result import (
     with_distinct_ids,
     with_unused_keys,
 )
+from chatclient.tools.execution.result_reader import RESULT_READER
 from chatclient.tools.execution.round import EagerReads, ToolRound, check_decision
 from chatclient.tools.execution.state import ToolState
 from chatclient.tools.execution.toolset import (
@@ -337,7 +339,8 @@ class ToolCallingManager:
             by_name = {each.definition.name: each for each in callable_tools(callbacks)}
             # One assignment of both, because threads share the manager.
             self._offered_cache = (callbacks, by_name)
-        return Toolset(by_name, state.unoffered, self._resolver)
+        unoffered = {READ_RESULT: RESULT_READER, **state.unoffered} if state.unoffered else _READER
+        return Toolset(by_name, unoffered, self._resolver)
 
     def watched(self, prompt: Prompt, runtime: Runtime, state: ToolState) -> Runtime:
         """Return *runtime* for a model call that continues *prompt*, with eager reads if enabled.
@@ -383,6 +386,8 @@ def check_manager(manager: object) -> None:
 
 # Finish reasons of messages that may end anywhere, also within a call.
 _TRUNCATED = frozenset({"length", "content_filter", "error"})
+
+_READER: Callbacks = {READ_RESULT: RESULT_READER}  # may be run whenever a model was offered it
 
 _STANDALONE = ("resolve_tool_definitions", "execute_tool_calls", "aexecute_tool_calls")
 
