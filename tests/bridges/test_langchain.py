@@ -340,7 +340,7 @@ def test_direct_results_and_metadata(ask: Ask) -> None:
 
 
 def test_what_is_no_tool_is_refused() -> None:
-    """So is a name that providers do not accept."""
+    """Other objects and names that providers do not accept are refused."""
     function: Any = len
     with pytest.raises(WrongTypeError, match="a tool of LangChain"):
         tools_from_langchain(function)
@@ -490,7 +490,7 @@ USAGE: Any = {
 
 
 def test_a_model_answers(ask: Ask) -> None:
-    """A text, with usage."""
+    """The response has the text and the usage."""
     theirs = recorded(AIMessage(content="Hello.", usage_metadata=USAGE))
     client = ChatClient.builder(LangChainChatModel(theirs)).default_system("Be brief.").build()
     result = ask(client.prompt("Hi"))
@@ -632,7 +632,7 @@ class Sum(BaseModel):
 
 
 def test_typed_answers() -> None:
-    """With instructions, or as a call of a tool if the model has tools."""
+    """They are requested by instructions, or by a call of a tool if the model has tools."""
     plain = LangChainChatModel(FakeListChatModel(responses=['{"total": 3}']))
     assert ChatClient.create(plain).prompt("?").call().entity(Sum) == Sum(total=3)
     assert plain.output_mode(ChatOptions()) == "instructions"

@@ -90,7 +90,7 @@ def test_an_answer_is_rejected(ask: Ask) -> None:
 
 @pytest.mark.feature("decision-guardrails")
 def test_another_answer_is_requested(ask: Ask) -> None:
-    """With the text of the application; the rejected answer is not streamed."""
+    """The retry has the text of the application, and the rejected answer is not streamed."""
     judge = ComputedDecisions(by_word)
     model = ScriptedModel("a rude answer", "a kind answer")
     guard = decision_output_guardrail(judge, CHECKS, reprompt="Be kind.")
@@ -101,7 +101,7 @@ def test_another_answer_is_requested(ask: Ask) -> None:
 
 
 def test_the_judge_gets_the_documents(ask: Ask) -> None:
-    """To check whether an answer is based on them."""
+    """It can check whether an answer is based on them."""
     judge = always(0.0)
 
     def zoo(_query: Query, _runtime: Any) -> list[Document]:
@@ -134,7 +134,7 @@ def test_what_has_no_text_is_not_judged(ask: Ask) -> None:
     [(OverloadedError("busy"), OverloadedError), (DecisionRefusal("policy"), ContentFilterError)],
 )
 def test_a_failing_judge_fails_the_request(ask: Ask, result: Any, error: type[Exception]) -> None:
-    """Nothing passes unchecked."""
+    """The error is raised, so that nothing passes unchecked."""
     judge, model = always(result), ScriptedModel("ok", "ok")
     guards = [
         InputGuardrailAdvisor(decision_input_guardrail(judge, CHECKS)),
@@ -183,7 +183,7 @@ def test_wrong_settings() -> None:
 
 @pytest.mark.parametrize("capture", [True, False])
 def test_spans_of_decisions(ask: Ask, capture: bool) -> None:
-    """With model, usage and the names of questions; input and answers only if content is wanted."""
+    """They have the model, usage and questions' names; input and answers only on request."""
     exporter, tracers = InMemorySpanExporter(), TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(exporter))
     telemetry = Telemetry(tracers, capture_content=capture)

@@ -238,7 +238,7 @@ def test_too_many_options_for_log_probabilities(chat_server: Start) -> None:
 
 
 def test_which_models_report_log_probabilities() -> None:
-    """Those that are known to; models that reason do not."""
+    """The known ones do, and models that reason do not."""
     offered = {
         "gpt-4.1": OpenAIChatModel("gpt-4.1", api_key="k"),
         "gpt-5-mini": OpenAIChatModel("gpt-5-mini", api_key="k"),
@@ -381,7 +381,7 @@ RUDE = '{"q1": {"Yes": 0.9, "No": 0.1}}'
 
 @pytest.mark.feature("decision-observation")
 def test_a_decision_is_in_the_trail(ask: Ask) -> None:
-    """With its model calls inside, which are auxiliary; nothing of it is streamed."""
+    """Its model calls are auxiliary calls inside it, and nothing of it is streamed."""
     model = ChatDecisionModel(ScriptedModel(RUDE))
     client = ChatClient.builder(ScriptedModel("Hi")).default_advisors(Deciding(model)).build()
     asked = ask(client.prompt("You fool"))

@@ -93,7 +93,7 @@ def searched(index: DecisionToolIndex, query: str, **settings: Any) -> tuple[str
 
 
 def test_an_index_asks_about_each_tool() -> None:
-    """All in one request; the most probable tool is first."""
+    """All questions are one request, and the most probable tool is first."""
     model = ComputedDecisions(in_text)
     index = DecisionToolIndex(model)
     index.index_tools("s", REFERENCES)

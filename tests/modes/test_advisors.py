@@ -299,7 +299,7 @@ def test_a_plain_function_is_no_advisor(ask: Ask) -> None:
 
 
 def test_a_function_that_returns_an_awaitable_is_an_advisor() -> None:
-    """Such as a function that returns a future."""
+    """A function may return a future."""
 
     async def main() -> str:
         def plain(request: ChatClientRequest, call_next: Next) -> Any:

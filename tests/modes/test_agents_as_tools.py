@@ -264,7 +264,7 @@ def test_an_agents_own_timeout_is_an_error_result(ask: Ask) -> None:
 
 
 def test_an_agent_needs_a_name_that_providers_accept() -> None:
-    """As every tool does."""
+    """The name of an agent is checked like that of every tool."""
     with pytest.raises(ToolDefinitionError, match="my_expert"):
         ChatClient.create(ScriptedModel("x")).as_tool("my expert", "Knows all.")
 
@@ -306,7 +306,7 @@ async def of_user(context: ToolContext) -> str:
 
 @pytest.mark.parametrize("conversation", ["shared", of_user, lambda context: context["user"]])
 def test_the_conversation_of_an_agent_can_be_set(ask: Ask, conversation: Any) -> None:
-    """As a constant or by the tool context; the caller then needs no conversation."""
+    """It may be a constant or in the tool context; the caller then needs no conversation."""
     inner = ScriptedModel(lambda prompt: "an answer")
     agent = remembering(inner, conversation=conversation)
     client = client_of(asking(2), agent)
@@ -631,7 +631,7 @@ def test_a_held_back_answer_is_streamed_completely_and_in_order(ask: Ask) -> Non
 
 
 def test_advisors_outside_the_loop_see_one_answer(ask: Ask) -> None:
-    """Also after several rounds and agents."""
+    """They receive one response after several rounds and agents."""
     seen: list[str] = []
 
     async def watch(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:

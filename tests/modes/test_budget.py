@@ -140,7 +140,7 @@ def test_agents_without_a_budget_count_as_well(ask: Ask) -> None:
 
 @pytest.mark.feature("advisors-budgets")
 def test_auxiliary_calls_count_for_the_budget(ask: Ask) -> None:
-    """Also the summary that a memory writes after the turn."""
+    """The summary that a memory writes after the turn counts, too."""
     helper = ScriptedModel(lambda prompt: "in short", usage=Usage(100, 0))
     few = Window.messages(2)
     memory = SummarizingChatMemory(helper, trigger=few, window=few)

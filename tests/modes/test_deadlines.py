@@ -113,7 +113,7 @@ def test_no_model_is_asked_after_the_deadline(ask: Ask) -> None:
 
 @pytest.mark.parametrize("mode", ["acall", "astream"])
 def test_on_a_loop_each_wait_is_cancelled(mode: Mode, clock: Clock) -> None:
-    """Also in a model that ignores deadlines, which can clean up."""
+    """A model that ignores deadlines is cancelled as well, and can clean up."""
     ended: list[str] = []
 
     async def hang(_runtime: Runtime) -> None:
@@ -246,7 +246,7 @@ class HurriedEmbedding(EmbeddingModel):
 
 @pytest.mark.feature("request-no-wall-clock-limit")
 def test_blocking_model_calls_have_the_deadline(ask: Ask) -> None:
-    """Those of guardrails and advisors, also in a plain function that cannot be interrupted."""
+    """It bounds calls of guardrails and advisors, also in plain functions."""
     helper = Hurried()
     client, judge = ChatClient.create(helper), RelevancyEvaluator(helper)
     embedding, moderation = HurriedEmbedding(helper.left), HurriedModeration(helper.left)
@@ -273,7 +273,7 @@ def test_blocking_model_calls_have_the_deadline(ask: Ask) -> None:
 
 
 def test_asynchronous_model_calls_have_the_deadline() -> None:
-    """Those of guardrails and advisors, with the asynchronous methods."""
+    """It bounds calls of guardrails and advisors with the asynchronous methods."""
     helper = Hurried()
     judge = RelevancyEvaluator(helper)
     embedding, moderation = HurriedEmbedding(helper.left), HurriedModeration(helper.left)

@@ -305,7 +305,7 @@ def test_only_the_first_of_several_answers_counts(ask: Ask) -> None:
 def test_pieces_of_the_answer_call_are_streamed_as_text(
     ask: Ask, heads: list[ToolCallChunk]
 ) -> None:
-    """However the pieces are numbered, and whichever of them have the name."""
+    """The numbering and the names of the pieces do not matter."""
 
     class Cutting(ScriptedModel):
         async def generate_stream(
@@ -872,7 +872,7 @@ def test_only_the_good_answer_is_seen_outside(ask: Ask) -> None:
 
 
 def test_validation_works_with_every_output_mode(ask: Ask) -> None:
-    """Also with a native schema and with the answer tool."""
+    """It also works with a native schema and with the answer tool."""
     for native in (True, "tool"):
         answers: list[Any] = ["{}", FILM]
         if native == "tool":

@@ -207,7 +207,7 @@ def test_partial_values(cut: int) -> None:
 
 
 def test_partial_values_without_a_model() -> None:
-    """Wrapped values and lists; a string that begins like a marked number is a string."""
+    """Wrapped values and lists are parsed; a string like a marked number stays a string."""
     one: Any = converter_of(Decimal)
     many: Any = converter_of(list[Decimal])
     mixed: Any = converter_of(list[str | Decimal])

@@ -184,7 +184,7 @@ def test_retries_are_capped(ask: Ask, retries: int) -> None:
 
 @pytest.mark.feature("guardrail-output-buffered-streams")
 def test_output_failures_are_gathered(ask: Ask) -> None:
-    """As for input, and nothing of the answer is streamed."""
+    """The error has all failures, and nothing of the answer is streamed."""
     guard = OutputGuardrailAdvisor(
         lambda answer: failure("rude"), lambda answer: fatal("wrong"), in_english
     )
@@ -272,7 +272,7 @@ def test_tool_results_are_sent_in_the_retry(ask: Ask, guardrail: Any, refused: s
 @pytest.mark.feature("guardrail-reprompt")
 @pytest.mark.parametrize(("guardrail", "refused"), [(long_enough, "No"), (no_fool, "a fool")])
 def test_tools_of_all_attempts_are_remembered(ask: Ask, guardrail: Any, refused: str) -> None:
-    """In order, also if the turn was suspended before."""
+    """They are stored in order, also if the turn was suspended before."""
     desk = Desk()
     manager = ToolCallingManager(interceptors=[ToolApproval()])
     calls = [call("book", id=str(number)) for number in range(4)]

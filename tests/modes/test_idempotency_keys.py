@@ -86,7 +86,7 @@ class FailsInTheEnd:
 
 @pytest.mark.feature("tool-options-doing-thing-once")
 def test_each_turn_has_keys_of_its_own(ask: Ask, memory: Any) -> None:
-    """Also if equal user messages follow an equal history."""
+    """Equal user messages after an equal history have different keys."""
     client = payer(memory)
     for _ in range(6):
         ask(client.prompt("Pay five more!").conversation("c"))
@@ -95,7 +95,7 @@ def test_each_turn_has_keys_of_its_own(ask: Ask, memory: Any) -> None:
 
 
 def test_a_repeated_request_has_new_keys(ask: Ask, memory: Any) -> None:
-    """Unless the application names the turn: the request may be meant twice."""
+    """Without a key of the application, the request may be meant twice."""
     client = payer(memory)
     for names in ((), (), ("order-1",), ("order-1",)):
         request = client.prompt("Pay!").conversation("c")
@@ -126,7 +126,7 @@ def test_an_advisor_that_asks_again_stays_in_the_turn(ask: Ask) -> None:
 
 @pytest.mark.parametrize("owner", ["tenant_id", "tenant", "user_id"])
 def test_tenants_share_no_key(ask: Ask, owner: str) -> None:
-    """Also if their turns have equal keys."""
+    """Their keys differ although their turns have equal keys."""
     for name in ("acme", "globex"):
         ask(payer().prompt("Pay!").idempotency_key("order-1").tool_context({owner: name}))
 
@@ -151,7 +151,7 @@ def test_an_idempotency_key_is_a_text(key: Any) -> None:
 
 @pytest.mark.feature("tool-options-doing-thing-once")
 def test_a_job_that_is_delivered_twice_has_the_same_keys(ask: Ask, memory: Any) -> None:
-    """Also if its first turn is stored already; another job has other keys."""
+    """Its first turn may be stored already; another job has other keys."""
     client = payer(memory)
     for job in ("job 1", "job 1", "job 2"):
         ask(client.prompt("Pay!").conversation("c").advisor_params({TURN_KEY: job}))

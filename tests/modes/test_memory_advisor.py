@@ -477,7 +477,7 @@ def test_a_failing_model_leaves_nothing(ask: Ask, order: int) -> None:
 
 @pytest.mark.feature("memory-failed-cancelled-turn-leaves")
 def test_a_failed_model_call_stores_nothing(ask: Ask, order: int) -> None:
-    """After tools have run; a call is stored only with its answer."""
+    """A call before the failure is not stored, because it has no answer."""
     talk = Talk("hello", [call("look")], OverloadedError("busy"), "fine", order=order)
 
     assert remembered_after(talk, ask, OverloadedError) == ["u:hi", "a:hello"]
@@ -787,7 +787,7 @@ def test_two_calls_of_an_outer_advisor_are_one_turn(ask: Ask, order: int) -> Non
 
 
 def test_a_repeated_job_is_stored_once(ask: Ask, order: int) -> None:
-    """With the answer that the outer guard accepted."""
+    """The turn has the answer that the outer guard accepted."""
     talk = Talk("bad", "good", "bad", "better", order=order)
     guard = around(GuardrailResult.reprompt("bad", "Better!"))
     for _ in range(2):
@@ -823,7 +823,7 @@ def test_user_input_without_tool_messages(ask: Ask, order: int) -> None:
 
 
 def test_user_input_keeps_the_question(ask: Ask, order: int) -> None:
-    """And the messages before it, and its metadata."""
+    """The messages before the question and its metadata are stored as well."""
     steering = Steering()
     steering.send("Quick!")
     talk = Talk([call("look")], "first", order=order, tool_messages=False)
@@ -940,7 +940,10 @@ def test_an_answer_that_was_withheld_leaves_nothing(ask: Ask, order: int) -> Non
 
 @pytest.mark.feature("memory-empty-messages-stored")
 def test_calls_before_a_withheld_answer_are_stored(ask: Ask, order: int) -> None:
-    """Without their results, which may be the reason; else the model would repeat them."""
+    """The last result is replaced by a note, because it may be the reason.
+
+    Without the calls, the model would repeat them.
+    """
     talk = Talk([call("look")], [call("look")], refusal(), "second", order=order)
     ask(talk.say("one"))
     ask(talk.say("two"))
@@ -964,7 +967,7 @@ def test_failed_calls_before_a_withheld_answer(ask: Ask, order: int) -> None:
 
 
 def test_calls_before_a_guarded_answer_are_stored(ask: Ask, order: int) -> None:
-    """For a result that is returned directly, and for an answer of the model."""
+    """They are stored for a direct result, and for an answer of the model."""
     for answers in ([[call("tell")]], [[call("look")], "You were told it."]):
         talk = Talk(*answers, order=order)
         ask(talk.say("one").advisors(SafeGuardAdvisor("told it")))
@@ -988,7 +991,7 @@ def test_an_answer_continues_that_of_the_request(ask: Ask, order: int) -> None:
 
 @pytest.mark.parametrize("before", [(), ([call("look")],)])
 def test_a_paused_answer_is_stored_when_it_ends(ask: Ask, order: int, before: Any) -> None:
-    """As one message, although it came in two responses."""
+    """The two responses are stored as one message."""
     paused = ChatResponse((Generation(AssistantMessage("Well: "), None, "pause_turn"),))
     talk = Talk("hello", *before, paused, "first", "second", order=order)
     ask(talk.say("zero"))

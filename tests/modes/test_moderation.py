@@ -88,7 +88,7 @@ def moderated(model: ModerationModel, text: str, *, blocking: bool) -> Moderatio
 @pytest.mark.feature("guardrail-moderate-message-moderator-input")
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_text_is_judged(service: Start, blocking: bool) -> None:
-    """With the categories that apply, and how sure the model is of each."""
+    """The result has the categories and their scores."""
     started = service({"results": [ANGRY]})
     verdict = moderated(started.model, "I hit you", blocking=blocking)
 
@@ -146,7 +146,7 @@ def test_an_error_with_status_200(service: Start) -> None:
 
 
 def test_a_key_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For OpenAI itself."""
+    """OpenAI's own server needs a key."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.raises(UsageError, match="OPENAI_API_KEY"):
@@ -189,8 +189,8 @@ def test_flagged_questions_are_not_sent(ask: Ask) -> None:
 
 
 @pytest.mark.feature("guardrail-moderate-message-moderator-input")
-def test_what_is_flagged_is_never_answered(ask: Ask) -> None:
-    """Nor streamed."""
+def test_flagged_answers_are_not_streamed(ask: Ask) -> None:
+    """The error is raised, and nothing is streamed."""
     words = Wordlist()
     guard = OutputGuardrailAdvisor(moderated_output(words))
     builder = ChatClient.builder(ScriptedModel("I hit you", "I like you", " "))
@@ -207,8 +207,8 @@ def test_what_is_flagged_is_never_answered(ask: Ask) -> None:
         ask(ChatClient.create(ScriptedModel(both)).prompt("x").advisors(guard))
 
 
-def test_a_request_without_words_is_not_moderated(ask: Ask) -> None:
-    """There is nothing to judge."""
+def test_a_request_without_text_is_not_moderated(ask: Ask) -> None:
+    """The model is not called without a text."""
     words = Wordlist()
     guard = InputGuardrailAdvisor(moderated_input(words))
     client = ChatClient.builder(ScriptedModel("ok")).default_advisors(guard).build()

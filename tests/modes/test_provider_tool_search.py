@@ -369,7 +369,7 @@ def test_kinds_of_search(claude: Any) -> None:
     ],
 )
 def test_models_with_a_search(name: str, has: bool) -> None:
-    """As the providers document it."""
+    """The models with a search are those of the providers' documentation."""
     kind = OpenAIResponsesChatModel if "gpt" in name else AnthropicChatModel
     with kind(name, api_key="k") as model:
         assert model.has_server_tool(ProviderToolIndex().server_tool, model.options) == has

@@ -101,7 +101,7 @@ def test_quota_of_each_user(
 
 
 def test_quota_is_shared_by_all_that_use_the_store(ask: Ask, store: UsageStore) -> None:
-    """As by several processes; without a key, all requests share it."""
+    """Several processes may share it; without a key, all requests do."""
     first, second = (client_of(Budget(calls=2, period="hour", store=store)) for _ in range(2))
     ask_as(ask, first, "ada")
     ask_as(ask, second, "bob")

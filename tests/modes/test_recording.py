@@ -449,7 +449,7 @@ def test_parameters_have_separate_recordings(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_the_parts_of_an_answer_keep_their_order(ask: Ask, chunks: int) -> None:
-    """Also with parts before the text or between texts, and in a stream."""
+    """Parts may precede the text or be between texts, also in a stream."""
     rome = call("get_weather", '{"city": "Rome"}')
     step = AssistantMessage(
         [
@@ -496,7 +496,7 @@ def test_a_replay_is_held_to_a_schema_as_the_model_was(tmp_path: Path) -> None:
 
 
 def test_replays_ignore_message_metadata(ask: Ask) -> None:
-    """Such as the time of a message."""
+    """The time of a message, for example, may differ."""
     recording = Recording()
     for make in (
         lambda: RecordingModel(ScriptedModel("Fine."), recording),

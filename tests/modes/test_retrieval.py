@@ -661,7 +661,7 @@ def test_a_retrievers_settings_are_checked() -> None:
 
 @pytest.mark.feature("retrieval-concatenation-document-joiner")
 def test_each_document_is_taken_once_with_its_best_score() -> None:
-    """Best first; those without a score go last."""
+    """The best comes first, and those without a score come last."""
     one = [ROME.scored(0.5), PARIS.scored(0.4), LION]
     other = [PARIS.scored(0.9), ROME.scored(0.1)]
 
@@ -803,7 +803,7 @@ def test_a_model_chooses_the_sources(
 
 
 def test_the_router_sends_descriptions_of_the_sources() -> None:
-    """As data, by number."""
+    """The prompt has them as numbered data."""
     model = ScriptedModel("1")
     route = LanguageModelQueryRouter(model, {"a <b>": finding(ROME), "{c}": finding(PARIS)})
     drive(route(Query("why?"), BLOCKING))
@@ -907,7 +907,7 @@ def test_everything_together(ask: Ask) -> None:
     "retrieval-question-answer-advisor", "retrieval-qa-retrieved-documents-context"
 )
 def test_a_question_is_answered_from_one_store(ask: Ask) -> None:
-    """By its rendered text; the documents come with the answer."""
+    """The rendered text is the query, and the response has the documents."""
     model = ScriptedModel("At nine.")
     client = client_of(model, QuestionAnswerAdvisor(store_of(ROME, PARIS, LION), top_k=1))
     result = ask(client.prompt().user("Zoo in {city}?", params={"city": "Rome"}))
@@ -958,7 +958,7 @@ def test_a_correction_is_no_question(ask: Ask) -> None:
 
 
 def test_sources_are_streamed_once_for_all_rounds(ask: Ask) -> None:
-    """Also of several advisors inside the tool loop."""
+    """Several advisors inside the tool loop stream them once, too."""
 
     @tool
     def look() -> str:
@@ -1078,7 +1078,7 @@ def test_a_resumed_turn_keeps_its_documents(ask: Ask) -> None:
 
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
 def test_memory_stores_the_original_question_at_any_order(ask: Ask, order: int) -> None:
-    """Also inside the loop, with other advisors that change the question."""
+    """It does so inside the loop as well, with other advisors that change the question."""
     model, memory = ScriptedModel("At nine.", "Still at nine."), MessageWindowChatMemory()
     client = (
         ChatClient.builder(model)

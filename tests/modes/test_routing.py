@@ -140,7 +140,7 @@ def test_default_route(ask: Ask) -> None:
 
 
 def test_a_router_asks_for_values_as_all_its_models_can() -> None:
-    """And closes all of them."""
+    """The output mode is one that all models support, and all are closed."""
     strong, cheap = ScriptedModel(), InWords('{"title": "Alien"}')
     model = RoutingChatModel(lambda prompt: cheap, strong, cheap)
 
@@ -223,7 +223,7 @@ def test_a_request_asks_for_values_as_its_own_model_can() -> None:
 
 
 def test_mutate_with_another_model() -> None:
-    """By a model or a name; options that the new provider does not have are dropped."""
+    """The model or a name may be given; options that the new provider lacks are dropped."""
     client = ChatClient.builder(OpenAIChatModel(model="gpt-5-mini", api_key="k"))
     built = client.default_options(store=True, top_p=0.5).build()  # type: ignore[call-arg]
     changed = built.mutate().model(AnthropicChatModel(model="claude", api_key="k")).build()

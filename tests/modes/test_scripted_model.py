@@ -76,6 +76,6 @@ def test_delay_before_each_answer(ask: Ask) -> None:
 
 
 def test_delay_is_a_duration() -> None:
-    """Not a negative one."""
+    """A negative delay is refused."""
     with pytest.raises(UsageError, match="delay"):
         ScriptedModel("a", delay=-1)

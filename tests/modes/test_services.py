@@ -284,7 +284,7 @@ async def test_events_of_a_service() -> None:
 
 @pytest.mark.feature("service-user-message-method", "service-v")
 def test_parameters_fill_the_templates() -> None:
-    """By position, by name, or by default; what is filled in is never rendered again."""
+    """They are passed by position, by name or by default; values are never rendered."""
     assistant, model = service("a", "b")
 
     assistant.translate("Hello {language}", "German")

@@ -300,7 +300,7 @@ def test_only_this_conversation_is_searched(told: SessionService) -> None:
 
 @pytest.mark.feature("session-conversation-search-cross-session")
 def test_all_sessions_of_the_user_are_searched(told: SessionService) -> None:
-    """Those of the conversation's owner; any term, or all of them."""
+    """The owner's sessions are searched for any term, or for all of them."""
     either = recall("cross_session_search", told, query="question s1, answer t2,,")
     both = recall("cross_session_search", told, query="question, t7", match="all")
 
@@ -330,7 +330,7 @@ def test_the_first_turn_of_a_session_knows_its_user(
 
 
 def test_sessions_of_agents_have_the_callers_user(service: SessionService, ask: Ask) -> None:
-    """Unless its client sets another user; its searches find no sessions of other users."""
+    """Its client may set another user; searches find no sessions of other users."""
     for params in ({}, {USER_ID: "staff"}):
         inner = ChatClient.builder(ScriptedModel(lambda prompt: "noted"))
         inner = inner.default_advisors(SessionMemoryAdvisor(service), params=params)

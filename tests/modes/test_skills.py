@@ -128,7 +128,7 @@ def test_what_models_ask_for_is_answered(asked: Any, told: str, ask: Ask) -> Non
 
 
 def test_skill_names_ignore_case(ask: Ask) -> None:
-    """Unless two names differ in case only; an exact name has precedence."""
+    """An exact name has precedence if two names differ in case only."""
     skills = Skills(Skill("PDF", "Read.", "Open it."), Skill("pdf", "Write.", "Close it."))
     model = ScriptedModel([activate("pdf"), activate("Pdf")], "done")
     ask(client_of(model, skills).prompt("x"))
@@ -282,7 +282,7 @@ def test_the_listing_is_xml() -> None:
 
 
 def test_a_folder_without_skills(tmp_path: Path) -> None:
-    """The error names it; a folder of one skill is none of several."""
+    """The error names it; the folder of one skill is not a folder of skills."""
     (tmp_path / "SKILL.md").write_text("---\nname: a\ndescription: b\n---\nc")
     with pytest.raises(UsageError, match=r"no folder in .* has a SKILL\.md; one skill is Skill\."):
         Skills.from_folder(tmp_path)

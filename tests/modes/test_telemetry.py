@@ -576,7 +576,7 @@ def test_a_redaction_that_raises_loses_no_span(
 def test_the_environment_can_ask_for_content(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By OpenTelemetry's own variable."""
+    """OpenTelemetry's own variable enables it."""
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
     client_of(recorded, "Hi.").prompt("Hello").call().content()
 
@@ -585,7 +585,7 @@ def test_the_environment_can_ask_for_content(
 
 @pytest.mark.feature("observation-counter-gen-client-token", "observation-key-values-low-high")
 def test_metrics_count_calls_and_tokens(ask: Ask, recorded: Recorded) -> None:
-    """By provider, model and outcome; tools by name."""
+    """They are grouped by provider, model and outcome, and tools by name."""
     ask(client_of(recorded, TWO_CITIES, "Fine.").prompt("Weather?"))
 
     labels = {
@@ -732,7 +732,7 @@ def test_the_api_is_known_from_the_inside() -> None:
 def test_providers_that_are_set_are_found(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch, renamed: bool
 ) -> None:
-    """With the detection, and without it."""
+    """They are found with the detection, and without it."""
     from opentelemetry import trace
 
     if renamed:
@@ -748,7 +748,7 @@ def test_providers_that_are_set_are_found(
 def test_tools_of_an_own_loop_are_observed(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also without a client and its observers."""
+    """They have spans without a client and its observers."""
     from opentelemetry import trace
 
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", recorded.tracers)

@@ -149,7 +149,7 @@ def test_a_retry_does_not_repeat_approved_calls(ask: Ask) -> None:
 
 
 def test_corrections_are_no_part_of_a_resumed_turn(ask: Ask) -> None:
-    """Also if the retry leaves out the tool results."""
+    """They are not stored, also if the retry leaves out the tool results."""
 
     async def insist(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)
@@ -213,7 +213,7 @@ def test_a_retry_knows_what_was_undone_before_it(ask: Ask) -> None:
 
 
 def test_memory_knows_what_was_undone_before_a_retry(ask: Ask) -> None:
-    """Also calls from before the suspension."""
+    """Calls from before the suspension are stored as undone, too."""
     memory = MessageWindowChatMemory()
     calls = call("book", '{"amount": 7}'), call("pay", '{"amount": 9}')
     model = ScriptedModel(*calls, BUSY, "Sorry.")
@@ -325,7 +325,7 @@ def test_a_later_request_undoes_only_its_own_calls(ask: Ask) -> None:
 
 
 def test_the_response_of_a_resumed_turn_can_be_pickled(ask: Ask) -> None:
-    """With its executions."""
+    """The pickle has its executions."""
     model = ScriptedModel(call("pay", '{"amount": 90}'), "Paid.")
     response = resumed(ask, client_of(model)).response
 

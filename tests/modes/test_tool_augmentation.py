@@ -111,7 +111,7 @@ def test_additional_arguments_are_in_the_schema() -> None:
 )
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_the_consumer_gets_them_before_the_tool_runs(ask: Ask, kind: str) -> None:
-    """Validated, with their defaults; the tool does not get them."""
+    """They are validated, with defaults, and the tool does not get them."""
     consumer = consume if kind == "plain" else consume_later
     model = ScriptedModel(call("weather", ARGUMENTS), "done")
     ask(client_of(model, augment(weather, arguments=Thinking, consumer=consumer)).prompt("x"))
@@ -435,7 +435,7 @@ class Optional(BaseModel):
 @pytest.mark.feature("augmentation-fields-added-properties-required")
 @pytest.mark.parametrize("strict", [True, None])
 def test_what_is_optional_may_be_null(ask: Ask, strict: bool | None) -> None:
-    """As for a tool's arguments, because a strict schema requires every field."""
+    """Null means the default, because a strict schema requires every field."""
     extra: list[Optional] = []
     plain = FunctionToolCallback(weather, strict=strict)
     tools = augment(plain, arguments=Optional, consumer=lambda event: extra.append(event.extra))

@@ -544,7 +544,7 @@ def test_the_body_of_a_generator_runs_as_any_tool_does(ask: Ask) -> None:
 
 
 def test_errors_of_a_generators_body_are_the_tools(ask: Ask) -> None:
-    """Also those after its first item."""
+    """Errors after the first item are failures of the tool, too."""
 
     @tool
     def report() -> Iterator[int]:
@@ -885,7 +885,7 @@ def test_the_tool_context_reaches_tools_and_not_the_model(ask: Ask) -> None:
 
 @pytest.mark.feature("stream-tools-run-another-thread", "lc4j-tool-single-call-caller-thread")
 def test_blocking_tools_run_on_the_callers_thread(ask: Ask) -> None:
-    """So thread-locals work; on a loop, a tool does not block the loop."""
+    """Thread-locals work there; on a loop, a tool does not block the loop."""
     threads: list[int] = []
 
     @tool
@@ -995,7 +995,7 @@ def test_tool_calls_can_be_handed_back(
 
 
 def test_a_request_can_enable_tool_calling(ask: Ask) -> None:
-    """Also if nothing else differs from the defaults of the client."""
+    """It can if nothing else differs from the defaults of the client."""
     adds = call("add", '{"a": 1, "b": 2}')
     model = ScriptedModel(adds, "3", adds)
     client = ChatClient.builder(model).default_tools(add).tool_calling(False).build()

@@ -165,7 +165,7 @@ def test_a_failure_undoes_what_was_done(ask: Ask) -> None:
 
 
 def test_compensations_get_the_original_result(ask: Ask) -> None:
-    """Compensations receive the original result, although an advisor changed it for the model."""
+    """They receive it although an advisor changed it for the model."""
 
     async def again(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         await call_next(request)
@@ -524,7 +524,7 @@ def test_a_request_that_fails_around_its_turn_is_undone(
 
 @pytest.mark.feature("compensation-turn-undone-wherever-request")
 async def test_a_cancelled_request_is_undone() -> None:
-    """Also in an anyio scope, which cancels each await in it."""
+    """It is undone in an anyio scope as well, which cancels each await in it."""
 
     async def waits(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)

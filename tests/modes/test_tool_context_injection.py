@@ -254,7 +254,7 @@ def test_the_same_call_again_has_another_key(ask: Ask, batch: bool) -> None:
 
 @pytest.mark.feature("tool-options-doing-thing-once")
 def test_idempotency_keys_differ(ask: Ask) -> None:
-    """By arguments, user text, conversation and the number of the turn."""
+    """They depend on arguments, user text, conversation and the number of the turn."""
     base = keys_of(ask, pay_call())[0]
     history: list[Message] = [UserMessage("Pay!"), AssistantMessage("done")]
     later = client_of(ScriptedModel(pay_call(), "done"), pay)

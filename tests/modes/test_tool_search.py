@@ -500,7 +500,7 @@ def test_categories_of_forbidden_tools_are_hidden(ask: Ask) -> None:
 @pytest.mark.feature("search-tool-sent-though")
 @pytest.mark.parametrize(("count", "whole"), [(7, True), (8, False)])
 def test_a_small_catalog_is_sent_completely(ask: Ask, count: int, whole: bool) -> None:
-    """Without a search tool and without a system text about it."""
+    """There is neither a search tool nor a system text about it."""
     model = ScriptedModel("ok")
     client = ChatClient.builder(model).default_advisors(ToolSearchToolCallingAdvisor()).build()
     ask(client.prompt("x").tools(CATALOG[:count]))
@@ -837,7 +837,10 @@ def test_the_session_used_longest_ago_is_forgotten(ask: Ask) -> None:
 
 @pytest.mark.feature("search-evict-session")
 def test_a_session_can_be_evicted_by_hand(ask: Ask) -> None:
-    """In both colours; the next request indexes again and has no found tools."""
+    """The next request indexes again and has no found tools.
+
+    There is an asynchronous method, too.
+    """
     index = Recording()
     advisor = ToolSearchToolCallingAdvisor(index, eviction_strategy=LruEvictionStrategy(2))
     model = ScriptedModel(*turns(2, search("mail"), "ok"), *["ok"] * 3)
@@ -964,7 +967,7 @@ def test_a_session_that_others_never_leave_alone(ask: Ask, others: Any) -> None:
 async def test_an_interrupted_search_leaves_no_session(
     during: str,
 ) -> None:
-    """Also in a cancelled scope, and with an asynchronous index."""
+    """This holds in a cancelled scope and with an asynchronous index, too."""
 
     class Remote(Disturbed):
         async def put(

@@ -441,7 +441,7 @@ def test_the_trails_of_agents_are_a_part_of_their_askers(ask: Ask) -> None:
 
 
 def test_requests_in_an_advisors_own_step(ask: Ask) -> None:
-    """Also those of another client; the trail of a failure there is complete."""
+    """Requests of another client are part of it; the trail of a failure there is complete."""
 
     async def advise(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         with ON_LOOP.observe(MemoryAccess("load", "c-1")):  # which is in no trail

@@ -459,7 +459,7 @@ def message_fields(messages: Sequence[Message]) -> list[Any]:
 @given(chains, st.lists(turns, min_size=1, max_size=3))
 @settings(max_examples=examples(30), deadline=None)
 def test_conversation_stays_valid(chain: Chain, script: list[Turn]) -> None:
-    """With any advisors and any answers."""
+    """It does with any advisors and any answers."""
     threads = threading.active_count()
     logs = {mode: asyncio.run(Conversation(chain, mode).run(script)) for mode in MODES}
 

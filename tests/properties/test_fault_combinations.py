@@ -176,7 +176,7 @@ TURNS: dict[str, Callable[[Fault], Turn]] = {
 def test_cancellation_at_every_step(
     mode: Mode, cut: Cut, turn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each step of the event loop."""
+    """The request is cancelled at each step of the event loop."""
     steps = interrupt_each_step(TURNS[turn], mode, cut, monkeypatch)
 
     assert steps > 10

@@ -328,7 +328,7 @@ def turn_of(memory: str, fault: Fault) -> Turn:
 
 
 def test_repeated_answer_is_remembered_once() -> None:
-    """For the turn with the most advisors."""
+    """A turn with retries and most of the advisors stores its answer once."""
     turn = turn_of("asked again", Fault("none", 0))
     turn.run("call")
 

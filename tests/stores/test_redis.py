@@ -89,7 +89,7 @@ def test_prefixes(place: tuple[str, str]) -> None:
 
 @pytest.mark.feature("memory-redis-chat-memory-repository")
 def test_prefix_of_another_prefix(place: tuple[str, str]) -> None:
-    """Neither finds nor deletes conversations of the other."""
+    """A repository neither finds nor deletes conversations of the other."""
     url, prefix = place
     with (
         RedisChatMemoryRepository(url, key_prefix=prefix) as short,

@@ -288,7 +288,7 @@ def test_fields_of_the_application() -> None:
 
 
 def test_trail_is_sent_on_request() -> None:
-    """Only with `trail=True`: it has internals."""
+    """It is sent with `trail=True` only, because it has internals."""
     for trail in (False, True):
         chat = WebChat(travel_client(ScriptedModel("Hello.", "Hello.")), trail=trail)
         with serving(endpoints(chat)) as address:

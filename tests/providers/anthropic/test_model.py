@@ -1227,7 +1227,7 @@ def test_automatic_prompt_caching() -> None:
 
 @pytest.mark.feature("provider-cache-tools")
 def test_prompt_caching_is_automatic_by_default() -> None:
-    """With Anthropic's own API; not with compatible servers, which may refuse it."""
+    """It is with Anthropic's own API, but not with compatible servers, which may refuse it."""
     ours, theirs = (
         AnthropicChatModel(api_key="k", base_url=url) for url in (None, "http://localhost:1")
     )

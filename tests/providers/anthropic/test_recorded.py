@@ -181,7 +181,7 @@ def test_missing_last_event() -> None:
 
 
 def test_file_with_several_answers() -> None:
-    """A program's tool loop: fourteen streamed calls, then text."""
+    """The recording is a program's tool loop of fourteen streamed calls and a text."""
     for exchange in exchanges("anthropic.messages"):
         if exchange.id != FIFTEEN_ANSWERS:
             continue

@@ -80,7 +80,7 @@ def ask_for_error(ask: Ask, request: Any) -> BaseException:
 @pytest.mark.parametrize("make", [OpenAIChatModel, AnthropicChatModel, GeminiChatModel])
 @pytest.mark.parametrize("status", [401, 500, None])
 def test_failed_request(ask: Ask, make: Make, status: int | None, use_rich: bool) -> None:
-    """With an error of the server, or without a connection."""
+    """The server returns an error, or cannot be reached."""
     if use_rich:
         pytest.importorskip("rich")
     with LoopbackServer(lambda *_: as_json({"error": {"message": "no"}}, status or 500)) as server:
@@ -151,7 +151,7 @@ def test_key_function_and_invalid_key(ask: Ask, key: Any) -> None:
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_expiring_credentials(ask: Ask, *, fails: bool) -> None:
-    """With a token that is expired, and cannot be renewed or is refused."""
+    """The token has expired, and cannot be renewed or is refused."""
     tokens = [(KEY, 0.0)]
 
     def fetch() -> tuple[str, float]:
@@ -170,7 +170,7 @@ def test_expiring_credentials(ask: Ask, *, fails: bool) -> None:
 
 @pytest.mark.parametrize("status", [403, None])
 def test_signed_request(ask: Ask, status: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the credentials of AWS."""
+    """The request is signed with the credentials of AWS."""
     pytest.importorskip("botocore")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)

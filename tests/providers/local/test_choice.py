@@ -369,7 +369,7 @@ def test_chosen_models_cost_nothing(machine: Machine) -> None:
 
 
 def test_spans_name_the_server(machine: Machine) -> None:
-    """With its provider and model."""
+    """They have its provider and model."""
     exporter = InMemorySpanExporter()
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(exporter))

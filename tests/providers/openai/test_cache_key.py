@@ -68,7 +68,7 @@ def test_keys_distinguish_conversations(model: Any) -> None:
 
 @pytest.mark.parametrize("model", [OpenAIChatModel, OpenAIResponsesChatModel])
 def test_own_keys_are_kept(model: Any) -> None:
-    """As an option, or as a field of the request."""
+    """A key may be an option, or a field of the request."""
 
     def make(**http: Any) -> Any:
         return model("m", api_key="k", **http)

@@ -151,7 +151,7 @@ def test_an_error_of_the_library_only(shell: Any) -> None:
 
 
 def test_without_ipython() -> None:
-    """Python's own format."""
+    """The traceback has Python's own format."""
     error = UsageError("blank")
     error.__context__ = error  # a cycle, as of a mistake
 
@@ -159,7 +159,7 @@ def test_without_ipython() -> None:
 
 
 def test_a_notebook_shows_the_chain(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """As HTML, with names escaped, or as text in a terminal."""
+    """It is shown as HTML with escaped names, or as text in a terminal."""
     client = ChatClient.builder(ScriptedModel()).name("<b>").build()
     html = shell.display_formatter.format(client)[0]["text/html"]
 

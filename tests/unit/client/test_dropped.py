@@ -84,7 +84,7 @@ class Holder:
 
 
 def test_nothing_else_warns() -> None:
-    """Neither stored ones, used or not, nor intermediate ones, nor copies."""
+    """Stored requests, used or not, intermediate ones and copies do not warn."""
 
     def unused(condition: bool) -> None:
         request, builder = client.prompt("x"), client.mutate()

@@ -50,7 +50,7 @@ def test_trio_is_named_in_the_error(use: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_blocking_requests_run_in_a_thread_of_trio() -> None:
-    """As the error suggests."""
+    """They work as the error suggests."""
     client = ChatClient.create(ScriptedModel("Hi"))
 
     async def ask() -> str:
