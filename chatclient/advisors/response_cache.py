@@ -238,6 +238,7 @@ def cache_key(prompt: Prompt, model: tuple[str, ...] = ()) -> str:
 def _key_of(prompt: Prompt, options: bytes, model: tuple[str, ...]) -> str:
     messages = [_sent_fields(message_to_dict(message)) for message in prompt.messages]
     for message in messages:
+        # Memories add these two; they are not sent.
         message.pop("id", None)
         message.pop("stored_at", None)
     return hashlib.sha256(options + dumps([model, messages])).hexdigest()

@@ -114,6 +114,7 @@ class StructuredOutputValidationAdvisor:
             try:
                 value = read_answer(response.chat_response, converter)
             except EntityError as error:
+                # Only the text is dropped: the round has ended, and its usage counts.
                 await held.release(text=False)
                 if attempt == self.max_attempts:
                     raise _exhausted(error, attempt) from (error.__cause__ or error)

@@ -65,6 +65,7 @@ class InMemoryUsageStore:
         """Add *amount* to a counter, and return its new value."""
         with self._lock:
             now = self._clock()
+            # Removed and added again, so that the counters are in the order of their last use.
             value, expires = self._counters.pop(key, (0, now + seconds))
             if expires <= now:
                 value, expires = 0, now + seconds
@@ -75,6 +76,7 @@ class InMemoryUsageStore:
 
     def get(self, key: str) -> int:
         """Return the value of a counter."""
+        # A single look-up needs no lock.
         value, expires = self._counters.get(key, (0, 0.0))
         return value if expires > self._clock() else 0
 

@@ -259,11 +259,13 @@ class Batch(Generic[T]):
         recorded = self._journal.results.get(key)
         resumes = request.settings.turn.resumption is not None
         try:
+            # A turn that was suspended runs again only if the request has decisions.
             if recorded is not None and (recorded[1] is None or not resumes):
                 return self._result_of(key, *recorded)
             call = ChatClientRequestSpec(pipeline, request.settings).acall()
             with nullcontext() if self._ledger is None else record_usage(self._ledger):
                 response, value = await self._answer(call)
+            # Before the consumer gets it, because a crash there must not lose a paid answer.
             self._journal.add_result(key, response.chat_response)
             return BatchResult(key, value, response.chat_response)
         except EntityError as error:

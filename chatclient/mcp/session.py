@@ -75,6 +75,7 @@ class Session:
         server = self._server
         try:
             async with asyncio.timeout(server.connect_timeout):
+                # Not awaited directly: the timeout would cancel the future, which other code reads.
                 await asyncio.wait([self._ready])
         except TimeoutError as error:
             await self.close()

@@ -198,8 +198,10 @@ class Window:
                 start = -(-(older + start) // block) * block - older
             else:
                 start = block_start(older + start, older + last) - older
+        # Turns are not divided: tool calls need their results.
         while start < len(dialogue) and not begins_turn(dialogue, start):
             start += 1
+        # The newest turn stays, even if it alone exceeds a limit.
         if start >= len(dialogue):
             start = last_turn_start(dialogue) or 0
         if systems and start:

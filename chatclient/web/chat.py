@@ -113,6 +113,7 @@ class EventStreamResponse(StreamingResponse):
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
+        # Two tasks send: that of the events and that of the comments.
         lock = anyio.Lock()
 
         async def send_in_turn(message: Message) -> None:
@@ -127,6 +128,7 @@ class EventStreamResponse(StreamingResponse):
                     await self.stream_response(send_in_turn)
                 group.cancel_scope.cancel()
             finally:
+                # Shielded, because the group is cancelled by now, and the turn has to clean up.
                 with anyio.CancelScope(shield=True):
                     await self._events.aclose()
 

@@ -118,6 +118,7 @@ class ProcessRunner:
         Raises:
             RefusedError: It does not wait any more.
         """
+        # Before the turn is taken from the store: an invalid decision leaves it pending.
         request = request.resuming(turn, decisions).conversation(conversation_id)
         if not await ON_LOOP.invoke(self.store.take, conversation_id, turn):
             raise RefusedError(409, GONE)

@@ -107,6 +107,7 @@ class InputGuardrailAdvisor:
             if result.text is not None:
                 judged = _rewritten(judged, result.text, guardrail)
         failures.raise_if_any(None)
+        # A resumed turn sends the messages that it was suspended with, so a new text has no effect.
         if request.turn.part.resumption is not None:
             return await call_next(request)
         if judged is not request:

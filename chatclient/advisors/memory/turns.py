@@ -133,6 +133,7 @@ class TurnMemoryAdvisor:
         if present is None:
             memory = self._memory_for(request)
             history: tuple[Message, ...] = ()
+            # A turn that was suspended inside the loop contains the history already.
             if not turn.history_sent:
                 history = await _load(memory, conversation_id, request.runtime)
                 if await _remove_replaced(turn, memory, conversation_id, history, request.runtime):
@@ -158,6 +159,7 @@ class TurnMemoryAdvisor:
         self, present: LoadedMemory, turn: Turn, messages: tuple[Message, ...] | None
     ) -> Work:
         """Return a function that stores *messages*; None for those of *turn*, if it ends early."""
+        # Taken now, because the turn is stored after the advisor of the budget has returned.
         ledger, id = current_ledger(), present.conversation_id
         key = None if messages is None else turn.key  # the turn may be repeated
 

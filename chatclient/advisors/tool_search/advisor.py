@@ -201,6 +201,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         prompt = request.prompt
         session = self._create_session(request)
         if session is None:
+            # An earlier run of the loop in the same turn may have left a session.
             request.turn.state.pop(self, None)
             return self._without_search(request)
         if session.id:
