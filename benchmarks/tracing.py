@@ -61,8 +61,8 @@ def _no_observers(_: object) -> tuple[()]:
 async def _unwatched(
     self: Pipeline,
     settings: RequestSettings,
-    output: StructuredOutput[Any] | None,
     runtime: Runtime,
+    output: StructuredOutput[Any] | None = None,
 ) -> ChatClientResponse:
     call = ClientCall(EMPTY_PROMPT, (), runtime.streaming, None)
     chain, request = await self._prepare(settings, output, call, runtime)
@@ -73,7 +73,7 @@ async def _unwatched(
 def no_trail() -> Generator[None, None, None]:
     """Remove all observation from the library."""
     with (
-        mock.patch.object(Pipeline, "_run_observed", _unwatched),
+        mock.patch.object(Pipeline, "run", _unwatched),
         mock.patch.object(Runtime, "observe", _unobserved),
     ):
         yield

@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from chatclient._internal.checks import check_callable, check_choice, check_type, seconds
-from chatclient.advisors.tool_loop.pending_notes import load_note, save_note
 from chatclient.advisors.usage_store import (
     Counters,
     InMemoryUsageStore,
@@ -33,6 +32,7 @@ from chatclient.chain.model_call import (
 )
 from chatclient.chain.params import ANY
 from chatclient.chain.prices import prices_installed, unpriced_models
+from chatclient.chat.pending_notes import load_note, save_note
 from chatclient.chat.response import ChatResponse, Usage
 from chatclient.chat.serialization import usage_from_dict, usage_to_dict
 from chatclient.chat.turn import Spent, Turn

@@ -15,7 +15,7 @@ from chatclient.chain.chain import (
 )
 from chatclient.chat.events import RoundEnded, TextDelta, ToolCallDelta, ToolCallStarted
 from chatclient.chat.message_merging import CORRECTION, with_correction
-from chatclient.chat.messages import AssistantMessage, Message, ToolCall, UserMessage
+from chatclient.chat.messages import AssistantMessage, ToolCall, UserMessage
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse, Generation
@@ -162,22 +162,23 @@ class StructuredOutputAdvisor:
         if output.mode == "tool" and schema is not None and may_call:
             return await _call_with_answer_tool(request, call_next, schema)
         if output.mode != "schema" and output.converter.format:
-            return await call_next(
-                request.mutate(prompt=_prompt_with_format(request.prompt, output))
-            )
+            return await call_next(request.mutate(prompt=_prompt_with_format(request, output)))
         return await call_next(request)
 
 
-def _prompt_with_format(prompt: Prompt, output: StructuredOutput[Any]) -> Prompt:
-    """Return *prompt* with the format in the last user message, or else in the system message."""
+def _prompt_with_format(request: ChatClientRequest, output: StructuredOutput[Any]) -> Prompt:
+    """Return the prompt with the format in the last user message, or else in the system message."""
+    prompt, state = request.prompt, request.turn.state
     messages = prompt.messages
     for index in reversed(range(len(messages))):
         message = messages[index]
         if isinstance(message, UserMessage) and CORRECTION not in message.metadata:
-            formatted = output.question_with_format if message is output.question else None
+            plain, formatted = state.get(StructuredOutputAdvisor, (None, None))
+            if message is not plain:
+                formatted = with_format(message, output.converter.format)
             # The same object in every round, so that a provider encodes it once.
-            changed: Message = formatted or with_format(message, output.converter.format)
-            changed_messages = (*messages[:index], changed, *messages[index + 1 :])
+            state[StructuredOutputAdvisor] = message, formatted
+            changed_messages = (*messages[:index], formatted, *messages[index + 1 :])
             return prompt.of(changed_messages, prompt.options)
     format = output.converter.format
     return prompt.augment_system_message(lambda text: f"{text}\n\n{format}" if text else format)

@@ -328,7 +328,8 @@ async def _run_turn(request: ChatClientRequest, call_next: Next) -> ChatClientRe
         with turn:
             sent = ChatClientRequest(request.prompt, request.context, request.runtime, turn)
             response = await call_next(sent)
-            await turn.commit(request.runtime)
+            if turn.stores:
+                await turn.commit(request.runtime)
     finally:
         turn.close()
     return response

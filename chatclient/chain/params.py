@@ -1,8 +1,9 @@
 """The advisor params that advisors of this library read, and the check that each has a reader."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+from chatclient._internal.checks import check_choice
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID
 from chatclient.chat.turn import TURN_KEY
 from chatclient.errors import UsageError
@@ -28,6 +29,9 @@ TOOL_SEARCH_ROLES = "tool_search_roles"
 
 NATIVE_STRUCTURED_OUTPUT = "native_structured_output"
 """The advisor param with the default of the parameter `native` of `entity`, a `Native`."""
+
+Native: TypeAlias = bool | Literal["schema", "tool"]
+"""Whether the provider enforces the schema (True: in the mode that suits the model best)."""
 
 _CLIENT = frozenset({CONVERSATION_ID, USER_ID, TURN_KEY, NATIVE_STRUCTURED_OUTPUT})
 
@@ -59,6 +63,15 @@ def params_of_retrievers(*retrievers: object) -> frozenset[str]:
     return params_of(*retrievers) - (frozenset() if filtering else {FILTER_EXPRESSION})
 
 
+def check_native(what: str, given: object) -> None:
+    """Check that *given* is a `Native` or None; the error calls it *what*.
+
+    Raises:
+        UsageError: It is not.
+    """
+    check_choice(what, given, True, False, None, "schema", "tool")  # noqa: FBT003 - values
+
+
 def check_params(params: Mapping[str, Any], readable: frozenset[str]) -> None:
     """Check that an advisor or the client reads each of *params*.
 
@@ -69,8 +82,10 @@ def check_params(params: Mapping[str, Any], readable: frozenset[str]) -> None:
         readable: The params that its advisors read, perhaps with `ANY`.
 
     Raises:
-        UsageError: One of them is not read.
+        UsageError: One of them is not read, or that for native output has an unknown value.
     """
+    if NATIVE_STRUCTURED_OUTPUT in params:
+        check_native(NATIVE_STRUCTURED_OUTPUT, params[NATIVE_STRUCTURED_OUTPUT])
     unread = params.keys() - _CLIENT - readable
     if ANY in readable:
         unread &= _READERS.keys()

@@ -31,6 +31,7 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.runtime.blocking import context_variable
+from chatclient.runtime.cancellation import UndoLog
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import Emitter
 
@@ -168,6 +169,7 @@ class Turn:
         is_nested: Whether a tool or an advisor of another turn made the request.
         logs: Called around each model call, by participant.
         state: What participants keep for the turn, by participant.
+        stores: How memories store the turn when it ends, by participant.
         model_state: What models keep for the turn; see `Runtime.state`.
     """
 
@@ -203,7 +205,7 @@ class Turn:
         self.state: dict[object, Any] = {}
         self.model_state: dict[str, Any] = {}
         self._beginner: object = None
-        self._stores: dict[object, PendingStore] = {}
+        self.stores: dict[object, PendingStore] = {}
         self._early_stores: dict[object, Work] = {}
         self._finishers: dict[object, Callable[[], None]] = {}
         self._sources: dict[object, tuple[Any, ...]] = {}
@@ -313,9 +315,9 @@ class Turn:
     def store_at_end(self, participant: object, pending: PendingStore | None) -> None:
         """Have a memory store the turn when it ends; None withdraws what the memory left before."""
         if pending is not None:
-            self._stores[participant] = pending
+            self.stores[participant] = pending
         else:
-            self._stores.pop(participant, None)
+            self.stores.pop(participant, None)
 
     def store_if_ended_early(self, participant: object, store: Work) -> None:
         """Have a memory store the turn with *store* if it fails or is stopped; see `keeps`."""
@@ -383,10 +385,8 @@ class Turn:
             ChatMemoryError: A memory failed.
             DeadlineExceededError: The deadline passed before anything was stored.
         """
-        if not self._stores:
-            return
-        stores = tuple(self._stores.values())
-        self._stores.clear()
+        stores = tuple(self.stores.values())
+        self.stores.clear()
         # What may fail or take long comes first, such as embeddings: nothing is stored without it.
         for each in stores:
             if each.prepare is not None:
@@ -419,13 +419,56 @@ class Turn:
         for finish in self._finishers.values():
             finish()
         self._finishers.clear()
-        self._stores.clear()
+        self.stores.clear()
         self._early_stores.clear()
         self.shown = None
         self.state.clear()
         self.logs.clear()
         self.part = ClientPart()
         self.recorder = None
+
+
+class TurnEnd:
+    """A context that ends a turn: memories store it, or what was done in the context is undone.
+
+    Args:
+        turn: The turn.
+        undo_log: What is undone if the context fails or is cancelled.
+        runtime: How the request runs.
+        is_part: Whether the context is a part of the turn, which is stored by who began it.
+    """
+
+    def __init__(self, turn: Turn, undo_log: UndoLog, runtime: Runtime, *, is_part: bool) -> None:
+        self._turn = turn
+        self._undo_log = undo_log
+        self._runtime = runtime
+        self._is_part = is_part
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(
+        self, _kind: object, error: BaseException | None, _traceback: object
+    ) -> None:
+        """Store the turn, or undo what was done in it."""
+        if error is not None:
+            await self._runtime.shielded(self._end_early(error))
+            return
+        try:
+            # An advisor may have caught the cancellation and returned a response.
+            self._runtime.check_cancelled()
+            if self._turn.stores and not self._is_part:
+                work = self._turn.commit(self._runtime)
+                await self._runtime.until_deadline(work, "memory")
+        except BaseException as failure:
+            await self._runtime.shielded(self._end_early(failure))
+            raise
+
+    async def _end_early(self, error: BaseException) -> None:
+        """Undo and store in one step: another cancellation may arrive in the meantime."""
+        keeps = not self._is_part and self._turn.keeps(error)
+        await self._undo_log.undo()
+        if keeps:
+            await self._turn.store_ended_early(self._runtime)
 
 
 class ShownAnswer:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, Type
 
 from chatclient._internal.checks import missing_attribute
 from chatclient.chain.chain import ChatClientResponse
+from chatclient.chain.params import Native
 from chatclient.chat.document import Document
 from chatclient.chat.messages import Message
 from chatclient.chat.pending_turn import PendingTurn
@@ -31,7 +32,7 @@ from chatclient.runtime.blocking import drive
 from chatclient.runtime.cancellation import Cancellation, run_request
 from chatclient.runtime.runtime import Runtime
 from chatclient.structured.converters import StructuredOutputConverter, converter_of
-from chatclient.structured.output import Native, ResponseEntity, StructuredOutput
+from chatclient.structured.output import ResponseEntity, StructuredOutput
 
 if TYPE_CHECKING:
     # `type[T]` does not accept unions, literals and annotated types.

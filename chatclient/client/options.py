@@ -9,7 +9,6 @@ from chatclient._internal.frozen import EMPTY
 from chatclient.chat.messages import Message, UserMessage, last_user_message, without_system
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, check_options
 from chatclient.chat.tool import CONVERSATION_ID, ToolCallback, ToolRequest
-from chatclient.chat.turn import RefreshTools
 from chatclient.client.request_settings import RequestSettings
 from chatclient.client.shared_parts import SharedParts
 from chatclient.errors import ToolDefinitionError, UsageError
@@ -88,26 +87,28 @@ class SystemTextFunction:
         return text
 
 
-async def with_system_text(
-    settings: "RequestSettings", messages: tuple[Message, ...], runtime: Runtime
-) -> "RequestSettings":
-    """Return *settings* with the system text that its system function computes.
+async def with_system_message(
+    settings: RequestSettings, messages: tuple[Message, ...], runtime: Runtime
+) -> tuple[Message, ...]:
+    """Return *messages* after the system message, whose text may be computed by a function.
 
     Args:
-        settings: Settings with or without a system function.
+        settings: The settings of the request.
         messages: The other messages of the request.
         runtime: The runtime of the request.
 
     Raises:
-        UsageError: The function did not return a string.
+        UsageError: The function did not return a string, or there is nothing to send.
+        TemplateError: Values for the system template are missing.
     """
-    function, params = settings.system_function, settings.advisor_params
-    if function is None:
-        return settings
-    conversation_id = params.get(CONVERSATION_ID)
-    request = SystemRequest(messages, conversation_id, settings.tool_context, params)
-    text = await function.text_for(request, runtime)
-    return replace(settings, system=replace(settings.system, text=text), system_function=None)
+    if settings.system_function is not None:
+        params, context = settings.advisor_params, settings.tool_context
+        request = SystemRequest(messages, params.get(CONVERSATION_ID), context, params)
+        text = await settings.system_function.text_for(request, runtime)
+        settings = replace(settings, system=replace(settings.system, text=text))
+    if not settings.is_rendered_by_application:
+        return settings.prepend_system_message(messages)
+    return await runtime.invoke(settings.prepend_system_message, messages)
 
 
 def with_options(
@@ -185,7 +186,7 @@ def static_options(shared: SharedParts, settings: RequestSettings) -> ChatOption
     """Return the complete options, or None if tool providers compute them for each request."""
     if any(is_provider(source) for source in settings.tool_sources):
         return None
-    return drive(complete_options(shared, settings, (), BLOCKING))
+    return drive(RequestOptions(shared, settings).complete((), BLOCKING))
 
 
 def runs_tools(shared: SharedParts, settings: RequestSettings) -> bool:
@@ -194,48 +195,8 @@ def runs_tools(shared: SharedParts, settings: RequestSettings) -> bool:
     return settings.tool_calling and options.internal_tool_execution_enabled is not False
 
 
-async def complete_request(
-    shared: SharedParts, settings: RequestSettings, messages: tuple[Message, ...], runtime: Runtime
-) -> tuple[ChatOptions, RefreshTools | None]:
-    """Return the complete options of a request, and a function that lists its tools again.
-
-    There is no function without dynamic tool providers.
-    """
-    offers: Offers = {}
-    options = await complete_options(shared, settings, messages, runtime, offers)
-    if not any(getattr(source, "dynamic", False) for source in settings.tool_sources):
-        return options, None
-    announced = [
-        c for source in settings.tool_sources for c in getattr(source, "tools_to_come", ())
-    ]
-    if announced:  # report duplicates before anything is sent
-        without_duplicates([*(options.tool_callbacks or ()), *announced], shared.duplicate_tools)
-
-    # Without system messages: a change by an advisor is no reason to list tools again.
-    seen, callbacks = without_system(messages), options.tool_callbacks or ()
-    original = last_user_message(messages)
-
-    async def refresh(messages: Sequence[Message], runtime: Runtime) -> Sequence[ToolCallback]:
-        nonlocal seen, callbacks
-        if (current := without_system(messages)) != seen:
-            options = await complete_options(
-                shared, settings, tuple(messages), runtime, offers, original
-            )
-            seen, callbacks = current, options.tool_callbacks or ()
-        return callbacks
-
-    return options, refresh
-
-
-async def complete_options(
-    shared: SharedParts,
-    settings: RequestSettings,
-    messages: tuple[Message, ...],
-    runtime: Runtime,
-    offers: Offers | None = None,
-    original: UserMessage | None = None,
-) -> ChatOptions:
-    """Return the options of the model merged with those of *settings*, with resolved tools.
+class RequestOptions:
+    """The complete options of a request: those of the model and its own, with its tools.
 
     Tools of the client or request replace tools in the options; tools of the request replace
     tool names in the options, too.
@@ -243,41 +204,77 @@ async def complete_options(
     Args:
         shared: The parts of the client.
         settings: The settings of the request.
-        messages: The messages of the request, for tool providers.
-        runtime: The runtime of the request.
-        offers: Caches the tools of providers. Only dynamic providers in it are called again.
-        original: The user message before advisors changed it; default: that of *messages*.
 
-    Raises:
-        ToolDefinitionError: The resolver does not know a name.
-        DuplicateToolError: Two tools have the same name, and the policy does not permit it.
+    Attributes:
+        is_dynamic: Whether a provider may offer other tools in each round.
     """
-    options = shared.model.options.merge(settings.options)
-    if settings.tool_context:  # never in a local variable, which tracebacks may show
-        options = options.mutate(tool_context={**options.tool_context, **settings.tool_context})
-    changes: dict[str, Any] = {}
-    if not settings.tool_calling:
-        changes["internal_tool_execution_enabled"] = False
-    request = ToolRequest(
-        messages,
-        options.tool_context,
-        settings.advisor_params.get(CONVERSATION_ID),
-        original_user_message=original,
-    )
-    callbacks = list(options.tool_callbacks or ())
-    if settings.tool_sources or settings.tools is not None:
-        offers = {} if offers is None else offers
-        sources = [
+
+    def __init__(self, shared: SharedParts, settings: RequestSettings) -> None:
+        self.is_dynamic = any(getattr(each, "dynamic", False) for each in settings.tool_sources)
+        self._shared = shared
+        self._settings = settings
+        self._offers: Offers = {}
+        self._original: UserMessage | None = None  # before advisors changed it
+        self._seen: tuple[Message, ...] = ()
+        self._callbacks: Sequence[ToolCallback] = ()
+
+    async def begin(self, messages: tuple[Message, ...], runtime: Runtime) -> ChatOptions:
+        """Return the options for the first round; see `complete`."""
+        options = await self.complete(messages, runtime)
+        if self.is_dynamic:
+            # Without system messages: a change by an advisor is no reason to list tools again.
+            self._seen, self._callbacks = without_system(messages), options.tool_callbacks or ()
+            self._original = last_user_message(messages)
+        return options
+
+    async def refresh(
+        self, messages: Sequence[Message], runtime: Runtime
+    ) -> Sequence[ToolCallback]:
+        """Return the tools for the *messages* so far; only dynamic providers are called again."""
+        if (current := without_system(messages)) != self._seen:
+            options = await self.complete(tuple(messages), runtime)
+            self._seen, self._callbacks = current, options.tool_callbacks or ()
+        return self._callbacks
+
+    async def complete(self, messages: tuple[Message, ...], runtime: Runtime) -> ChatOptions:
+        """Return the options of the model merged with those of the request, with resolved tools.
+
+        Args:
+            messages: The messages of the request, for tool providers.
+            runtime: The runtime of the request.
+
+        Raises:
+            ToolDefinitionError: The resolver does not know a name.
+            DuplicateToolError: Two tools have the same name, and the policy does not permit it.
+        """
+        shared, settings = self._shared, self._settings
+        options = shared.model.options.merge(settings.options)
+        if settings.tool_context:  # never in a local variable, which tracebacks may show
+            options = options.mutate(tool_context={**options.tool_context, **settings.tool_context})
+        changes: dict[str, Any] = {}
+        if not settings.tool_calling:
+            changes["internal_tool_execution_enabled"] = False
+        request = ToolRequest(
+            messages,
+            options.tool_context,
+            settings.advisor_params.get(CONVERSATION_ID),
+            original_user_message=self._original,
+        )
+        sources: Sequence[Resolved] = settings.tool_sources
+        if settings.tools is None:
+            sources = (*(sources or options.tool_callbacks or ()), *(options.tool_names or ()))
+        tools = [
             await _named_tool(shared, source, runtime) if isinstance(source, str) else source
-            for source in settings.tool_sources
+            for source in sources
         ]
-        callbacks = await offered_tools(sources, request, runtime, offers)
-    if options.tool_names and settings.tools is None:
-        callbacks += [await _named_tool(shared, name, runtime) for name in options.tool_names]
-    unique = list(without_duplicates(callbacks, shared.duplicate_tools))
-    if unique != list(options.tool_callbacks or ()):
-        changes["tool_callbacks"] = unique
-    return options.mutate(**changes) if changes else options
+        callbacks = await offered_tools(tools, request, runtime, self._offers)
+        unique = list(without_duplicates(callbacks, shared.duplicate_tools))
+        if self.is_dynamic:  # report duplicates before anything is sent
+            announced = [c for each in tools for c in getattr(each, "tools_to_come", ())]
+            without_duplicates([*unique, *announced], shared.duplicate_tools)
+        if unique != list(options.tool_callbacks or ()):
+            changes["tool_callbacks"] = unique
+        return options.mutate(**changes) if changes else options
 
 
 async def _named_tool(shared: SharedParts, name: str, runtime: Runtime) -> ToolCallback:

@@ -1,9 +1,8 @@
 """`Pipeline`: builds the advisor chain of a request, runs it, and observes it."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from chatclient._internal.frozen import merged
@@ -13,7 +12,6 @@ from chatclient.advisors.structured_output import (
     StructuredOutputValidationAdvisor,
 )
 from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
-from chatclient.advisors.tool_loop.pending_notes import load_turn
 from chatclient.chain.chain import (
     MEMORY_ORDER,
     Advisor,
@@ -31,24 +29,24 @@ from chatclient.chain.chain import (
 from chatclient.chain.model_call import prompt_digest
 from chatclient.chain.params import NATIVE_STRUCTURED_OUTPUT
 from chatclient.chat.message_merging import with_answered_calls
-from chatclient.chat.messages import Message, without_system
+from chatclient.chat.messages import without_system
 from chatclient.chat.model import ChatModel
-from chatclient.chat.options import ChatOptions
+from chatclient.chat.pending_notes import begin_turn
 from chatclient.chat.pending_turn import PendingTurn, Resumption
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID
 from chatclient.chat.turn import (
     TURN_KEY,
     ShownAnswer,
-    Turn,
+    TurnEnd,
     TurnSettings,
     count_default_messages,
 )
 from chatclient.client.options import (
-    complete_options,
-    complete_request,
+    RequestOptions,
     runs_tools,
     static_options,
+    with_system_message,
 )
 from chatclient.client.request_settings import RequestSettings, TextSettings
 from chatclient.client.shared_parts import SharedParts
@@ -58,7 +56,6 @@ from chatclient.observability.operations import EMPTY_PROMPT, ClientCall
 from chatclient.observability.trail import Trail
 from chatclient.runtime.cancellation import UndoLog
 from chatclient.runtime.runtime import CallerDeadline, Runtime, within_callers_deadline
-from chatclient.runtime.threads import is_of_library
 from chatclient.structured.output import StructuredOutput
 from chatclient.tools.handoff import handoff_before
 
@@ -99,18 +96,62 @@ class Pipeline:
         runtime: Runtime,
         output: StructuredOutput[Any] | None = None,
     ) -> ChatClientResponse:
-        """Return the response to a request.
+        """Return the response to a request, with its trail.
+
+        Observers also see a request whose preparation fails.
 
         Args:
             settings: The settings of the request, with the defaults of the client.
             runtime: The runtime of the request.
             output: The requested type of the answer, or None for text.
         """
+        conversation_id = settings.advisor_params.get(CONVERSATION_ID)
+        observers = all_observers(self.shared.observers, conversation_id, self.shared.name)
+        continued = settings.turn.continued
+        turn = continued or begin_turn(
+            settings.turn, settings.advisor_params, self._default_messages
+        )
+        trail = Trail(runtime.steps)
+        call = ClientCall(
+            EMPTY_PROMPT,
+            (),
+            runtime.streaming,
+            conversation_id,
+            settings.advisor_params,
+            turn,
+            self.shared.name,
+        )
+        outer, undo_log = runtime.undo_log, UndoLog()
+        if runtime.streaming and outer is None and any(map(is_memory, settings.advisors)):
+            turn.shown = ShownAnswer(turn, runtime.emitter)
+            runtime = runtime.with_emitter(turn.shown.emit)
         runtime = within_callers_deadline(runtime)
         if settings.deadline is not None:
             runtime = runtime.with_deadline(settings.deadline)
-        with CallerDeadline(runtime.deadline):
-            return await self._run_observed(settings, output, runtime)
+        runtime = runtime.for_request(
+            trail.steps, observers, conversation_id, undo_log, turn.model_state
+        )
+        within = turn if continued is None else nullcontext()
+        try:
+            with CallerDeadline(runtime.deadline), runtime.observe(call) as step, within:
+                if continued is None:
+                    step.link_to_parent(trail.steps)
+                chain, request = await self._prepare(settings, output, call, runtime)
+                if runtime.observers:
+                    step.found = call.advisors_and_tools()
+                async with TurnEnd(turn, undo_log, runtime, is_part=continued is not None):
+                    response = await runtime.until_deadline(chain(request))
+                # From here on, only a failure of the request that this one is part of undoes the
+                # calls.
+                undo_log.hand_over(outer)
+                step.result = response.chat_response
+        except ChatClientError as error:
+            error.trail = trail  # the trail of a failed agent call is part of this one
+            raise
+        finally:
+            if continued is None:
+                turn.close()
+        return ChatClientResponse(response.chat_response, response.context, trail, turn)
 
     def take_over(self, request: ChatClientRequest) -> Awaitable[ChatClientResponse]:
         """Continue the conversation and the turn of another client; see `Handoff`."""
@@ -152,85 +193,13 @@ class Pipeline:
         settings = self.defaults if settings is None else settings
         settings = settings.with_tool_context(context)
         pending, manager = resumption.pending, self.shared.manager
-        options = await complete_options(self.shared, settings, pending.messages, runtime)
+        options = await RequestOptions(self.shared, settings).complete(pending.messages, runtime)
         handoff = handoff_before(pending, lambda: options.tool_callbacks or ())
         if handoff is None:
             await manager.check_decisions(pending, resumption.decisions, options, runtime)
             return
         inside = resumption.inside_handoff()
         await handoff.check_decisions(inside, options.tool_context, runtime)
-
-    async def _run_observed(
-        self, settings: RequestSettings, output: StructuredOutput[Any] | None, runtime: Runtime
-    ) -> ChatClientResponse:
-        """Prepare the request, run its chain, and return the response with its trail.
-
-        Observers also see a request whose preparation fails.
-        """
-        trail = Trail(runtime.steps)
-        conversation_id = settings.advisor_params.get(CONVERSATION_ID)
-        observers = all_observers(self.shared.observers, conversation_id, self.shared.name)
-        outer, undo_log = runtime.undo_log, UndoLog()
-        continued = settings.turn.continued
-        turn = self._new_turn(settings) if continued is None else continued
-        runtime = runtime.for_request(
-            trail.steps, observers, conversation_id, undo_log, turn.model_state
-        )
-        if runtime.streaming and outer is None and any(map(is_memory, settings.advisors)):
-            turn.shown = ShownAnswer(turn, runtime.emitter)
-            runtime = runtime.with_emitter(turn.shown.emit)
-        call = ClientCall(
-            EMPTY_PROMPT,
-            (),
-            runtime.streaming,
-            conversation_id,
-            settings.advisor_params,
-            turn,
-            self.shared.name,
-        )
-        try:
-            with runtime.observe(call) as step, turn if continued is None else nullcontext():
-                if continued is None:
-                    step.link_to_parent(trail.steps)
-                chain, request = await self._prepare(settings, output, call, runtime)
-                if runtime.observers:
-                    step.found = call.advisors_and_tools()
-                try:
-                    response = await runtime.until_deadline(chain(request))
-                    # An advisor may have caught the cancellation and returned a response.
-                    runtime.check_cancelled()
-                    if continued is None:
-                        await runtime.until_deadline(turn.commit(runtime), "memory")
-                except BaseException as error:
-                    keeps = continued is None and turn.keeps(error)
-                    # Both in one step: another cancellation may arrive in the meantime.
-                    await runtime.shielded(_end_early(undo_log, turn, runtime, keeps=keeps))
-                    raise
-                # From here on, only a failure of the request that this one is part of undoes the
-                # calls.
-                undo_log.hand_over(outer)
-                step.result = response.chat_response
-        except ChatClientError as error:
-            error.trail = trail  # the trail of a failed agent call is part of this one
-            raise
-        finally:
-            if continued is None:
-                turn.close()
-        return ChatClientResponse(response.chat_response, response.context, trail, turn)
-
-    def _new_turn(self, settings: RequestSettings) -> Turn:
-        """Return the turn that a request begins or resumes."""
-        how, context = settings.turn, settings.advisor_params
-        if how.resumption is None:
-            turn = Turn.of(context, how.id)
-        else:
-            turn = load_turn(how.resumption.pending, context, self._default_messages)
-            turn.part.resumption = how.resumption
-        turn.recorder = how.recorder
-        turn.replaces, turn.is_displayed = how.replaces, how.is_displayed
-        if how.began is not None:
-            how.began(turn)
-        return turn
 
     async def _prepare(
         self,
@@ -241,62 +210,50 @@ class Pipeline:
     ) -> tuple[AdvisorChain, ChatClientRequest]:
         """Return the chain and the request to pass to it, and describe both in *call*.
 
-        The messages are set in *call* first, so that observers see them if a later step fails.
+        The messages of the turn are set first, so that observers see them if a later step fails.
         """
-        turn, continued = call.turn, settings.turn.continued is not None
+        turn = call.turn
+        turn.part.default_messages = self._default_messages
+        resumption, is_continued = turn.part.resumption, settings.turn.continued is not None
+        if resumption is not None:
+            if not runs_tools(self.shared, settings):
+                msg = (
+                    "a turn is resumed in the tool loop, and this request has none: leave out"
+                    " .tool_calling(False), or use manager.resume_tool_calls(...) in a loop of your"
+                    " own"
+                )
+                raise UsageError(msg)
+            if not is_continued:
+                _check_resumed(settings, resumption.pending)
         chain = self._chain_of(settings, output)
         chain.check_params(settings.advisor_params)
-        turn.part.default_messages = self._default_messages
-        resumption = turn.part.resumption
-        if resumption is not None and not continued:
-            _check_resumed(settings, resumption.pending)
-        in_worker = _has_renderer(settings)
-        messages = await _rendered(settings.messages_without_system, runtime, in_worker=in_worker)
+        if settings.is_rendered_by_application:
+            rendering = runtime.invoke(settings.messages_without_system)
+            messages = await runtime.until_deadline(rendering, "the template renderer")
+        else:
+            messages = settings.messages_without_system()
         messages = with_answered_calls(messages)
-        if not turn.resumed and not continued:
+        if not turn.resumed and not is_continued:
             spoken = without_system(messages)
             turn.request_messages = spoken[count_default_messages(spoken, turn) :]
-        if settings.system_function is not None:
-            from chatclient.client.options import (  # noqa: PLC0415 - only if it is used
-                with_system_text,
-            )
-
-            work = with_system_text(settings, messages, runtime)
-            settings = await runtime.until_deadline(work, "the system text function")
-        with_system = partial(settings.prepend_system_message, messages)
-        messages = await _rendered(with_system, runtime, in_worker=in_worker)
+        work = with_system_message(settings, messages, runtime)
+        messages = await runtime.until_deadline(work, "the system text function")
         if self._options is not None and settings.has_same_options(self.defaults):
             options = self._options
         else:
-            listing = complete_request(self.shared, settings, messages, runtime)
-            options, refresh = await runtime.until_deadline(listing, "the listing of tools")
-            turn.part.refresh_tools = refresh
-        if resumption is not None:
-            _check_runs_tools(options)
-        prompt = Prompt.of(messages, options)
+            own = RequestOptions(self.shared, settings)
+            listing = own.begin(messages, runtime)
+            options = await runtime.until_deadline(listing, "the listing of tools")
+            turn.part.refresh_tools = own.refresh if own.is_dynamic else None
         if output is not None:
-            prompt = self._with_output(output, prompt, settings, turn)
-        if turn.is_nested and turn.recorder is None:
-            self._record_in_outer_turn(turn, prompt)
-        call.prompt, call.advisors = prompt, chain.names
-        return chain, ChatClientRequest(prompt, settings.advisor_params, runtime, turn)
-
-    def _with_output(
-        self, output: StructuredOutput[Any], prompt: Prompt, settings: RequestSettings, turn: Turn
-    ) -> Prompt:
-        """Return *prompt* with the options for *output*, which advisors find in *turn*."""
-        native = settings.advisor_params.get(NATIVE_STRUCTURED_OUTPUT)
-        turn.part.output, options = output.for_request(
-            self.shared.model, prompt.messages, prompt.options, native
-        )
-        return prompt.with_options(options)
-
-    def _record_in_outer_turn(self, turn: Turn, prompt: Prompt) -> None:
-        """Let the recorder of the turn that *turn* is part of execute its steps, if it has one."""
-        outer = turn.outer_recorder
-        if outer is not None:
+            native = settings.advisor_params.get(NATIVE_STRUCTURED_OUTPUT)
+            turn.part.output, options = output.for_request(self.shared.model, options, native)
+        prompt = Prompt.of(messages, options)
+        if (outer := turn.outer_recorder) is not None and turn.recorder is None:
             name = self.shared.name or self.shared.model.name
             turn.record_inside(outer.inside(f"client {name} {prompt_digest(prompt)}"))
+        call.prompt, call.advisors = prompt, chain.names
+        return chain, ChatClientRequest(prompt, settings.advisor_params, runtime, turn)
 
     def check_params(self, settings: RequestSettings) -> None:
         """Check that each advisor param of a request is read.
@@ -326,13 +283,6 @@ class Pipeline:
         return chain
 
 
-async def _end_early(undo_log: UndoLog, turn: Turn, runtime: Runtime, *, keeps: bool) -> None:
-    """Undo what a request has done, and store what it has shown if the memories keep it."""
-    await undo_log.undo()
-    if keeps:
-        await turn.store_ended_early(runtime)
-
-
 def _check_resumed(settings: RequestSettings, pending: PendingTurn) -> None:
     """Check that a request that resumes a turn adds no messages and keeps the conversation.
 
@@ -350,20 +300,6 @@ def _check_resumed(settings: RequestSettings, pending: PendingTurn) -> None:
         msg = (
             f"the turn belongs to conversation {pending.conversation_id!r} and would be remembered"
             f" in {given!r}; leave out .conversation(...), or resume a turn of that conversation"
-        )
-        raise UsageError(msg)
-
-
-def _check_runs_tools(options: ChatOptions) -> None:
-    """Check that a request that resumes a turn has a tool loop, which runs the approved calls.
-
-    Raises:
-        UsageError: It does not run tools.
-    """
-    if options.internal_tool_execution_enabled is False:
-        msg = (
-            "a turn is resumed in the tool loop, and this request has none: leave out"
-            " .tool_calling(False), or use manager.resume_tool_calls(...) in a loop of your own"
         )
         raise UsageError(msg)
 
@@ -457,20 +393,6 @@ def _check_history(
             f"conversation_history out, or give the memory an order above {order_of(loop)}"
         )
         raise UsageError(msg)
-
-
-def _has_renderer(settings: RequestSettings) -> bool:
-    """Return whether a text is rendered by a function of the application, which may block."""
-    is_template = settings.system.is_template or settings.user.is_template
-    return is_template and not is_of_library(settings.renderer)
-
-
-async def _rendered(
-    render: Callable[[], tuple[Message, ...]], runtime: Runtime, *, in_worker: bool
-) -> tuple[Message, ...]:
-    if not in_worker:
-        return render()
-    return await runtime.until_deadline(runtime.invoke(render), "the template renderer")
 
 
 # Stateless, so all clients share them.

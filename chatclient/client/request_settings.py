@@ -26,6 +26,7 @@ from chatclient.chat.template import (
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import NEW_TURN, TurnSettings
 from chatclient.errors import UsageError, WrongTypeError
+from chatclient.runtime.threads import is_of_library
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
 
 if TYPE_CHECKING:  # only loaded with such a function
@@ -346,6 +347,12 @@ class RequestSettings:
         """Whether there is a system text or function, a user text or media."""
         user = self.user
         return bool(self.system.text or self.system_function or user.text or user.media)
+
+    @property
+    def is_rendered_by_application(self) -> bool:
+        """Whether a text is rendered by a function of the application, which may block."""
+        is_template = self.system.is_template or self.user.is_template
+        return is_template and not is_of_library(self.renderer)
 
     def prepend_system_message(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Return *messages* after the system message, if there is one.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import ChatClientResponse
+from chatclient.chain.params import Native
 from chatclient.chat.document import Document
 from chatclient.chat.events import Done, StreamEvent, TextDelta
 from chatclient.chat.messages import Message
@@ -37,7 +38,7 @@ from chatclient.observability.trail import Trail
 from chatclient.runtime.event_stream import AsyncEvents, drive_stream
 from chatclient.runtime.runtime import Runtime
 from chatclient.structured.answer_cleaning import NOTHING
-from chatclient.structured.output import Native, StructuredOutput
+from chatclient.structured.output import StructuredOutput
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm

@@ -7,6 +7,7 @@ from chatclient._internal.exports import lazy_exports
 if TYPE_CHECKING:
     from chatclient.chain.params import (
         NATIVE_STRUCTURED_OUTPUT as NATIVE_STRUCTURED_OUTPUT,
+        Native as Native,
     )
     from chatclient.chat.thinking_tags import (
         without_thoughts as without_thoughts,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         TextOutputConverter as TextOutputConverter,
     )
     from chatclient.structured.output import (
-        Native as Native,
         ResponseEntity as ResponseEntity,
         StructuredOutput as StructuredOutput,
     )

@@ -1,14 +1,13 @@
 """`StructuredOutput`: requests with a typed answer, and the values in their responses."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
-from chatclient._internal.checks import check_choice
 from chatclient._internal.json import loads
 from chatclient.chain.chain import ChatClientResponse
-from chatclient.chain.params import NATIVE_STRUCTURED_OUTPUT
+from chatclient.chain.params import Native, check_native
 from chatclient.chat.events import RoundEnded, TextDelta
-from chatclient.chat.messages import Message, UserMessage, last_user_message
+from chatclient.chat.messages import UserMessage
 from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.response import ChatResponse
@@ -25,9 +24,6 @@ _ENDED_EARLY = {
     " the results so far, or raise ToolLimits",
 }
 
-Native: TypeAlias = bool | Literal["schema", "tool"]
-"""Whether the provider enforces the schema (True: in the mode that suits the model best)."""
-
 _GROWTH = 0.01  # relative growth of an answer after which its partial value is computed again
 
 
@@ -41,8 +37,6 @@ class StructuredOutput(Generic[T]):
         validate: Whether the request is repeated if the answer is invalid.
         streamed: Whether partial values are consumed; the answer must not be buffered then.
         mode: How the model returns JSON; set by `for_request`.
-        question: The user message to which the format is added, except in schema mode.
-        question_with_format: This message with the format.
 
     Raises:
         UsageError: *native* has an unknown value.
@@ -53,50 +47,30 @@ class StructuredOutput(Generic[T]):
     validate: bool = False
     streamed: bool = False
     mode: OutputMode = "instructions"
-    question: UserMessage | None = None
-    question_with_format: UserMessage | None = None
 
     def __post_init__(self) -> None:
-        _check_native("native", self.native)
+        check_native("native", self.native)
 
     def for_request(
-        self, model: ChatModel, messages: tuple[Message, ...], options: ChatOptions, default: Any
+        self, model: ChatModel, options: ChatOptions, default: Native | None
     ) -> tuple["StructuredOutput[T]", ChatOptions]:
-        """Return this with its mode and messages, and the options for the request.
+        """Return this with its mode, and the options for the request.
 
         If the options have a schema, it is kept and no format is added.
 
         Args:
             model: The model that will be called.
-            messages: The messages of the request.
             options: The complete options of the request.
             default: The advisor param for native output.
         """
         if options.output_schema is not None:
             return replace(self, mode="schema"), options
-        mode = self._mode(model, options, default)
-        if mode == "schema":
-            options = options.mutate(output_schema=self.converter.json_schema)
-            return replace(self, mode=mode), options
-        # Also in tool mode: in rounds without tools, the format is the only instruction.
-        question = last_user_message(messages)
-        if question is None:
-            return replace(self, mode=mode), options
-        formatted = with_format(question, self.converter.format)
-        return replace(self, mode=mode, question=question, question_with_format=formatted), options
-
-    def _mode(self, model: ChatModel, options: ChatOptions, default: Any) -> OutputMode:
-        native: Native | None = default if self.native is None else self.native
-        _check_native(NATIVE_STRUCTURED_OUTPUT, native)
-        if not native or self.converter.json_schema is None:
-            return "instructions"
-        if native is not True:
-            return native
-        return model.output_mode(options.mutate(output_schema=self.converter.json_schema))
-
-
-def _check_native(what: str, given: object) -> None:
-    check_choice(what, given, True, False, None, "schema", "tool")  # noqa: FBT003 - values
+        native, schema = default if self.native is None else self.native, self.converter.json_schema
+        if not native or schema is None:
+            return replace(self, mode="instructions"), options
+        with_schema = options.mutate(output_schema=schema)
+        mode = model.output_mode(with_schema) if native is True else native
+        return replace(self, mode=mode), with_schema if mode == "schema" else options
 
 
 def with_format(message: UserMessage, format: str) -> UserMessage:

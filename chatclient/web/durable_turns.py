@@ -6,9 +6,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from chatclient.advisors.tool_loop.pending_notes import load_turn
 from chatclient.chat.events import RoundEnded, ToolCallFinished
 from chatclient.chat.messages import AssistantMessage, ToolResponse, ToolResponseMessage
+from chatclient.chat.pending_notes import load_turn
 from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.turn import Turn
 from chatclient.client.request import ChatClientRequestSpec

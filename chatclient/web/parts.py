@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from chatclient._internal.json import has_json_form
-from chatclient.advisors.tool_loop.pending_notes import load_turn
 from chatclient.chat.events import (
     ApprovalNeeded,
     Done,
@@ -20,6 +19,7 @@ from chatclient.chat.events import (
     ToolRunStarted,
 )
 from chatclient.chat.messages import AssistantMessage, Media, Message, ToolCall, ToolResponse
+from chatclient.chat.pending_notes import load_turn
 from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import ToolProgress

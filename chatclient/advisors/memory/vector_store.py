@@ -11,7 +11,6 @@ from chatclient._internal.checks import check_type
 from chatclient.advisors.memory.stored_messages import answer_of
 from chatclient.advisors.memory.turns import conversation_id_of
 from chatclient.advisors.retrieval.question import question_in
-from chatclient.advisors.tool_loop.pending_notes import load_note, save_note
 from chatclient.chain.chain import (
     MEMORY_ORDER,
     ChatClientRequest,
@@ -22,6 +21,7 @@ from chatclient.chain.model_call import current_ledger, record_usage
 from chatclient.chain.params import TOP_K
 from chatclient.chat.document import Document
 from chatclient.chat.messages import Message, UserMessage
+from chatclient.chat.pending_notes import load_note, save_note
 from chatclient.chat.template import PromptTemplate, require_placeholders
 from chatclient.chat.turn import PendingStore, Turn, check_deadline
 from chatclient.errors import BlockingCallError, ChatMemoryError, DeadlineExceededError, UsageError

@@ -10,10 +10,10 @@ from chatclient.advisors.retrieval.question import (
     original_text,
     question_in,
 )
-from chatclient.advisors.tool_loop.pending_notes import load_note, save_note
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.chain.params import FILTER_EXPRESSION
 from chatclient.chat.document import Document, documents_among
+from chatclient.chat.pending_notes import load_note, save_note
 from chatclient.retrieval.query import Query, QueryAugmenter
 from chatclient.runtime.runtime import Runtime
 

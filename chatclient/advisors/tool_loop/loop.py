@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from chatclient._internal.frozen import merged, without
-from chatclient.advisors.tool_loop.pending_notes import TURN_NOTE, save_turn
 from chatclient.advisors.tool_loop.resumed_round import ResumedRound
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.events import HandedOver, ReasoningDelta, ReasoningSigned, TextDelta
 from chatclient.chat.messages import Message, SystemMessage, without_system
 from chatclient.chat.options import ChatOptions
+from chatclient.chat.pending_notes import TURN_NOTE, save_turn
 from chatclient.chat.pending_turn import PendingTurn, Resumption
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Generation, Usage

@@ -10,7 +10,7 @@ from chatclient.chat.message_merging import last_turn_start
 from chatclient.chat.messages import Message, UserMessage, without_system
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.serialization import message_from_dict, message_to_dict
-from chatclient.chat.turn import Turn, count_default_messages
+from chatclient.chat.turn import Turn, TurnSettings, count_default_messages
 from chatclient.errors import UsageError
 
 TURN_NOTE = "turn"
@@ -43,6 +43,28 @@ def load_messages(note: Sequence[Any], pending: PendingTurn) -> tuple[Message, .
     """Return the messages that `dump_messages` wrote."""
     waiting = pending.messages
     return tuple(waiting[m] if isinstance(m, int) else message_from_dict(m) for m in note)
+
+
+def begin_turn(
+    settings: TurnSettings, context: Mapping[str, Any], default_messages: tuple[Message, ...]
+) -> Turn:
+    """Return the turn that a request begins or resumes.
+
+    Args:
+        settings: How the request gets its turn.
+        context: The context of the request.
+        default_messages: The default messages of the client.
+    """
+    if settings.resumption is None:
+        turn = Turn.of(context, settings.id)
+    else:
+        turn = load_turn(settings.resumption.pending, context, default_messages)
+        turn.part.resumption = settings.resumption
+    turn.recorder = settings.recorder
+    turn.replaces, turn.is_displayed = settings.replaces, settings.is_displayed
+    if settings.began is not None:
+        settings.began(turn)
+    return turn
 
 
 def save_turn(pending: PendingTurn, turn: Turn) -> PendingTurn:
@@ -97,7 +119,8 @@ def _turn_from(note: Any, pending: PendingTurn) -> Turn:
     """
     try:
         request = load_messages(note["request"], pending)
-        turn = Turn(note["id"], note["key"], request, load_messages(note["rounds"], pending))
+        rounds = load_messages(note["rounds"], pending)
+        turn = Turn(note["id"], note["key"], request, rounds)
         turn.history_sent = note["history_sent"]
         turn.model_state.update(note.get("models", {}))
         # One that could not be stored is None.
