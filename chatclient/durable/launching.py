@@ -138,6 +138,7 @@ def _stop(alive: Liveness, drain_seconds: float) -> None:
             destroy = partial(DBOS.destroy, workflow_completion_timeout_sec=seconds)
             destroyed = thread.submit(Context().run, destroy)
             running.drain(drain_seconds)
+            # After the drain: what still runs is continued by other processes.
             running.detach()
             destroyed.result()
         else:

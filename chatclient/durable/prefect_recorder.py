@@ -110,6 +110,7 @@ class PrefectRecorder:
 
         task = self._task(name, key, run)
         value = await task()
+        # Prefect only logs that its storage failed, and would run the step again.
         if ran and not await _is_stored(task, key):
             msg = (
                 f"Prefect has not stored the result of the step {name!r}; its log tells why. Run"

@@ -88,6 +88,7 @@ class StdioTransport:
         try:
             return await self._streams.__aexit__(*error)
         finally:
+            # Waits for the last lines, which usually explain the end.
             with suppress(TimeoutError):  # the server may have left child processes
                 async with asyncio.timeout(1):
                     await self._drained.wait()

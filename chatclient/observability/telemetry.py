@@ -227,6 +227,7 @@ class _SpanObservation:
 
     def end(self, ended: Step, error: BaseException | None) -> None:
         """End the span with the attributes of the result, and record metrics."""
+        # First, so that the caller's span is current again even if something below fails.
         otel_context.detach(self._token)
         operation, result = ended.operation, ended.result
         error_type = None if error is None else _type_of(error)

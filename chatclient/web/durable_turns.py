@@ -100,6 +100,7 @@ class DurableRunner:
         except TurnVersionError as error:
             raise RefusedError(503, LATER) from error
         except UsageError as error:
+            # If it still waits, the decision is wrong; otherwise another request has decided.
             if (await last.astatus()).state == "waiting":
                 raise
             raise RefusedError(409, GONE) from error

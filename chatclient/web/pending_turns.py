@@ -57,6 +57,7 @@ class InMemoryPendingTurns:
     def take(self, conversation_id: str, turn: PendingTurn) -> bool:
         """Delete *turn*; return True for one caller only."""
         with self._lock:
+            # The conversation may have another turn by now.
             if self._turns.get(conversation_id) != turn.to_json():
                 return False
             del self._turns[conversation_id]

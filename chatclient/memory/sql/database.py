@@ -151,6 +151,7 @@ class Schema:
             self._check(self._version(engine), engine)
             return
         with engine.connect() as connection, self._exclusively(connection):
+            # Read under the lock, because another process may just have upgraded the schema.
             version = self._version_on(connection)
             if version < len(self._steps):
                 self._upgrade(connection, version)
@@ -258,6 +259,7 @@ class Database:
         left, ends = _ATTEMPTS, time.monotonic() + _PATIENCE
         while True:
             try:
+                # For each attempt, so that nothing waits for them during the pauses.
                 with self._fork_barrier, self._exclusive:
                     self._prepare()
                     return attempt()
@@ -279,6 +281,7 @@ class Database:
             try:
                 connection.commit()
             except DBAPIError as error:
+                # Not retried: the commit may have happened.
                 name = name_of(self.engine)
                 msg = f"{name} did not confirm a commit; the change may or may not have happened"
                 raise self._schema.errors.unavailable(msg) from error.orig
@@ -338,4 +341,5 @@ class VersionedRows:
             return connection.execute(self._change_returning, values).one_or_none()
         if not connection.execute(self._change, values).rowcount:
             return None
+        # The update holds the lock, so the row is read as it was changed.
         return connection.execute(self._find, {"which": values["which"]}).one()

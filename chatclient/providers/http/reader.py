@@ -213,6 +213,7 @@ class EventReader:
                 else:
                     self._count_empty_event()
         except Exception:
+            # Text before an error is a part of the answer, and is not lost.
             if texts:
                 yield "".join(texts)
             raise
