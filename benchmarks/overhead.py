@@ -18,9 +18,8 @@ os.environ.setdefault("CHATCLIENT_HTTP", "httpx")
 from by_hand import HISTORY, HandWritten, measure
 from stub_server import running
 
-from chatclient import AssistantMessage, ChatClient, Message, UserMessage
+from chatclient import AssistantMessage, ChatClient, Message, UserMessage, tool
 from chatclient.providers import OpenAIChatModel
-from chatclient.tools import tool
 
 
 @tool

@@ -69,7 +69,8 @@ from chatclient.observability.prefix import prompt_pieces
 from chatclient.providers.wire.cache_control import ends_conversation
 from chatclient.retrieval import Document, Query
 from chatclient.testing import ScriptedModel
-from chatclient.tools import FunctionToolCallback, KeywordToolIndex
+from chatclient.tools import FunctionToolCallback
+from chatclient.tools.search import KeywordToolIndex
 
 SYSTEM = " ".join(["You help the customers of a shop, politely and with few words."] * 10)
 WORDS = ("order", "parcel", "street", "colour", "refund", "invoice", "size", "stock", "price")

@@ -17,14 +17,20 @@ from typing import Any, Literal
 
 from prompt_cache import Cache, pieces
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, ToolCall
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    ToolCall,
+    ToolContext,
+)
 from chatclient.advisors import MessageChatMemoryAdvisor, ToolSearchToolCallingAdvisor
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.providers.local.model import LocalChatModel
 from chatclient.tools import (
     DataToolCallback,
     ToolCallback,
-    ToolContext,
     ToolDefinition,
     ToolExecution,
     ToolLimits,

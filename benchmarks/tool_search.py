@@ -31,10 +31,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from chatclient import EmbeddingModel, EmbeddingOptions, Runtime, Vector
-from chatclient.providers import MiniLmEmbeddingModel
+from chatclient import Runtime
+from chatclient.providers import EmbeddingModel, EmbeddingOptions, MiniLmEmbeddingModel, Vector
 from chatclient.retrieval import InMemoryVectorStore
-from chatclient.tools import (
+from chatclient.tools.search import (
     HybridToolIndex,
     KeywordToolIndex,
     ToolIndex,

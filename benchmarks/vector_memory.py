@@ -19,8 +19,9 @@ from zlib import crc32
 
 import numpy as np
 
-from chatclient import ChatClient, EmbeddingModel, Runtime, Vector
+from chatclient import ChatClient, Runtime
 from chatclient.advisors import VectorStoreChatMemoryAdvisor
+from chatclient.providers import EmbeddingModel, Vector
 from chatclient.retrieval import Document, InMemoryVectorStore, SqliteVectorStore, VectorStore
 from chatclient.testing import ScriptedModel
 

@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chatclient import EmbeddingModel, Runtime, Vector
+from chatclient import Runtime
+from chatclient.providers import EmbeddingModel, Vector
 from chatclient.retrieval import (
     Document,
     InMemoryVectorStore,

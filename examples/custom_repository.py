@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from chatclient import ChatClient, Message, Runtime, message_from_dict, message_to_dict
+from chatclient import ChatClient, Message, Runtime
 from chatclient.advisors import MessageChatMemoryAdvisor
+from chatclient.chat import message_from_dict, message_to_dict
 from chatclient.memory import (
     ChatMemoryRepository,
     Conversation,

@@ -11,17 +11,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
-from chatclient import ChatClient, Runtime, ToolCall
+from chatclient import ChatClient, Runtime, ToolCall, ToolContext
 from chatclient.advisors import ToolSearchToolCallingAdvisor
-from chatclient.tools import (
-    DataToolCallback,
-    ToolContext,
-    ToolDefinition,
-    ToolIndex,
-    ToolReference,
-    ToolSearchRequest,
-    ToolSearchResponse,
-)
+from chatclient.tools import DataToolCallback, ToolDefinition
+from chatclient.tools.search import ToolIndex, ToolReference, ToolSearchRequest, ToolSearchResponse
 
 
 class SqliteToolIndex(ToolIndex):

@@ -10,8 +10,8 @@ import os
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from chatclient import ChatClient, TextDelta, ToolCallFinished
-from chatclient.tools import ToolCallingManager, ToolExecution, ToolLimits, ToolParam, tool
+from chatclient import ChatClient, TextDelta, ToolCallFinished, ToolParam, tool
+from chatclient.tools import ToolCallingManager, ToolExecution, ToolLimits
 
 
 class DateTimeTools:

@@ -2,9 +2,8 @@
 
 from jobs import HISTORY, Job, compare
 
-from chatclient import AssistantMessage, ChatClient, UserMessage
+from chatclient import AssistantMessage, ChatClient, UserMessage, tool
 from chatclient.providers import OpenAIChatModel
-from chatclient.tools import tool
 
 MESSAGES = [
     UserMessage(m["content"]) if m["role"] == "user" else AssistantMessage(m["content"])

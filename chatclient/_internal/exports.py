@@ -26,8 +26,10 @@ from chatclient.errors import MissingExtraError
 
 PUBLIC_PACKAGES = (
     "chatclient",
+    "chatclient.chat",
     "chatclient.advisors",
     "chatclient.tools",
+    "chatclient.tools.search",
     "chatclient.providers",
     "chatclient.memory",
     "chatclient.retrieval",
@@ -57,7 +59,8 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
     """
     module = sys.modules[package]
     names = _exports[package] = _imports_in(sys._getframe(1).f_code)  # noqa: SLF001 - the caller
-    below = [name.removeprefix(_PREFIX) for name in PUBLIC_PACKAGES if package == "chatclient"]
+    below = [each.removeprefix(f"{package}.") for each in PUBLIC_PACKAGES if each != package]
+    below = [each for each in below if "." not in each and each != "chatclient"]
 
     def get_attribute(name: str) -> Any:
         if name == "__all__":
@@ -72,7 +75,7 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
         return value
 
     def list_names() -> list[str]:
-        return sorted((*names, *below[1:]))
+        return sorted((*names, *below))
 
     return get_attribute, list_names
 
@@ -144,16 +147,16 @@ def _hint(package: str, name: str) -> str | None:
 
     from chatclient._internal.foreign_names import REPLACEMENTS  # noqa: PLC0415 - as above
 
-    if f"{_PREFIX}{name}s" in PUBLIC_PACKAGES:
-        return f"did you mean `{_PREFIX}{name}s`?"
     places: dict[str, str] = {}
     for each in (package, *PUBLIC_PACKAGES):
         for known in exports_of(each):
             places.setdefault(known, f"`from {each} import {known}`")
         if each != "chatclient":
-            places.setdefault(each.removeprefix(_PREFIX), f"`{each}`")
+            places.setdefault(each.rpartition(".")[2], f"`{each}`")
     if name in places:
         return f"use {places[name]}"
+    if f"{_PREFIX}{name}s" in PUBLIC_PACKAGES:
+        return f"did you mean `{_PREFIX}{name}s`?"
     if name in REPLACEMENTS:
         return f"use {REPLACEMENTS[name]}"
     folded = {known.casefold().replace("_", ""): known for known in places}

@@ -150,7 +150,7 @@ def _message(kind: type[Any], name: str) -> str:
     )
 
     if kind.__name__ == "ChatClient":
-        options = import_module("chatclient").OptionValues.__annotations__.keys() - {"model"}
+        options = import_module("chatclient.chat").OptionValues.__annotations__.keys() - {"model"}
         method = f"default_options({name}=...)" if name in options else _OF_A_CLIENT.get(name)
         way = f"ChatClient.builder(model).{method}" if method else "ChatClient.create(model)"
         return f"a client is not made with {name!r}: write {way}"

@@ -100,6 +100,16 @@ if TYPE_CHECKING:
         UsageKey as UsageKey,
         UsageStore as UsageStore,
     )
+    from chatclient.chain.chain import (
+        HIGHEST_PRECEDENCE as HIGHEST_PRECEDENCE,
+        LOWEST_PRECEDENCE as LOWEST_PRECEDENCE,
+        MEMORY_ORDER as MEMORY_ORDER,
+        TOOL_CALLING_ORDER as TOOL_CALLING_ORDER,
+        AdvisorAttributes as AdvisorAttributes,
+    )
+    from chatclient.chain.model_call import (
+        ask_model as ask_model,
+    )
     from chatclient.chain.params import (
         CACHE_RESPONSES as CACHE_RESPONSES,
         EVENT_FILTER as EVENT_FILTER,

@@ -11,6 +11,33 @@ if TYPE_CHECKING:
         BatchItem as BatchItem,
         SendItem as SendItem,
     )
+    from chatclient.chat.embedding import (
+        EmbeddingModel as EmbeddingModel,
+        EmbeddingOptions as EmbeddingOptions,
+        Vector as Vector,
+    )
+    from chatclient.chat.moderation import (
+        Moderation as Moderation,
+        ModerationModel as ModerationModel,
+    )
+    from chatclient.chat.rerank import (
+        RankedText as RankedText,
+        RerankModel as RerankModel,
+        RerankOptions as RerankOptions,
+    )
+    from chatclient.chat.server_tools import (
+        CodeExecution as CodeExecution,
+        Fallback as Fallback,
+        FileSearch as FileSearch,
+        ImageGeneration as ImageGeneration,
+        McpConnector as McpConnector,
+        ServerTool as ServerTool,
+        WebFetch as WebFetch,
+        WebSearch as WebSearch,
+    )
+    from chatclient.chat.withheld_tool import (
+        WithheldTool as WithheldTool,
+    )
     from chatclient.providers.anthropic.model import (
         AnthropicChatModel as AnthropicChatModel,
         AnthropicChatOptions as AnthropicChatOptions,

@@ -11,16 +11,6 @@ if TYPE_CHECKING:
         Decisions as Decisions,
         PendingTurn as PendingTurn,
     )
-    from chatclient.chat.server_tools import (
-        CodeExecution as CodeExecution,
-        Fallback as Fallback,
-        FileSearch as FileSearch,
-        ImageGeneration as ImageGeneration,
-        McpConnector as McpConnector,
-        ServerTool as ServerTool,
-        WebFetch as WebFetch,
-        WebSearch as WebSearch,
-    )
     from chatclient.chat.tool import (
         ACTIVATED_SKILL as ACTIVATED_SKILL,
         RETURN_DIRECT as RETURN_DIRECT,
@@ -28,7 +18,6 @@ if TYPE_CHECKING:
         ReturnDirect as ReturnDirect,
         ToolCallback as ToolCallback,
         ToolCallbackProvider as ToolCallbackProvider,
-        ToolContext as ToolContext,
         ToolMetadata as ToolMetadata,
         ToolRequest as ToolRequest,
         ToolResult as ToolResult,
@@ -40,12 +29,10 @@ if TYPE_CHECKING:
     from chatclient.chat.tool_execution import (
         ToolExecution as ToolExecution,
     )
-    from chatclient.chat.withheld_tool import WithheldTool as WithheldTool
     from chatclient.tools.augmentation import (
         AugmentedArguments as AugmentedArguments,
         AugmentedToolCallback as AugmentedToolCallback,
         AugmentedToolProvider as AugmentedToolProvider,
-        Consumer as Consumer,
         augment as augment,
     )
     from chatclient.tools.execution.approval import (
@@ -78,59 +65,17 @@ if TYPE_CHECKING:
     )
     from chatclient.tools.function.data_tool import (
         DataToolCallback as DataToolCallback,
-        Executor as Executor,
         ExternalTool as ExternalTool,
-        is_external as is_external,
-    )
-    from chatclient.tools.function.decorator import (
-        tool as tool,
     )
     from chatclient.tools.function.parameters import (
         ToolMemoryId as ToolMemoryId,
-        ToolParam as ToolParam,
-    )
-    from chatclient.tools.handoff import (
-        HANDOFFS as HANDOFFS,
-        Handoff as Handoff,
     )
     from chatclient.tools.resolvers import (
         DelegatingToolCallbackResolver as DelegatingToolCallbackResolver,
         StaticToolCallbackResolver as StaticToolCallbackResolver,
         ToolRegistry as ToolRegistry,
     )
-    from chatclient.tools.search.eviction import (
-        AlwaysEvictStrategy as AlwaysEvictStrategy,
-        CompositeEvictionStrategy as CompositeEvictionStrategy,
-        LruEvictionStrategy as LruEvictionStrategy,
-        NeverEvictStrategy as NeverEvictStrategy,
-        ToolIndexEvictionStrategy as ToolIndexEvictionStrategy,
-        TtlEvictionStrategy as TtlEvictionStrategy,
-    )
-    from chatclient.tools.search.hybrid import (
-        HybridToolIndex as HybridToolIndex,
-    )
-    from chatclient.tools.search.index import (
-        DEFAULT_MAX_RESULTS as DEFAULT_MAX_RESULTS,
-        ToolIndex as ToolIndex,
-        ToolReference as ToolReference,
-        ToolSearchRequest as ToolSearchRequest,
-        ToolSearchResponse as ToolSearchResponse,
-    )
-    from chatclient.tools.search.keyword import (
-        KeywordToolIndex as KeywordToolIndex,
-    )
-    from chatclient.tools.search.provider import (
-        ProviderToolIndex as ProviderToolIndex,
-    )
-    from chatclient.tools.search.regex import (
-        RegexToolIndex as RegexToolIndex,
-    )
-    from chatclient.tools.search.vector import (
-        VectorToolIndex as VectorToolIndex,
-    )
     from chatclient.tools.skills import (
-        ACTIVATE_SKILL as ACTIVATE_SKILL,
-        READ_SKILL_RESOURCE as READ_SKILL_RESOURCE,
         Skill as Skill,
         Skills as Skills,
     )

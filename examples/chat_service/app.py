@@ -18,11 +18,11 @@ from contextlib import asynccontextmanager
 import sqlalchemy as sa
 from fastapi import FastAPI
 
-from chatclient import ChatClient, ChatModel
+from chatclient import ChatClient, ChatModel, tool
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.durable import durable, launch
 from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository
-from chatclient.tools import ToolApproval, ToolCallingManager, tool
+from chatclient.tools import ToolApproval, ToolCallingManager
 from chatclient.web import WebChat, web_app
 
 

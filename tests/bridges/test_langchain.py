@@ -30,18 +30,17 @@ from chatclient import (
     ChatOptions,
     Media,
     Message,
-    ProviderPart,
-    Reasoning,
     SystemMessage,
     TextDelta,
     ToolCall,
-    ToolCallDelta,
     ToolContext,
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.bridges import LangChainChatModel, to_langchain, tools_from_langchain
+from chatclient.chat import ProviderPart, Reasoning, ToolCallDelta
 from chatclient.errors import (
     RateLimitedError,
     ToolDefinitionError,
@@ -51,13 +50,7 @@ from chatclient.errors import (
     WrongTypeError,
 )
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import (
-    DataToolCallback,
-    FunctionToolCallback,
-    ToolDefinition,
-    ToolMetadata,
-    tool,
-)
+from chatclient.tools import DataToolCallback, FunctionToolCallback, ToolDefinition, ToolMetadata
 from tests.modes.test_tool_calling import client_of, results
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer, Reply, completion

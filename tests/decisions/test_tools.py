@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from chatclient import (
-    HIGHEST_PRECEDENCE,
     AssistantMessage,
     ChatClient,
     ChatClientRequest,
@@ -18,7 +17,11 @@ from chatclient import (
     UserMessage,
     tool,
 )
-from chatclient.advisors import MessageChatMemoryAdvisor, ToolSearchToolCallingAdvisor
+from chatclient.advisors import (
+    HIGHEST_PRECEDENCE,
+    MessageChatMemoryAdvisor,
+    ToolSearchToolCallingAdvisor,
+)
 from chatclient.advisors.tool_search.tool import SEARCH_TOOL
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.parts import Media
@@ -40,13 +43,8 @@ from chatclient.errors import (
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.providers import FallbackChatModel
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import (
-    ToolCallback,
-    ToolReference,
-    ToolRequest,
-    ToolSearchRequest,
-    tool_callbacks,
-)
+from chatclient.tools import ToolCallback, ToolRequest, tool_callbacks
+from chatclient.tools.search import ToolReference, ToolSearchRequest
 from tests.support.ask import Ask
 from tests.support.decisions import ComputedDecisions, always
 

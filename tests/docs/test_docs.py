@@ -89,10 +89,8 @@ def play(prompt: Prompt) -> Answer:
 
 
 def run_page(page: Path, monkeypatch: pytest.MonkeyPatch, section: str | None = None) -> None:
-    for module in ("shared_parts", "from_settings"):
-        monkeypatch.setattr(
-            f"chatclient.client.{module}.chat_model", lambda name: ScriptedModel(play)
-        )
+    for module in ("client.shared_parts", "settings.client_parts"):
+        monkeypatch.setattr(f"chatclient.{module}.chat_model", lambda name: ScriptedModel(play))
     namespace: dict[str, Any] = {"__name__": page.stem}
     for line, code in blocks(page, section):
         exec(compile("\n" * line + code, str(page), "exec"), namespace)
@@ -243,7 +241,9 @@ CLASS_NAME = re.compile(r"""(?<![\w"'/-])[A-Z][a-z0-9]+[A-Z]\w*""")
 
 
 TELEMETRY = "".join(
-    file.read_text(encoding="utf-8") for file in (ROOT / "chatclient/observability").glob("*.py")
+    file.read_text(encoding="utf-8")
+    for package in ("observability", "decisions")
+    for file in (ROOT / "chatclient" / package).glob("*.py")
 )
 
 

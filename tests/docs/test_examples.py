@@ -30,7 +30,8 @@ from chatclient.providers.http.auth import Headers
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.testing.repository_contract import ChatMemoryRepositoryContract
-from chatclient.tools import FunctionToolCallback, ToolReference, ToolSearchRequest
+from chatclient.tools import FunctionToolCallback
+from chatclient.tools.search import ToolReference, ToolSearchRequest
 from tests.support.ask import Ask
 
 # --- the demo -------------------------------------------------------------------------------

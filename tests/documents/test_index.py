@@ -11,9 +11,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from chatclient import Progress, Runtime, Vector
+from chatclient import Progress, Runtime
 from chatclient.errors import OverloadedError, UsageError, WrongTypeError
 from chatclient.memory.encoding import digest
+from chatclient.providers import Vector
 from chatclient.retrieval import (
     Document,
     DocumentIndex,

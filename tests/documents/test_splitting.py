@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from chatclient import EmbeddingModel
 from chatclient.errors import UsageError, WrongTypeError
-from chatclient.providers import MiniLmEmbeddingModel
+from chatclient.providers import EmbeddingModel, MiniLmEmbeddingModel
 from chatclient.retrieval import (
     ChunkLimit,
     CodeSplitter,

@@ -6,16 +6,10 @@ from typing import Any
 
 import pytest
 
-from chatclient import (
-    ChatClient,
-    ReasoningDelta,
-    TextDelta,
-    ToolCall,
-    ToolRunStarted,
-    tool,
-)
+from chatclient import ChatClient, ReasoningDelta, TextDelta, ToolCall, tool
 from chatclient.__main__ import main
 from chatclient.advisors import MessageChatMemoryAdvisor
+from chatclient.chat import ToolRunStarted
 from chatclient.chat.events import StreamEvent
 from chatclient.durable import (
     DurableClient,

@@ -14,6 +14,7 @@ from chatclient import (
     Next,
     Prompt,
     Runtime,
+    tool,
 )
 from chatclient.advisors import FILTER_EXPRESSION
 from chatclient.durable import TurnQueue, TurnRetries
@@ -25,7 +26,7 @@ from chatclient.errors import (
     WrongTypeError,
 )
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolApproval, tool
+from chatclient.tools import ToolApproval
 from tests.durable.conftest import Make
 from tests.support.clock import Clock
 from tests.support.waiting import asettled, settled

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from pydantic import BaseModel
 
-from chatclient import ChatClient, ChatModel
+from chatclient import ChatClient, ChatModel, tool
 from chatclient.chat.events import TextDelta
 from chatclient.chat.options import ChatOptions
 from chatclient.providers.anthropic.model import AnthropicChatModel
@@ -14,7 +14,6 @@ from chatclient.providers.local.hub import find_installed
 from chatclient.providers.local.llama_server import LlamaServer, RunningServer
 from chatclient.providers.local.model_file import QWEN_CODER_1_5B
 from chatclient.providers.openai.responses import OpenAIResponsesChatModel
-from chatclient.tools import tool
 from tests.support.ask import Ask
 
 pytestmark = pytest.mark.live

@@ -8,9 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, ChatModel, Next, ToolCall
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatModel,
+    Next,
+    ToolCall,
+    tool,
+)
 from chatclient.chain.chain import Advisor
-from chatclient.tools import tool
 from tests.support.ask import Ask
 
 pytestmark = pytest.mark.live

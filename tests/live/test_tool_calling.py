@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import quickstart
 
-from chatclient import ChatClient, ChatModel
-from chatclient.tools import tool
+from chatclient import ChatClient, ChatModel, tool
 from tests.support.ask import Ask
 
 pytestmark = pytest.mark.live

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, ChatModel
+from chatclient import ChatClient, ChatModel, tool
 from chatclient.advisors.tool_search.advisor import ToolSearchToolCallingAdvisor
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
-from chatclient.tools import DataToolCallback, ToolCallback, ToolDefinition, tool
+from chatclient.tools import DataToolCallback, ToolCallback, ToolDefinition
 from tests.support.ask import Ask
 
 pytestmark = pytest.mark.live

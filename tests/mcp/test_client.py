@@ -20,7 +20,7 @@ from tests.support.waiting import settled
 
 pytest.importorskip("mcp")
 
-from chatclient import ChatClient
+from chatclient import ChatClient, ToolContext, tool
 from chatclient.chat.events import ToolCallFinished
 from chatclient.chat.messages import Media
 from chatclient.chat.tool import ToolProgress
@@ -34,14 +34,7 @@ from chatclient.mcp import (
 )
 from chatclient.runtime.blocking import drive
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import (
-    ToolCallback,
-    ToolCallingManager,
-    ToolContext,
-    ToolFailurePolicy,
-    tool,
-    tool_callbacks,
-)
+from chatclient.tools import ToolCallback, ToolCallingManager, ToolFailurePolicy, tool_callbacks
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from tests.support.waiting import LONG, longer_and_longer, settled
 
 pytest.importorskip("mcp")
 
-from chatclient import ChatClient
+from chatclient import ChatClient, ToolContext
 from chatclient.errors import (
     DeadlineExceededError,
     McpServerError,
@@ -39,7 +39,7 @@ from chatclient.mcp.schemas import CHECK_SECONDS, misfits, validator_of
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolContext, ToolResult, tool_callbacks
+from chatclient.tools import ToolResult, tool_callbacks
 
 AWAY = "the MCP server 'peer' went away during the call; whether it was carried out is not known"
 
@@ -213,7 +213,7 @@ def test_hung_server_is_restarted(ask: Ask, caplog: pytest.LogCaptureFixture) ->
 SLOW = """
 import asyncio, os
 from chatclient.mcp import McpToolServer
-from chatclient.tools import tool
+from chatclient import tool
 
 @tool
 async def hang() -> None:

@@ -24,6 +24,7 @@ from mcp import Client, MCPError
 from mcp.server.auth.provider import AccessToken
 from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
 
+from chatclient import ToolContext, tool
 from chatclient.chat.messages import Media
 from chatclient.chat.tool import ToolProgress
 from chatclient.errors import DuplicateToolError, ToolDefinitionError, UsageError
@@ -34,11 +35,9 @@ from chatclient.tools import (
     ToolApproval,
     ToolCallback,
     ToolCallingManager,
-    ToolContext,
     ToolRegistry,
     ToolRequest,
     ToolResult,
-    tool,
     tool_callbacks,
 )
 
@@ -220,7 +219,7 @@ async def test_progress_forms() -> None:
 
 
 WHICH = """
-from chatclient.tools import ToolContext, tool
+from chatclient import ToolContext, tool
 from chatclient.mcp import McpToolServer
 
 @tool

@@ -24,12 +24,12 @@ pytest.importorskip("mcp")
 
 import httpx2
 
-from chatclient import ChatClient
+from chatclient import ChatClient, ToolContext, tool
 from chatclient.errors import McpServerError
 from chatclient.mcp import McpServer, McpToolCallbackProvider, McpToolServer
 from chatclient.runtime.blocking import drive
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolContext, tool, tool_callbacks
+from chatclient.tools import tool_callbacks
 
 PAGE = ROOT / "docs" / "mcp.md"
 RECIPE = re.compile(

@@ -9,18 +9,22 @@ import pytest
 from pydantic import BaseModel
 
 from chatclient import (
-    HIGHEST_PRECEDENCE,
-    LOWEST_PRECEDENCE,
-    MEMORY_ORDER,
-    TOOL_CALLING_ORDER,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
     ChatResponse,
     Next,
     UserMessage,
+    tool,
 )
-from chatclient.advisors import SimpleLoggerAdvisor, ToolCallingAdvisor
+from chatclient.advisors import (
+    HIGHEST_PRECEDENCE,
+    LOWEST_PRECEDENCE,
+    MEMORY_ORDER,
+    TOOL_CALLING_ORDER,
+    SimpleLoggerAdvisor,
+    ToolCallingAdvisor,
+)
 from chatclient.advisors.context_window import ContextWindowAdvisor
 from chatclient.advisors.guardrails.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
@@ -34,7 +38,6 @@ from chatclient.memory import InMemorySessionRepository, MessageWindowChatMemory
 from chatclient.observability.operations import AdvisorPass
 from chatclient.retrieval import InMemoryVectorStore
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
 from tests.support.ask import Ask
 from tests.support.bag_of_words import BagOfWords
 

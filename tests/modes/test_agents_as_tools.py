@@ -17,6 +17,8 @@ from chatclient import (
     ChatResponse,
     Next,
     Prompt,
+    ToolContext,
+    tool,
 )
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
@@ -30,11 +32,9 @@ from chatclient.tools import (
     NextTool,
     ToolCallback,
     ToolCallingManager,
-    ToolContext,
     ToolInvocation,
     ToolMetadata,
     ToolResult,
-    tool,
 )
 from tests.modes.test_tool_calling import assert_paired, client_of, results
 from tests.support.ask import Ask

@@ -20,11 +20,12 @@ from chatclient import (
     ChatClient,
     Prompt,
     Usage,
+    tool,
 )
 from chatclient.advisors import Budget
 from chatclient.errors import EntityError, UsageError, WrongTypeError
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, tool
+from chatclient.tools import ToolApproval, ToolCallingManager
 from tests.support.paths import ROOT
 from tests.support.waiting import settled
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, ChatResponse
+from chatclient import ChatClient, ChatResponse, tool
 from chatclient.advisors.budget import Budget
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.usage_store import InMemoryUsageStore
@@ -16,7 +16,7 @@ from chatclient.chat.turn import Spent
 from chatclient.errors import BudgetExceededError, UsageError
 from chatclient.memory import SummarizingChatMemory, Window
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, ToolMetadata, tool
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolMetadata
 from tests.support.ask import Ask, Asked
 
 READ = ToolMetadata(effect="read")

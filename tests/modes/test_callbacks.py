@@ -8,17 +8,12 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, PlaceholderRenderer
+from chatclient import ChatClient, tool
 from chatclient.advisors import RetrievalAugmentationAdvisor
+from chatclient.chat import PlaceholderRenderer
 from chatclient.retrieval import Document
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import (
-    ToolApproval,
-    ToolCallingManager,
-    ToolFailurePolicy,
-    tool,
-    tool_callbacks,
-)
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolFailurePolicy, tool_callbacks
 from tests.support.ask import Ask
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import anyio
 import pytest
 
-from chatclient import ChatClient
+from chatclient import ChatClient, tool
 from chatclient.chat.tool import ToolContext, ToolProgress
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
 
 MOMENT = 0.02  # seconds that cleaning up takes
 

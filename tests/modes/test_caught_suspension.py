@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient
+from chatclient import ChatClient, tool
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     ApprovalRequired,
@@ -18,7 +18,6 @@ from chatclient.tools import (
     ToolDefinition,
     ToolInvocation,
     ToolResult,
-    tool,
 )
 from tests.support.ask import Ask
 

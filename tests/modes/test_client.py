@@ -23,6 +23,7 @@ from chatclient import (
     PromptTemplate,
     SystemMessage,
     UserMessage,
+    tool,
 )
 from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
 from chatclient.chain.chain import AdvisorChain
@@ -42,7 +43,6 @@ from chatclient.tools import (
     ToolApproval,
     ToolCallback,
     ToolCallingManager,
-    tool,
     tool_callbacks,
 )
 from tests.support.ask import Ask

@@ -14,20 +14,20 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, ChatOptions, ToolCall, __version__
+from chatclient import ChatClient, ChatOptions, ToolCall, __version__, tool
 from chatclient.__main__ import Chat, main
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chat.messages import AssistantMessage, Reasoning
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ExternalTool, ToolDefinition, tool
+from chatclient.tools import ExternalTool, ToolDefinition
 from tests.support.paths import ROOT
 from tests.support.servers import ChatServer, Reply, completion
 
 Serve = Callable[..., ChatServer]
 
 _TOOLS = '''
-from chatclient.tools import tool
+from chatclient import tool
 
 class Weather:
     @tool(effect="read")

@@ -18,6 +18,7 @@ from chatclient import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.advisors.context_window import (
     ContextWindowAdvisor,
@@ -28,7 +29,6 @@ from chatclient.errors import ContextLengthExceededError, ContextWindowError, Us
 from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.window import estimated_tokens
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
 from tests.support.ask import Ask
 
 

@@ -21,6 +21,7 @@ from chatclient import (
     ChatResponse,
     Next,
     Prompt,
+    tool,
 )
 from chatclient.advisors.guardrails.advisors import (
     InputGuardrailAdvisor,
@@ -35,7 +36,7 @@ from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.services import ai_service
 from chatclient.testing import ScriptedModel, call
 from chatclient.testing.evaluation import EvaluationRequest, RelevancyEvaluator
-from chatclient.tools import ToolCallback, ToolCallingManager, tool, tool_callbacks
+from chatclient.tools import ToolCallback, ToolCallingManager, tool_callbacks
 from tests.support.ask import Ask, Mode
 from tests.support.chaos_server import STALL, ChaosServer, chunked
 from tests.support.clock import Clock

@@ -12,7 +12,6 @@ import anyio
 import pytest
 
 from chatclient import (
-    HIGHEST_PRECEDENCE,
     AssistantMessage,
     ChatClient,
     ChatClientRequest,
@@ -21,9 +20,11 @@ from chatclient import (
     Next,
     Prompt,
     ToolCall,
+    ToolContext,
     UserMessage,
+    tool,
 )
-from chatclient.advisors import ToolCallingAdvisor
+from chatclient.advisors import HIGHEST_PRECEDENCE, ToolCallingAdvisor
 from chatclient.chat.events import TextDelta, ToolCallFinished, ToolCallStarted
 from chatclient.chat.messages import ToolCallChunk
 from chatclient.chat.tool import ToolProgress
@@ -33,11 +34,9 @@ from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     ToolApproval,
     ToolCallingManager,
-    ToolContext,
     ToolFailurePolicy,
     ToolLimits,
     ToolRegistry,
-    tool,
     tool_callbacks,
 )
 from tests.modes.test_tool_calling import assert_paired, client_of, results

@@ -10,13 +10,15 @@ import pytest
 from pydantic import BaseModel
 
 from chatclient import (
-    LOWEST_PRECEDENCE,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
     Next,
     Prompt,
+    ToolContext,
+    tool,
 )
+from chatclient.advisors import LOWEST_PRECEDENCE
 from chatclient.advisors.structured_output import StructuredOutputValidationAdvisor
 from chatclient.chain.chain import TOOL_CALLING_ORDER
 from chatclient.chat.events import (
@@ -47,7 +49,7 @@ from chatclient.runtime.runtime import Runtime
 from chatclient.structured import NATIVE_STRUCTURED_OUTPUT, ListOutputConverter, MapOutputConverter
 from chatclient.structured.converters import converter_of
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, ToolLimits, tool
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolLimits
 from tests.support.ask import Ask
 from tests.support.clock import Clock
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, BeforeValidator, Field
 from typing_extensions import TypedDict
 
-from chatclient import ChatClient
+from chatclient import ChatClient, tool
 from chatclient._internal.json import ExactFloat, dumps_exact, loads_comparable, loads_exact
 from chatclient.chat.messages import ToolCall
 from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata
@@ -22,7 +22,7 @@ from chatclient.providers.http.errors import parse_json
 from chatclient.providers.ollama.model import decode_response as decode_ollama
 from chatclient.structured.converters import converter_of
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import FunctionToolCallback, augment, tool
+from chatclient.tools import FunctionToolCallback, augment
 from chatclient.tools.execution.approval import _same
 from chatclient.tools.execution.compensation import _canonical_json
 from chatclient.tools.function.data_tool import DataToolCallback

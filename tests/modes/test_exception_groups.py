@@ -16,6 +16,7 @@ from chatclient import (
     Next,
     Prompt,
     Runtime,
+    tool,
 )
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.errors import ChatMemoryError, GuardrailError, RateLimitedError, ToolDeniedError
@@ -30,7 +31,6 @@ from chatclient.tools import (
     ToolDefinition,
     ToolInvocation,
     ToolResult,
-    tool,
 )
 from tests.support.ask import Ask
 

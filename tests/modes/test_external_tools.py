@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from chatclient import ChatClient
+from chatclient import ChatClient, tool
 from chatclient.chat.messages import Media, ToolResponse, ToolResponseMessage, UserMessage
 from chatclient.errors import UsageError
 from chatclient.testing import ScriptedModel, call
@@ -21,7 +21,6 @@ from chatclient.tools import (
     ToolInvocation,
     ToolResult,
     augment,
-    tool,
 )
 from tests.modes.test_tool_calling import assert_paired, results
 from tests.support.ask import Ask

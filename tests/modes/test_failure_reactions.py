@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient
+from chatclient import ChatClient, tool
 from chatclient.errors import (
     McpServerError,
     ToolError,
@@ -19,7 +19,6 @@ from chatclient.tools import (
     ToolFailurePolicy,
     ToolMetadata,
     ToolResult,
-    tool,
 )
 from tests.modes.test_tool_calling import results
 from tests.support.ask import Ask

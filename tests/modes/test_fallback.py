@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, ChatOptions, ChatResponse, Prompt
+from chatclient import ChatClient, ChatOptions, ChatResponse, Prompt, tool
 from chatclient.chat.response import ChatResponseMetadata, Usage
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.providers.compatible import compatible_model
@@ -18,7 +18,6 @@ from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.runtime.observation import Operation, Step
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
 from tests.support.ask import Ask, Mode
 from tests.support.loopback import LoopbackServer
 from tests.support.servers import ChatServer, Reply

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from chatclient import ChatClient, ToolCall
+from chatclient import ChatClient, ToolCall, tool
 from chatclient.advisors import SafeGuardAdvisor
 from chatclient.testing import ScriptedModel
-from chatclient.tools import ToolCallingManager, ToolLimits, tool
+from chatclient.tools import ToolCallingManager, ToolLimits
 
 UNLIMITED = ToolLimits(max_calls_per_tool=None, max_total_calls=None, max_repeats=None)
 

@@ -15,6 +15,7 @@ from chatclient import (
     Next,
     Prompt,
     UserMessage,
+    tool,
 )
 from chatclient.advisors.guardrails.advisors import (
     INPUT_GUARDRAIL_ORDER,
@@ -32,7 +33,7 @@ from chatclient.chat.response import Usage
 from chatclient.errors import GuardrailError, UsageError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, tool
+from chatclient.tools import ToolApproval, ToolCallingManager
 from tests.modes.test_tool_calling import assert_paired
 from tests.support.ask import Ask
 

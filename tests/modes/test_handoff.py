@@ -12,21 +12,25 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pydantic import BaseModel
 
 from chatclient import (
+    HANDOFFS,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
     Done,
-    HandedOver,
+    Handoff,
     Next,
     Prompt,
     RoundEnded,
     SystemMessage,
     TextDelta,
     ToolCallFinished,
+    ToolContext,
     UserMessage,
     handoff,
+    tool,
 )
 from chatclient.advisors import MessageChatMemoryAdvisor, SessionMemoryAdvisor, Steering
+from chatclient.chat import HandedOver
 from chatclient.errors import DeadlineExceededError, ToolDefinitionError, UsageError
 from chatclient.memory import (
     SUMMARY,
@@ -38,20 +42,16 @@ from chatclient.memory import (
 from chatclient.observability import Telemetry
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
-    HANDOFFS,
     AugmentedToolCallback,
     Decision,
     ExternalTool,
     FunctionToolCallback,
-    Handoff,
     PendingTurn,
     ToolApproval,
     ToolCallback,
     ToolCallingManager,
-    ToolContext,
     ToolDefinition,
     ToolMetadata,
-    tool,
 )
 from tests.modes.test_tool_calling import results
 from tests.support.ask import Ask, Mode

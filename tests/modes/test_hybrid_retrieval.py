@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, EmbeddingModel, RerankModel, Runtime, Vector
+from chatclient import ChatClient, Runtime
 from chatclient.advisors import RetrievalAugmentationAdvisor
 from chatclient.errors import OverloadedError, UsageError, WrongTypeError
 from chatclient.observability import Retrieval
-from chatclient.providers import CohereRerankModel, JinaRerankModel
+from chatclient.providers import (
+    CohereRerankModel,
+    EmbeddingModel,
+    JinaRerankModel,
+    RerankModel,
+    Vector,
+)
 from chatclient.retrieval import (
     ConcatenationJoiner,
     Document,

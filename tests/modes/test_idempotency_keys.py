@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from chatclient import TOOL_CALLING_ORDER, ChatClient, ToolCall, UserMessage
+from chatclient import ChatClient, ToolCall, ToolContext, UserMessage, tool
+from chatclient.advisors import TOOL_CALLING_ORDER
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.memory.session import SessionMemoryAdvisor
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
@@ -16,7 +17,7 @@ from chatclient.chat.turn import TURN_KEY
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.memory import InMemorySessionRepository, MessageWindowChatMemory, SessionService
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, tool
+from chatclient.tools import ToolApproval, ToolCallingManager
 from tests.support.ask import Ask
 
 INSIDE = TOOL_CALLING_ORDER + 10

@@ -14,6 +14,7 @@ from chatclient import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.advisors import ContextWindowAdvisor, MessageChatMemoryAdvisor
 from chatclient.errors import ContextLengthExceededError
@@ -23,7 +24,7 @@ from chatclient.memory.shortening import READ_RESULT, Shortening
 from chatclient.memory.window import estimated_tokens
 from chatclient.providers import FallbackChatModel
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
+from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager
 from tests.support.ask import Ask
 
 PAGE = 10_000  # characters

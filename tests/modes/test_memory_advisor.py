@@ -17,6 +17,7 @@ from chatclient import (
     Message,
     SystemMessage,
     UserMessage,
+    tool,
 )
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
@@ -61,7 +62,6 @@ from chatclient.tools import (
     ToolCallingManager,
     ToolFailurePolicy,
     ToolLimits,
-    tool,
     tool_callbacks,
 )
 from tests.support.ask import Ask, Mode

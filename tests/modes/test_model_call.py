@@ -16,8 +16,8 @@ from chatclient import (
     ChatModel,
     ChatOptions,
     Next,
-    ask_model,
 )
+from chatclient.advisors import ask_model
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.retrieval.advisor import RetrievalAugmentationAdvisor
 from chatclient.chain.chain import Advisor

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, Message, UserMessage
+from chatclient import ChatClient, Message, UserMessage, tool
 from chatclient.chat.events import RoundEnded
 from chatclient.errors import DuplicateToolError
 from chatclient.providers.openai.chat import OpenAIChatModel
-from chatclient.tools import FunctionToolCallback, ToolCallingManager, ToolLimits, tool
+from chatclient.tools import FunctionToolCallback, ToolCallingManager, ToolLimits
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer, completion
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse
+from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, tool
 from chatclient.chain.chain import Next
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool, tool_callbacks
+from chatclient.tools import tool_callbacks
 from tests.support.ask import Ask
 
 

@@ -12,6 +12,7 @@ from chatclient import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.chat.message_merging import INTERRUPTED
@@ -21,7 +22,6 @@ from chatclient.memory import (
     conversation_problems,
 )
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
 from tests.support.ask import Ask
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, Prompt
+from chatclient import ChatClient, Prompt, tool
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chat.options import ChatOptions
 from chatclient.errors import ProviderError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import FunctionToolCallback, ToolCallingManager, tool
+from chatclient.tools import FunctionToolCallback, ToolCallingManager
 from tests.support.ask import Ask
 
 LOGGER = "chatclient.observability.observers"

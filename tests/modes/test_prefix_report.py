@@ -13,6 +13,7 @@ from chatclient import (
     Next,
     Prompt,
     SystemMessage,
+    tool,
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chat.response import Usage
@@ -21,7 +22,7 @@ from chatclient.memory import MessageWindowChatMemory
 from chatclient.observability.prefix import PrefixReport
 from chatclient.observability.trail import Trail
 from chatclient.testing import Answer, ScriptedModel, assert_stable_prefix, call
-from chatclient.tools import ToolResult, tool
+from chatclient.tools import ToolResult
 from tests.support.ask import Ask
 
 

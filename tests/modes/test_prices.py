@@ -14,9 +14,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from chatclient import ChatClient, ChatModel, ChatOptions, ChatResponse, Cost, Usage
+from chatclient import ChatClient, ChatModel, ChatOptions, ChatResponse, Usage, tool
 from chatclient.advisors import Budget
 from chatclient.chain import prices
+from chatclient.chat import Cost
 from chatclient.chat.response import ChatResponseMetadata
 from chatclient.chat.serialization import response_from_dict, response_to_dict
 from chatclient.errors import BudgetExceededError, UnknownPriceError, UsageError
@@ -34,7 +35,6 @@ from chatclient.providers.gemini import decoding as gemini
 from chatclient.providers.openai import chat_decoding as chat, responses_decoding as responses
 from chatclient.providers.openai.dialect import OPENAI
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import tool
 from tests.support.ask import Ask
 from tests.support.batch_server import BatchServer
 from tests.support.loopback import LoopbackServer

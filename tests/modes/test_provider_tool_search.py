@@ -22,11 +22,10 @@ from chatclient.providers import (
     OpenAIResponsesChatModel,
 )
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import (
-    DataToolCallback,
+from chatclient.tools import DataToolCallback, ToolDefinition
+from chatclient.tools.search import (
     KeywordToolIndex,
     ProviderToolIndex,
-    ToolDefinition,
     ToolReference,
     ToolSearchRequest,
 )

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from chatclient import ChatClient, ChatResponse, Prompt
+from chatclient import ChatClient, ChatResponse, Prompt, tool
 from chatclient.advisors.rate_limit import RateLimitAdvisor, RateLimits, SlidingWindow
 from chatclient.chat.response import Usage
 from chatclient.errors import ConnectionFailedError, RateLimitExceededError, UsageError
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
 from tests.support.ask import Ask
 
 

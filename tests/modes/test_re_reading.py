@@ -2,14 +2,13 @@
 
 import pytest
 
-from chatclient import ChatClient, UserMessage
+from chatclient import ChatClient, UserMessage, tool
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.retrieval.re_reading import ReReadingAdvisor
 from chatclient.chat.messages import Media, SystemMessage
 from chatclient.errors import TemplateError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
 from tests.support.ask import Ask
 
 

@@ -15,11 +15,10 @@ from chatclient import (
     Prompt,
     Runtime,
     UserMessage,
-    ask_model,
     handoff,
     tool,
 )
-from chatclient.advisors import MessageChatMemoryAdvisor, RetrievalAugmentationAdvisor
+from chatclient.advisors import MessageChatMemoryAdvisor, RetrievalAugmentationAdvisor, ask_model
 from chatclient.decisions import (
     DecisionModel,
     DecisionRequest,

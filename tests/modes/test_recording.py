@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, ChatModel
+from chatclient import ChatClient, ChatModel, tool
 from chatclient.chat.events import TextDelta
 from chatclient.chat.messages import (
     AssistantMessage,
@@ -40,7 +40,6 @@ from chatclient.testing import (
     call,
 )
 from chatclient.testing.recording import Exchange
-from chatclient.tools import tool
 from tests.support.ask import Ask
 
 pytest_plugins = ["pytester"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import AssistantMessage, ChatClient, ChatResponse, Prompt, UserMessage
+from chatclient import AssistantMessage, ChatClient, ChatResponse, Prompt, UserMessage, tool
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.response_cache import (
     InMemoryResponseStore,
@@ -26,11 +26,12 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.response import NO_USAGE, Generation, Usage
 from chatclient.chat.tool import STEP
 from chatclient.errors import ConnectionFailedError, UsageError, WrongTypeError
+from chatclient.providers import WebSearch
 from chatclient.providers.composite import FallbackChatModel
 from chatclient.providers.local.model import LocalChatModel
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.testing import Recording, RecordingModel, ScriptedModel, call
-from chatclient.tools import ToolResult, WebSearch, tool, tool_callbacks
+from chatclient.tools import ToolResult, tool_callbacks
 from tests.support.ask import Ask
 
 

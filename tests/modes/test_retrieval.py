@@ -23,6 +23,7 @@ from chatclient import (
     SystemMessage,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.guardrails.safe_guard import SafeGuardAdvisor
@@ -73,7 +74,7 @@ from chatclient.retrieval import (
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, tool
+from chatclient.tools import ToolApproval, ToolCallingManager
 from tests.support.ask import Ask, Mode
 
 WORDS = ["rome", "paris", "zoo", "opens", "weather", "ticket", "lion", "closed"]

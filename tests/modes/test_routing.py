@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from chatclient import ChatClient, ChatModel, ChatOptions, Prompt, SystemMessage
+from chatclient import ChatClient, ChatModel, ChatOptions, Prompt, SystemMessage, tool
 from chatclient.advisors.response_cache import InMemoryResponseStore, ResponseCacheAdvisor
 from chatclient.chat.model import OutputMode
 from chatclient.errors import UsageError
@@ -14,7 +14,6 @@ from chatclient.providers.anthropic.model import AnthropicChatModel, AnthropicCh
 from chatclient.providers.composite import ROUTE, Choose, RoutingChatModel
 from chatclient.providers.openai.chat import OpenAIChatModel, OpenAIChatOptions
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
 from tests.support.ask import Ask
 
 

@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 
-from chatclient import (
-    TOOL_CALLING_ORDER,
-    ChatClient,
-    ChatClientRequest,
-    ChatClientResponse,
-    Next,
-)
+from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, tool
+from chatclient.advisors import TOOL_CALLING_ORDER
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.guardrails.safe_guard import (
     FAILURE_RESPONSE,
@@ -27,7 +22,7 @@ from chatclient.chat.response import ChatResponse
 from chatclient.errors import EntityError, UsageError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
+from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager
 from tests.support.ask import Ask
 
 

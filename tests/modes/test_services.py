@@ -20,8 +20,10 @@ from chatclient import (
     ChatResponse,
     Media,
     Next,
+    ToolContext,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chat.events import (
@@ -43,7 +45,7 @@ from chatclient.services import (
     user_message,
 )
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, ToolMemoryId, tool
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolMemoryId
 from tests.support.ask import Ask
 
 T_co = TypeVar("T_co", covariant=True)

@@ -13,7 +13,7 @@ from chatclient import (
     ToolResponseMessage,
     UserMessage,
     handoff,
-    message_from_dict,
+    tool,
 )
 from chatclient.advisors import (
     TURN_MESSAGE,
@@ -22,6 +22,7 @@ from chatclient.advisors import (
     SessionLogAdvisor,
     SessionMemoryAdvisor,
 )
+from chatclient.chat import message_from_dict
 from chatclient.errors import OverloadedError, UsageError, WrongTypeError
 from chatclient.memory import (
     EventFilter,
@@ -30,7 +31,7 @@ from chatclient.memory import (
     SessionService,
 )
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import ToolCallingManager, tool
+from chatclient.tools import ToolCallingManager
 from tests.support.ask import Ask
 
 STEPS = EventFilter(types=TURN_MESSAGE)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, UserMessage
+from chatclient import ChatClient, UserMessage, tool
 from chatclient.advisors.memory.recall_tools import RecallTools
 from chatclient.advisors.memory.session import USER_ID, SessionMemoryAdvisor
 from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
@@ -35,7 +35,7 @@ from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
 from chatclient.testing import ScriptedModel, call
 from chatclient.testing.sample_conversations import turn
-from chatclient.tools import tool, tool_callbacks
+from chatclient.tools import tool_callbacks
 from tests.support.ask import Ask
 
 

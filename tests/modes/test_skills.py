@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, Prompt, ToolResponseMessage
+from chatclient import ChatClient, Prompt, ToolContext, ToolResponseMessage, tool
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.tool_search.advisor import ToolSearchToolCallingAdvisor
 from chatclient.chain.chain import TOOL_CALLING_ORDER
@@ -16,7 +16,8 @@ from chatclient.chat.tool import ACTIVATED_SKILL, ToolMetadata
 from chatclient.errors import DuplicateToolError, ToolDefinitionError, UsageError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import FunctionToolCallback, KeywordToolIndex, ToolContext, tool
+from chatclient.tools import FunctionToolCallback
+from chatclient.tools.search import KeywordToolIndex
 from chatclient.tools.skills import Skill, Skills
 from tests.modes.test_tool_calling import client_of, results
 from tests.support.ask import Ask

@@ -12,6 +12,7 @@ from chatclient import (
     ChatClientRequest,
     ChatClientRequestSpec,
     ChatClientResponse,
+    tool,
 )
 from chatclient.advisors import (
     GuardrailResult,
@@ -38,7 +39,7 @@ from chatclient.memory import (
     Window,
 )
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, tool
+from chatclient.tools import ToolApproval, ToolCallingManager
 from tests.modes.test_memory_advisor import INSIDE, Talk, short
 from tests.support.ask import Ask
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from chatclient import (
-    MEMORY_ORDER,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
@@ -17,9 +16,11 @@ from chatclient import (
     ChatResponse,
     Next,
     Prompt,
-    TextReplaced,
+    tool,
 )
+from chatclient.advisors import MEMORY_ORDER
 from chatclient.chain.chain import TOOL_CALLING_ORDER
+from chatclient.chat import TextReplaced
 from chatclient.client.stream_items import AsyncItems
 from chatclient.errors import BlockingCallError, OverloadedError, UsageError
 from chatclient.runtime.runtime import Runtime
@@ -31,7 +32,6 @@ from chatclient.tools import (
     ToolFailurePolicy,
     ToolInvocation,
     ToolResult,
-    tool,
 )
 from tests.support.ask import Ask
 

@@ -15,19 +15,14 @@ from chatclient import (
     ChatResponse,
     Next,
     Prompt,
+    ToolContext,
+    tool,
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.memory import ENDED_EARLY, MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import (
-    NextTool,
-    ToolCallingManager,
-    ToolContext,
-    ToolInvocation,
-    ToolResult,
-    tool,
-)
+from chatclient.tools import NextTool, ToolCallingManager, ToolInvocation, ToolResult
 from tests.support.clock import Clock
 
 Work = Callable[[], Awaitable[None]]

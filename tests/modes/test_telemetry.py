@@ -26,6 +26,7 @@ from chatclient import (
     Next,
     Prompt,
     UserMessage,
+    tool,
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.retrieval.question_answer import QuestionAnswerAdvisor
@@ -51,7 +52,7 @@ from chatclient.providers import FallbackChatModel, OpenAIChatOptions, compatibl
 from chatclient.retrieval import Document, InMemoryVectorStore
 from chatclient.runtime.observation import Operation
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, ToolRequest, tool, tool_callbacks
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolRequest, tool_callbacks
 from tests.support.ask import Ask
 from tests.support.bag_of_words import BagOfWords
 from tests.support.servers import ChatServer

@@ -10,11 +10,11 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from chatclient import ChatClient
+from chatclient import ChatClient, tool
 from chatclient.errors import ProviderError
 from chatclient.observability.telemetry import Telemetry
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolCallingManager, tool
+from chatclient.tools import ToolCallingManager
 from tests.support.ask import Ask
 from tests.support.otlp_collector import Collector, Span, told
 

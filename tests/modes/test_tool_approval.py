@@ -22,7 +22,9 @@ from chatclient import (
     ChatClientResponse,
     Next,
     Prompt,
+    ToolContext,
     UserMessage,
+    tool,
 )
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.chain.chain import TOOL_CALLING_ORDER
@@ -57,7 +59,6 @@ from chatclient.tools import (
     ToolApproval,
     ToolCallback,
     ToolCallingManager,
-    ToolContext,
     ToolDefinition,
     ToolExecutionResult,
     ToolFailurePolicy,
@@ -65,7 +66,6 @@ from chatclient.tools import (
     ToolLimits,
     ToolResult,
     augment,
-    tool,
     tool_callbacks,
 )
 from chatclient.tools.execution.approval import DECISIONS
@@ -920,7 +920,8 @@ OTHER_PROCESS = """
 import sys
 from chatclient import ChatClient
 from chatclient.testing import ScriptedModel
-from chatclient.tools import ToolApproval, ToolCallingManager, tool
+from chatclient import tool
+from chatclient.tools import ToolApproval, ToolCallingManager
 
 @tool
 def pay(amount: int) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient
+from chatclient import ChatClient, ToolContext, tool
 from chatclient.chat.messages import ToolCall
 from chatclient.errors import ToolExecutionError, ToolUsageError, UsageError
 from chatclient.testing import Answer, ScriptedModel, call
@@ -16,13 +16,11 @@ from chatclient.tools import (
     PendingTurn,
     ToolApproval,
     ToolCallingManager,
-    ToolContext,
     ToolFailurePolicy,
     ToolInvocation,
     ToolLimits,
     ToolMetadata,
     ToolRequest,
-    tool,
 )
 from chatclient.tools.execution.approval import AGENT_TURNS
 from tests.modes.test_tool_calling import assert_paired, results

@@ -12,8 +12,10 @@ from chatclient import (
     ChatClientRequest,
     ChatClientResponse,
     Next,
+    ToolContext,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
@@ -26,10 +28,8 @@ from chatclient.tools import (
     PendingTurn,
     ToolApproval,
     ToolCallingManager,
-    ToolContext,
     ToolInvocation,
     ToolLimits,
-    tool,
 )
 from tests.modes.test_tool_calling import assert_paired, results
 from tests.support.ask import Ask, Asked

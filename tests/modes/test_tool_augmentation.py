@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from typing_extensions import TypedDict
 
+from chatclient import ToolContext, ToolParam, tool
 from chatclient.errors import ToolDefinitionError, ToolError, WrongTypeError
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
@@ -21,14 +22,11 @@ from chatclient.tools import (
     FunctionToolCallback,
     ToolApproval,
     ToolCallback,
-    ToolContext,
     ToolDefinition,
     ToolInvocation,
     ToolMetadata,
-    ToolParam,
     ToolRequest,
     augment,
-    tool,
     tool_callbacks,
 )
 from tests.modes.test_tool_calling import assert_paired, client_of, results

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel, field_validator
 
-from chatclient import ChatClient, ToolResponseMessage
+from chatclient import ChatClient, ToolResponseMessage, tool
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
 from tests.support.ask import Ask
 
 PRICES = {"tea": 3}

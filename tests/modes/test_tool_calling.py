@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 
 from chatclient import (
-    HIGHEST_PRECEDENCE,
-    TOOL_CALLING_ORDER,
     AssistantMessage,
     ChatClient,
     ChatClientRequest,
@@ -28,11 +26,13 @@ from chatclient import (
     Prompt,
     SystemMessage,
     ToolCall,
+    ToolContext,
     ToolResponseMessage,
     Usage,
     UserMessage,
+    tool,
 )
-from chatclient.advisors import ToolCallingAdvisor
+from chatclient.advisors import HIGHEST_PRECEDENCE, TOOL_CALLING_ORDER, ToolCallingAdvisor
 from chatclient.chat.events import (
     Done,
     RoundEnded,
@@ -58,7 +58,6 @@ from chatclient.tools import (
     ToolApproval,
     ToolCallback,
     ToolCallingManager,
-    ToolContext,
     ToolDefinition,
     ToolExecutionResult,
     ToolFailure,
@@ -67,7 +66,6 @@ from chatclient.tools import (
     ToolLimits,
     ToolMetadata,
     ToolResult,
-    tool,
     tool_callbacks,
 )
 from tests.support.ask import Ask, Mode

@@ -15,7 +15,6 @@ import pytest
 from pydantic import BaseModel
 
 from chatclient import (
-    MEMORY_ORDER,
     Advisor,
     AssistantMessage,
     ChatClient,
@@ -27,7 +26,9 @@ from chatclient import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
+from chatclient.advisors import MEMORY_ORDER
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.memory.session import SessionMemoryAdvisor
@@ -79,7 +80,6 @@ from chatclient.tools import (
     ToolRequest,
     ToolResult,
     augment,
-    tool,
     tool_callbacks,
 )
 from chatclient.tools.skills import Skill, Skills

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient
+from chatclient import ChatClient, tool
 from chatclient.chat.messages import ToolCall
 from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.errors import UsageError
@@ -21,7 +21,6 @@ from chatclient.tools import (
     ToolInvocation,
     ToolLimits,
     ToolResult,
-    tool,
 )
 from tests.modes.test_tool_calling import results
 from tests.support.ask import Ask, Asked

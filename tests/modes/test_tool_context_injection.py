@@ -9,7 +9,16 @@ from uuid import UUID
 
 import pytest
 
-from chatclient import Advisor, AssistantMessage, ChatClient, ChatOptions, Message, UserMessage
+from chatclient import (
+    Advisor,
+    AssistantMessage,
+    ChatClient,
+    ChatOptions,
+    Message,
+    ToolContext,
+    UserMessage,
+    tool,
+)
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.chain.chain import TOOL_CALLING_ORDER
 from chatclient.chat.messages import ToolCall
@@ -24,10 +33,8 @@ from chatclient.tools import (
     DataToolCallback,
     FunctionToolCallback,
     ToolCallingManager,
-    ToolContext,
     ToolDefinition,
     ToolMemoryId,
-    tool,
 )
 from tests.modes.test_tool_calling import client_of, results
 from tests.support.ask import Ask

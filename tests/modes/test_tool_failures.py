@@ -12,8 +12,10 @@ from chatclient import (
     ChatOptions,
     ChatResponse,
     Prompt,
+    ToolContext,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.chat.messages import Media, ToolCall
 from chatclient.chat.response import Generation
@@ -31,12 +33,10 @@ from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     NextTool,
     ToolCallingManager,
-    ToolContext,
     ToolFailure,
     ToolFailurePolicy,
     ToolInvocation,
     ToolResult,
-    tool,
     tool_callbacks,
 )
 from chatclient.tools.execution.failure import FailureKind

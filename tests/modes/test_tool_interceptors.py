@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient
+from chatclient import ChatClient, tool
 from chatclient.chat.events import ToolCallFinished
 from chatclient.errors import ToolDeniedError, ToolExecutionError, ToolUsageError
 from chatclient.testing import ScriptedModel, call
@@ -18,7 +18,6 @@ from chatclient.tools import (
     ToolInvocation,
     ToolLimits,
     ToolResult,
-    tool,
 )
 from tests.modes.test_tool_calling import assert_paired, client_of, results
 from tests.support.ask import Ask

@@ -17,9 +17,11 @@ from chatclient import (
     ChatOptions,
     ChatResponse,
     Prompt,
+    ToolContext,
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.chat.messages import Media, ToolCall
 from chatclient.chat.response import Generation
@@ -29,11 +31,9 @@ from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
     NextTool,
     ToolCallingManager,
-    ToolContext,
     ToolInvocation,
     ToolLimits,
     ToolResult,
-    tool,
     tool_callbacks,
 )
 from chatclient.tools.execution.state import ToolState

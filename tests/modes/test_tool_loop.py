@@ -17,8 +17,10 @@ from chatclient import (
     Prompt,
     SystemMessage,
     ToolCall,
+    ToolContext,
     Usage,
     UserMessage,
+    tool,
 )
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.chat.response import Generation
@@ -30,11 +32,9 @@ from chatclient.tools import (
     ToolApproval,
     ToolCallback,
     ToolCallingManager,
-    ToolContext,
     ToolExecutionResult,
     ToolLimits,
     ToolRequest,
-    tool,
     tool_callbacks,
 )
 from tests.modes.test_tool_calling import assert_paired, client_of, results

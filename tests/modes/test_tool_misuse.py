@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from chatclient import ChatClient, ChatOptions, ChatResponse, Prompt, ToolCall
+from chatclient import ChatClient, ChatOptions, ChatResponse, Prompt, ToolCall, ToolContext, tool
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.errors import ToolDefinitionError, ToolResultError, ToolUsageError, UsageError
 from chatclient.runtime.runtime import Runtime
@@ -15,7 +15,6 @@ from chatclient.tools import (
     FunctionToolCallback,
     NextTool,
     ToolCallingManager,
-    ToolContext,
     ToolDefinition,
     ToolExecutionResult,
     ToolFailurePolicy,
@@ -23,7 +22,6 @@ from chatclient.tools import (
     ToolMemoryId,
     ToolMetadata,
     ToolResult,
-    tool,
 )
 from chatclient.tools.execution.state import ToolState
 from tests.modes.test_tool_calling import client_of

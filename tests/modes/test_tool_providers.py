@@ -5,16 +5,10 @@ from typing import Any, Literal
 
 import pytest
 
-from chatclient import ChatClient, Prompt, UserMessage
+from chatclient import ChatClient, Prompt, UserMessage, tool
 from chatclient.errors import DuplicateToolError, ToolDefinitionError
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import (
-    ToolCallback,
-    ToolCallbackProvider,
-    ToolRequest,
-    tool,
-    tool_callbacks,
-)
+from chatclient.tools import ToolCallback, ToolCallbackProvider, ToolRequest, tool_callbacks
 from tests.modes.test_tool_calling import client_of, results
 from tests.support.ask import Ask
 

@@ -12,6 +12,7 @@ from chatclient import (
     Next,
     Prompt,
     ToolResponseMessage,
+    tool,
 )
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
@@ -25,7 +26,6 @@ from chatclient.tools import (
     ToolCallback,
     ToolCallingManager,
     ToolRequest,
-    tool,
     tool_callbacks,
 )
 from tests.modes.test_tool_calling import client_of, results

@@ -25,6 +25,7 @@ from chatclient import (
     ToolCall,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.tool_loop.steering import Steering
@@ -44,18 +45,19 @@ from chatclient.runtime.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
     DataToolCallback,
-    HybridToolIndex,
-    KeywordToolIndex,
     StaticToolCallbackResolver,
     ToolApproval,
     ToolCallingManager,
     ToolDefinition,
-    ToolReference,
     ToolRequest,
     ToolResult,
+)
+from chatclient.tools.search import (
+    HybridToolIndex,
+    KeywordToolIndex,
+    ToolReference,
     ToolSearchRequest,
     ToolSearchResponse,
-    tool,
 )
 from chatclient.tools.search.eviction import (
     AlwaysEvictStrategy,

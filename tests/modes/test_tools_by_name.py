@@ -17,6 +17,7 @@ from chatclient import (
     Prompt,
     ToolCall,
     ToolResponseMessage,
+    tool,
 )
 from chatclient.advisors import MessageChatMemoryAdvisor, ToolSearchToolCallingAdvisor
 from chatclient.advisors.tool_search.session import FOUND_TOOLS
@@ -28,13 +29,7 @@ from chatclient.errors import DuplicateToolError, ToolCallRefusedError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import (
-    Decision,
-    ToolCallingManager,
-    ToolInvocation,
-    ToolLimits,
-    tool,
-)
+from chatclient.tools import Decision, ToolCallingManager, ToolInvocation, ToolLimits
 from tests.modes.test_tool_search import CATALOG, SEARCH, made, offered, search
 from tests.support.ask import Ask
 

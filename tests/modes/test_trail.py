@@ -11,14 +11,8 @@ from typing import Any
 
 import pytest
 
-from chatclient import (
-    TOOL_CALLING_ORDER,
-    ChatClient,
-    ChatClientRequest,
-    ChatClientResponse,
-    Next,
-    UserMessage,
-)
+from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, UserMessage, tool
+from chatclient.advisors import TOOL_CALLING_ORDER
 from chatclient.advisors.budget import Budget
 from chatclient.chain.model_call import ask_model
 from chatclient.chat.events import RoundEnded, ToolCallStarted
@@ -34,7 +28,7 @@ from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.runtime.observation import Step
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import FunctionToolCallback, ToolApproval, ToolCallingManager, tool
+from chatclient.tools import FunctionToolCallback, ToolApproval, ToolCallingManager
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer, Reply, completion
 

@@ -15,9 +15,11 @@ from chatclient import (
     Message,
     Next,
     SystemMessage,
+    ToolContext,
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.advisors.guardrails.advisors import (
     GuardrailResult,
@@ -34,7 +36,7 @@ from chatclient.errors import ChatClientError, OverloadedError
 from chatclient.memory import MessageWindowChatMemory, conversation_problems
 from chatclient.observability.trail import Trail
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, tool
+from chatclient.tools import ToolApproval, ToolCallingManager
 from tests.support.ask import Ask
 
 

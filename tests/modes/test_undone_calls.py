@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, ToolCallFinished
+from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, ToolCallFinished, tool
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.chain.chain import MEMORY_ORDER, Next
 from chatclient.chat.events import ToolCallUndone
@@ -12,7 +12,7 @@ from chatclient.errors import ToolExecutionError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.observability import ToolUndo
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolCallingManager, ToolFailurePolicy, tool
+from chatclient.tools import ToolCallingManager, ToolFailurePolicy
 from tests.support.ask import Ask
 
 log: list[str] = []

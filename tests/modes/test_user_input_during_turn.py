@@ -12,7 +12,9 @@ from chatclient import (
     ChatClientResponse,
     ChatResponse,
     Next,
+    ToolContext,
     UserMessage,
+    tool,
 )
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
@@ -32,7 +34,7 @@ from chatclient.memory import (
     conversation_problems,
 )
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, tool
+from chatclient.tools import ToolApproval, ToolCallingManager
 from tests.support.ask import Ask
 
 

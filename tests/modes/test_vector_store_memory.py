@@ -14,6 +14,7 @@ from chatclient import (
     Prompt,
     SystemMessage,
     UserMessage,
+    tool,
 )
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
@@ -34,7 +35,7 @@ from chatclient.memory import MessageWindowChatMemory
 from chatclient.retrieval import Document, InMemoryVectorStore
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
+from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager
 from tests.modes.test_retrieval import WordEmbedding
 from tests.support.ask import Ask
 from tests.support.clock import Clock

@@ -68,7 +68,7 @@ def test_names_can_be_imported_with_a_star(package: str) -> None:
     assert namespace.keys() - {"__builtins__"} == names
     found = {*dir(importlib.import_module(package))}
     assert found - names == {
-        name.removeprefix("chatclient.") for name in PUBLIC_PACKAGES[1:] if package == "chatclient"
+        name.rpartition(".")[2] for name in PUBLIC_PACKAGES if name.rpartition(".")[0] == package
     }
     assert names <= found
 
@@ -89,6 +89,9 @@ HINTS = {
     "from chatclient.tools import ToolAproval": "`from chatclient.tools import ToolApproval`?",
     "from chatclient.advisor import Budget": "did you mean `chatclient.advisors`?",
     "import chatclient.tool": "it is no module; use `from chatclient import tool`",
+    "from chatclient import TextReplaced": "use `from chatclient.chat import TextReplaced`",
+    "from chatclient.tools import tool": "use `from chatclient import tool`",
+    "from chatclient.tools import KeywordToolIndex": "use `from chatclient.tools.search import",
     "from chatclient import Unheard": "cannot import name 'Unheard'",
     "import chatclient.unheard": "No module named 'chatclient.unheard'",
 }
@@ -113,8 +116,30 @@ def test_replacements_exist() -> None:
     """The names in hints for those of other libraries are public."""
     public = {name for package in PUBLIC_PACKAGES for name in exports_of(package)}
     named = re.findall(r"`([A-Za-z_]\w*)", " ".join(REPLACEMENTS.values()))
+    placed = re.findall(
+        r"`([A-Za-z_]\w*)[^`]*`(?:, a decorator,)? (?:from|of|with) (chatclient[\w.]*)",
+        " ".join(REPLACEMENTS.values()),
+    )
 
     assert {*named} - public <= {"client", "stream"}
+    assert len(placed) > 40
+    assert [each for each in placed if each[0] not in exports_of(each[1])] == []
+
+
+def test_each_name_has_one_package() -> None:
+    """A name is exported once; two classes that share a name are in different packages."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for package in PACKAGES:
+        for name, module in exports_of(package).items():
+            places.setdefault((name, module), []).append(package)
+
+    assert [each for each in places.values() if len(each) > 1] == []
+
+
+def test_number_of_names() -> None:
+    """The top level has what small applications need; no package grows by accident."""
+    assert len(exports_of("chatclient")) <= 60
+    assert len(exports_of("chatclient.tools")) <= 45
 
 
 def test_public_packages_are_attributes() -> None:
@@ -143,16 +168,16 @@ def test_docs_and_examples_import_from_public_packages() -> None:
 
 def test_messages_name_public_packages() -> None:
     """Error messages tell users to import from public packages only."""
-    hint = re.compile(r"from (chatclient[\w.]+) import")
+    hint = re.compile(r"from (chatclient[\w.]*) import (\w+)")
     hints = {
-        name
+        found
         for file in (ROOT / "chatclient").rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        for name in hint.findall(node.value)
+        for found in hint.findall(node.value)
     }
 
-    assert hints <= set(PUBLIC_PACKAGES)
+    assert [each for each in hints if each[1] not in exports_of(each[0])] == []
 
 
 def imported_by(statement: str) -> set[str]:
@@ -239,7 +264,7 @@ def test_importing_is_cheap(package: str) -> None:
     modules = imported_by(f"import {package}")
 
     loaded = {name for name in modules if name.startswith("chatclient")}
-    assert loaded <= {"chatclient", package, "chatclient.errors"} | {
+    assert loaded <= {"chatclient", package.rpartition(".")[0], package, "chatclient.errors"} | {
         name for name in loaded if name.startswith("chatclient._internal")
     }
 

@@ -30,8 +30,10 @@ from chatclient import (
     ChatResponse,
     Message,
     Next,
+    ToolContext,
     Usage,
     UserMessage,
+    tool,
 )
 from chatclient.advisors.guardrails.advisors import (
     GuardrailResult,
@@ -53,14 +55,7 @@ from chatclient.retrieval import Document
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.structured import TypeOutputConverter
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import (
-    FunctionToolCallback,
-    PendingTurn,
-    ToolApproval,
-    ToolContext,
-    ToolExecution,
-    tool,
-)
+from chatclient.tools import FunctionToolCallback, PendingTurn, ToolApproval, ToolExecution
 from tests.docs.test_docs import PAGES, blocks, name_of
 from tests.support.paths import ROOT
 

@@ -14,7 +14,15 @@ from typing import Any, Literal, get_args
 
 from hypothesis import given, settings, strategies as st
 
-from chatclient import AssistantMessage, ChatClient, ChatClientRequest, Message, Prompt, UserMessage
+from chatclient import (
+    AssistantMessage,
+    ChatClient,
+    ChatClientRequest,
+    Message,
+    Prompt,
+    UserMessage,
+    tool,
+)
 from chatclient.advisors.context_window import ContextWindowAdvisor
 from chatclient.advisors.guardrails.advisors import (
     GuardrailResult,
@@ -56,7 +64,6 @@ from chatclient.tools import (
     ToolCallingManager,
     ToolFailurePolicy,
     ToolLimits,
-    tool,
 )
 from tests.modes.test_retrieval import WordEmbedding
 from tests.support.ask import Mode

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, Prompt
+from chatclient import ChatClient, Prompt, tool
 from chatclient.advisors.budget import Budget
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.memory.session import SessionMemoryAdvisor
@@ -24,7 +24,7 @@ from chatclient.client.request import ChatClientRequestSpec
 from chatclient.memory import ENDED_EARLY, SessionChatMemory, conversation_problems
 from chatclient.retrieval import Document, InMemoryVectorStore
 from chatclient.testing import Answer, call
-from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
+from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager
 from tests.properties.test_fault_points import (
     CUTS,
     MEMORIES,

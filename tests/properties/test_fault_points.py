@@ -14,7 +14,15 @@ from typing import Any, Literal
 
 import pytest
 
-from chatclient import AssistantMessage, ChatClient, ChatResponse, Prompt, UserMessage
+from chatclient import (
+    AssistantMessage,
+    ChatClient,
+    ChatResponse,
+    Prompt,
+    ToolContext,
+    UserMessage,
+    tool,
+)
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.memory.session import SessionMemoryAdvisor
@@ -36,7 +44,7 @@ from chatclient.memory import (
 )
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import ToolCallingManager, ToolContext, tool
+from chatclient.tools import ToolCallingManager
 from tests.support.ask import Ask, Mode
 from tests.support.examples import some, step
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from chatclient import AssistantMessage, ChatClient, Message, SystemMessage, UserMessage
+from chatclient import AssistantMessage, ChatClient, Message, SystemMessage, UserMessage, tool
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.chat.message_merging import begins_turn
@@ -39,7 +39,6 @@ from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.testing.sample_conversations import turn
-from chatclient.tools import tool
 from tests.support.examples import examples
 
 # --- windows over random conversations ------------------------------------------------------

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, ToolCall
+from chatclient import ChatClient, ToolCall, tool
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.errors import ChatClientError, UsageError, WrongTypeError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.testing import ScriptedModel
-from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
+from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager
 
 ran: list[Any] = []
 

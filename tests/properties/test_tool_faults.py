@@ -30,8 +30,10 @@ from chatclient import (
     Message,
     Next,
     Prompt,
+    ToolContext,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.chat.messages import ToolCall, ToolResponse
@@ -47,13 +49,11 @@ from chatclient.tools import (
     PendingTurn,
     ToolApproval,
     ToolCallingManager,
-    ToolContext,
     ToolFailurePolicy,
     ToolInterceptor,
     ToolInvocation,
     ToolLimits,
     ToolResult,
-    tool,
 )
 from chatclient.tools.execution.failure import OnLimit
 from tests.support.ask import Mode
@@ -536,7 +536,7 @@ def test_cancelled_tool_is_closed() -> None:
 EXITING = """
 from chatclient import ChatClient
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
+from chatclient import tool
 
 @tool
 async def leave() -> str:

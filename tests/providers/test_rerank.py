@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import RankedText, RerankModel, RerankOptions, Runtime
+from chatclient import Runtime
 from chatclient.errors import (
     AuthenticationError,
     DeadlineExceededError,
@@ -16,7 +16,15 @@ from chatclient.errors import (
     UsageError,
     WrongTypeError,
 )
-from chatclient.providers import CohereRerankModel, JinaRerankModel, RetryPolicy, Timeouts
+from chatclient.providers import (
+    CohereRerankModel,
+    JinaRerankModel,
+    RankedText,
+    RerankModel,
+    RerankOptions,
+    RetryPolicy,
+    Timeouts,
+)
 from tests.support.chaos_server import CLOSE, RESET, STALL, ChaosServer, http
 from tests.support.loopback import as_json
 from tests.support.rerank_server import RerankServer

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, ChatModel
+from chatclient import ChatClient, ChatModel, tool
 from chatclient.errors import (
     AuthenticationError,
     ContextLengthExceededError,
@@ -26,7 +26,6 @@ from chatclient.providers.http.request import Timeouts
 from chatclient.providers.http.retry import RetryPolicy
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.providers.openai.responses import OpenAIResponsesChatModel
-from chatclient.tools import tool
 from tests.support.ask import Ask, Asked
 from tests.support.pairwise import pairwise
 

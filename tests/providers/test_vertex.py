@@ -16,21 +16,22 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from chatclient import ChatClient
+from chatclient import ChatClient, tool
 from chatclient.errors import (
     AuthenticationError,
     ConnectionFailedError,
     UnsupportedToolError,
     UsageError,
 )
-from chatclient.providers import AnthropicChatOptions, chat_model, vertex_model
-from chatclient.tools import (
+from chatclient.providers import (
+    AnthropicChatOptions,
     CodeExecution,
     FileSearch,
     McpConnector,
     WebFetch,
     WebSearch,
-    tool,
+    chat_model,
+    vertex_model,
 )
 from tests.support import messages_server
 from tests.support.ask import Ask

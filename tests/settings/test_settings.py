@@ -20,7 +20,7 @@ from tests.support.servers import ChatServer
 
 pytest.importorskip("pydantic_settings")
 
-from chatclient import AssistantMessage, ChatClient, Prompt, UserMessage
+from chatclient import AssistantMessage, ChatClient, Prompt, UserMessage, tool
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
 from chatclient.advisors.tool_search.advisor import ToolSearchToolCallingAdvisor
@@ -40,8 +40,9 @@ from chatclient.runtime.runtime import BLOCKING, ON_LOOP
 from chatclient.settings.client_parts import options_of
 from chatclient.settings.settings import ChatClientSettings, MemorySettings, SqlSettings
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import KeywordToolIndex, StaticToolCallbackResolver, tool
+from chatclient.tools import StaticToolCallbackResolver
 from chatclient.tools.execution.state import ToolState
+from chatclient.tools.search import KeywordToolIndex
 from chatclient.tools.search.eviction import CompositeEvictionStrategy, LruEvictionStrategy
 
 

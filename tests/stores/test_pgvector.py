@@ -16,9 +16,10 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from chatclient import EmbeddingModel, Runtime, Vector
+from chatclient import Runtime
 from chatclient.errors import UsageError, VectorStoreError, VectorStoreUnavailableError
 from chatclient.observability import Retrieval, Step
+from chatclient.providers import EmbeddingModel, Vector
 from chatclient.retrieval import (
     Document,
     InMemoryVectorStore,

@@ -16,12 +16,11 @@ from typing import Any
 from chat_service import app as example
 from fastapi import FastAPI
 
-from chatclient import AssistantMessage, ChatResponse, Prompt, ToolResponseMessage
+from chatclient import AssistantMessage, ChatResponse, Prompt, ToolResponseMessage, tool
 from chatclient.chat.response import Generation
 from chatclient.errors import OverloadedError
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import tool
 
 GATE = Path(os.environ.get("CHAT_GATE", "gate"))
 

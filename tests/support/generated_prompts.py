@@ -9,14 +9,13 @@ from chatclient import (
     AssistantMessage,
     Media,
     Message,
-    ProviderPart,
-    Reasoning,
     SystemMessage,
     ToolCall,
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.chat import ProviderPart, Reasoning
 from chatclient.tools import tool_callbacks
 
 MIME_TYPES = (

@@ -8,13 +8,12 @@ offered. It prints a line of JSON for each turn.
 import json
 import sys
 
-from chatclient import ChatClient
+from chatclient import ChatClient, tool
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.memory.sql.repository import SqlChatMemoryRepository
 from chatclient.providers.local.model import LocalChatModel
-from chatclient.tools import tool
 from tests.support.ask import Ask
 
 

@@ -2,9 +2,9 @@
 
 import sys
 
+from chatclient import ToolContext, tool
 from chatclient.chat.messages import Media
 from chatclient.mcp import McpToolServer
-from chatclient.tools import ToolContext, tool
 
 
 @tool(effect="read")

@@ -3,10 +3,10 @@
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from chatclient import ChatClient, ChatModel
+from chatclient import ChatClient, ChatModel, tool
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.memory import MessageWindowChatMemory
-from chatclient.tools import ToolApproval, ToolCallingManager, tool
+from chatclient.tools import ToolApproval, ToolCallingManager
 from chatclient.web import WebChat
 
 

@@ -18,8 +18,10 @@ from chatclient import (
     Next,
     Prompt,
     SystemRequest,
+    ToolContext,
     UserMessage,
     handoff,
+    tool,
 )
 from chatclient.advisors import (
     Budget,
@@ -73,7 +75,6 @@ from chatclient.tools import (
     Skill,
     Skills,
     ToolApproval,
-    ToolContext,
     ToolDefinition,
     ToolInvocation,
     ToolLimits,
@@ -81,7 +82,6 @@ from chatclient.tools import (
     ToolRequest,
     ToolResult,
     augment,
-    tool,
 )
 from tests.support.bag_of_words import BagOfWords
 from tests.ways.case import CONVERSATION, Case, Feature, hands_over, text_of

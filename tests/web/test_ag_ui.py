@@ -5,19 +5,13 @@ from typing import Any
 
 import pytest
 
-from chatclient import (
-    HIGHEST_PRECEDENCE,
-    AssistantMessage,
-    ChatResponse,
-    Media,
-    Reasoning,
-    ToolResponseMessage,
-)
+from chatclient import AssistantMessage, ChatResponse, Media, ToolContext, ToolResponseMessage, tool
+from chatclient.advisors import HIGHEST_PRECEDENCE
+from chatclient.chat import Reasoning
 from chatclient.chat.messages import UserMessage
 from chatclient.errors import DeadlineExceededError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolContext, tool
 from chatclient.web import UI_STATE, UiData, UiState, WebChat
 from tests.support.node import run_script
 from tests.support.web_app import endpoints, travel_client

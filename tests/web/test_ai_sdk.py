@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from chatclient import AssistantMessage, ChatResponse, Media, Reasoning, ToolResponseMessage
+from chatclient import AssistantMessage, ChatResponse, Media, ToolContext, ToolResponseMessage, tool
+from chatclient.chat import Reasoning
 from chatclient.chat.messages import UserMessage
 from chatclient.errors import OverloadedError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ExternalTool, ToolContext, ToolDefinition, tool
+from chatclient.tools import ExternalTool, ToolDefinition
 from chatclient.web import UI_STATE, UiData, UiState, WebChat
 from tests.support.node import run_script
 from tests.support.web_app import endpoints, travel_client

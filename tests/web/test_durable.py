@@ -20,9 +20,11 @@ from chatclient import (
     ChatResponse,
     Next,
     Prompt,
+    ToolContext,
     ToolResponseMessage,
     UserMessage,
     handoff,
+    tool,
 )
 from chatclient.chat.response import Generation
 from chatclient.durable import (
@@ -39,14 +41,7 @@ from chatclient.errors import OverloadedError, UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import (
-    Decision,
-    ExternalTool,
-    ToolContext,
-    ToolDefinition,
-    ToolMetadata,
-    tool,
-)
+from chatclient.tools import Decision, ExternalTool, ToolDefinition, ToolMetadata
 from chatclient.web import InMemoryPendingTurns, UiData, UiRequest, UiState, WebChat
 from chatclient.web.durable_turns import DurableRunner
 from chatclient.web.requests import RefusedError

@@ -15,12 +15,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
 
-from chatclient import ChatClient, ChatClientRequestSpec, ChatResponse, Prompt
+from chatclient import ChatClient, ChatClientRequestSpec, ChatResponse, Prompt, ToolContext, tool
 from chatclient.errors import UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolContext, tool
 from chatclient.web import UiRequest, WebChat, web_app
 from tests.support.gated_model import GatedModel
 from tests.support.waiting import settled

@@ -6,9 +6,9 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
-from chatclient import AssistantMessage, ChatClient, Media, Reasoning
+from chatclient import AssistantMessage, ChatClient, Media, ToolContext, tool
+from chatclient.chat import Reasoning
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolContext, tool
 from chatclient.web import UiState, WebChat, web_app
 from tests.support.browser import click, console_errors, shown, until, write
 from tests.support.gated_model import GatedModel

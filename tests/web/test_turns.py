@@ -7,19 +7,20 @@ import httpx
 import pytest
 
 from chatclient import (
-    HIGHEST_PRECEDENCE,
     AssistantMessage,
     ChatClient,
     ChatResponse,
     Prompt,
-    Reasoning,
+    ToolContext,
     UserMessage,
+    tool,
 )
-from chatclient.advisors import ToolCallingAdvisor
+from chatclient.advisors import HIGHEST_PRECEDENCE, ToolCallingAdvisor
+from chatclient.chat import Reasoning
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolContext, ToolMetadata, tool
+from chatclient.tools import ToolMetadata
 from chatclient.web import UiData, UiState, WebChat, public_error_text
 from tests.support.node import run_script
 from tests.support.web_app import endpoints, travel_client

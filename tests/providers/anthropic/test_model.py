@@ -21,6 +21,7 @@ from chatclient import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.chat.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStarted
 from chatclient.chat.messages import Part, ProviderPart, Reasoning
@@ -44,7 +45,7 @@ from chatclient.providers.anthropic.stream import StreamDecoder
 from chatclient.providers.http.sse import ServerSentEventDecoder
 from chatclient.providers.openai.chat import OpenAIChatOptions
 from chatclient.runtime.runtime import ON_LOOP
-from chatclient.tools import tool, tool_callbacks
+from chatclient.tools import tool_callbacks
 from tests.support.ask import Ask, Mode
 from tests.support.messages_server import (
     Json,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, Prompt, UserMessage
+from chatclient import ChatClient, Prompt, UserMessage, tool
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.tool_loop.steering import Steering
 from chatclient.chat.events import RoundEnded
@@ -14,7 +14,6 @@ from chatclient.chat.response import Usage
 from chatclient.errors import OverloadedError, StreamInterruptedError, UsageError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.providers.anthropic.model import AnthropicChatOptions
-from chatclient.tools import tool
 from tests.support.ask import Ask
 from tests.support.messages_server import (
     Json,

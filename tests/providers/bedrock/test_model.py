@@ -27,6 +27,7 @@ from chatclient import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.chat.messages import ProviderPart, Reasoning
 from chatclient.errors import (
@@ -40,7 +41,7 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.providers import BedrockChatModel, BedrockChatOptions, ResponseLimits, chat_model
-from chatclient.tools import ExternalTool, ToolDefinition, tool, tool_callbacks
+from chatclient.tools import ExternalTool, ToolDefinition, tool_callbacks
 from tests.support.ask import Ask
 from tests.support.bodies import body_of
 from tests.support.converse_server import ConverseServer, Json, response

@@ -21,9 +21,11 @@ from chatclient import (
     Prompt,
     SystemMessage,
     ToolCall,
+    ToolContext,
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.events import ReasoningDelta, ToolCallDelta, ToolCallStarted
@@ -52,7 +54,7 @@ from chatclient.providers.gemini.encoding import (
 from chatclient.providers.gemini.model import GeminiChatModel, GeminiChatOptions
 from chatclient.providers.gemini.options import encode_options
 from chatclient.providers.gemini.stream import StreamDecoder, StreamReader
-from chatclient.tools import ToolContext, tool, tool_callbacks
+from chatclient.tools import tool_callbacks
 from tests.support.ask import Ask, Mode
 from tests.support.loopback import LoopbackServer, as_json
 from tests.support.replay import collect

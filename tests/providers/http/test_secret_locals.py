@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.tracebacks import extract
 
-from chatclient import ChatClient, ToolCall
+from chatclient import ChatClient, ToolCall, ToolContext
 from chatclient.errors import McpServerError, ProviderError, ToolExecutionError
 from chatclient.mcp import McpServer, McpToolCallbackProvider, tool_context_meta
 from chatclient.providers import (
@@ -21,12 +21,7 @@ from chatclient.providers import (
 )
 from chatclient.providers.http.auth import SecretHeaders
 from chatclient.testing import ScriptedModel
-from chatclient.tools import (
-    FunctionToolCallback,
-    ToolCallingManager,
-    ToolContext,
-    ToolFailurePolicy,
-)
+from chatclient.tools import FunctionToolCallback, ToolCallingManager, ToolFailurePolicy
 from tests.support.ask import Ask
 from tests.support.loopback import LoopbackServer, as_json
 from tests.support.mcp_setup import peer

@@ -14,8 +14,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from chatclient import ChatClient, ChatOptions, Cost
+from chatclient import ChatClient, ChatOptions
 from chatclient.advisors import Budget
+from chatclient.chat import Cost
 from chatclient.errors import UsageError
 from chatclient.observability import Telemetry
 from chatclient.providers.local import model as local

@@ -8,15 +8,19 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, EmbeddingModel, EmbeddingOptions, RankedText, RerankModel
+from chatclient import ChatClient
 from chatclient.advisors import RetrievalAugmentationAdvisor
 from chatclient.errors import UsageError
 from chatclient.providers import (
+    EmbeddingModel,
+    EmbeddingOptions,
     FastEmbedEmbeddingModel,
     FastEmbedRerankModel,
     MiniLmEmbeddingModel,
     ModelFileNotFoundError,
     ModelFileUnavailableError,
+    RankedText,
+    RerankModel,
 )
 from chatclient.retrieval import Document, DocumentReranker
 from chatclient.testing import RetrievalCase, ScriptedModel, evaluate_retriever

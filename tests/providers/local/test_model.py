@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from chatclient import AssistantMessage, ChatClient, ToolCall, ToolResponse, UserMessage
+from chatclient import AssistantMessage, ChatClient, ToolCall, ToolResponse, UserMessage, tool
 from chatclient.chat.messages import ToolResponseMessage
 from chatclient.errors import UsageError
 from chatclient.providers.local import model as local
 from chatclient.providers.local.model import LocalChatModel
 from chatclient.providers.local.model_file import QWEN_CODER_0_5B, ModelFile
-from chatclient.tools import ToolCallingManager, ToolLimits, tool
+from chatclient.tools import ToolCallingManager, ToolLimits
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer, completion
 

@@ -17,11 +17,10 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient
+from chatclient import ChatClient, tool
 from chatclient.errors import OverloadedError, RateLimitedError, StreamInterruptedError
 from chatclient.providers.http.retry import RetryPolicy
 from chatclient.providers.ollama.model import OllamaChatModel
-from chatclient.tools import tool
 from tests.support.ask import Ask
 
 VERSION = "1.43.0"

@@ -20,6 +20,7 @@ from chatclient import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.chat.events import ReasoningDelta, ToolCallDelta, ToolCallStarted
 from chatclient.chat.messages import Reasoning
@@ -43,7 +44,7 @@ from chatclient.providers.ollama.model import (
     encode_message,
     encode_options,
 )
-from chatclient.tools import tool, tool_callbacks
+from chatclient.tools import tool_callbacks
 from tests.support.ask import Ask
 from tests.support.loopback import LoopbackServer, as_json
 from tests.support.replay import collect

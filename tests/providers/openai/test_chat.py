@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient
+from chatclient import ChatClient, tool
 from chatclient.chat.events import ToolCallStarted
 from chatclient.chat.messages import AssistantMessage, Message, SystemMessage, UserMessage
 from chatclient.chat.options import ChatOptions
@@ -27,7 +27,7 @@ from chatclient.providers.http.retry import RetryPolicy
 from chatclient.providers.openai.chat import OpenAIChatModel, OpenAIChatOptions, is_openai
 from chatclient.providers.openai.dialect import OPENAI
 from chatclient.providers.openai.responses import OpenAIResponsesChatModel
-from chatclient.tools import ToolCallingManager, tool
+from chatclient.tools import ToolCallingManager
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer, Reply, as_stream, completion
 from tests.support.waiting import settled

@@ -15,6 +15,7 @@ from chatclient import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient.chat.messages import ProviderPart, Reasoning
 from chatclient.chat.serialization import message_from_dict
@@ -22,7 +23,6 @@ from chatclient.errors import UsageError
 from chatclient.memory import conversation_problems
 from chatclient.providers.openai.chat_format import messages_from_openai, messages_to_openai
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
 from tests.support.ask import Ask
 
 KEPT: list[dict[str, Any]] = [

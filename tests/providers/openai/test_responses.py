@@ -27,6 +27,7 @@ from chatclient import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    tool,
 )
 from chatclient._internal.frozen import FrozenDict
 from chatclient.chat.events import (
@@ -61,7 +62,6 @@ from chatclient.providers.openai.responses_decoding import decode_response
 from chatclient.providers.openai.responses_options import encode_options, encoding_settings
 from chatclient.providers.openai.responses_stream import StreamDecoder
 from chatclient.runtime.runtime import ON_LOOP
-from chatclient.tools import tool
 from tests.support.ask import Ask
 from tests.support.replay import RECORDINGS, collect, needs_recordings
 from tests.support.responses_server import (

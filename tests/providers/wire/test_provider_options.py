@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from chatclient import ChatOptions, Prompt
+from chatclient import ChatOptions, Prompt, tool
 from chatclient.chat.tool import ToolDefinition
 from chatclient.errors import ProviderError, ToolDefinitionError, WrongTypeError
 from chatclient.providers import (
@@ -16,7 +16,7 @@ from chatclient.providers import (
     OpenAIChatModel,
     OpenAIResponsesChatModel,
 )
-from chatclient.tools import FunctionToolCallback, tool
+from chatclient.tools import FunctionToolCallback
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "anthropic": {"defer_loading": True, "input_examples": [{"city": "Rome"}], "strict": True},

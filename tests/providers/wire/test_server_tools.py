@@ -12,23 +12,21 @@ from chatclient.mcp import McpServer, McpToolCallbackProvider
 from chatclient.providers import (
     AnthropicChatModel,
     AnthropicChatOptions,
+    CodeExecution,
+    FileSearch,
     GeminiChatModel,
+    ImageGeneration,
+    McpConnector,
     OllamaChatModel,
     OpenAIChatModel,
     OpenAIResponsesChatModel,
-    compatible_model,
-)
-from chatclient.testing import ScriptedModel, call
-from chatclient.tools import (
-    CodeExecution,
-    FileSearch,
-    ImageGeneration,
-    McpConnector,
     ServerTool,
     WebFetch,
     WebSearch,
-    tool_callbacks,
+    compatible_model,
 )
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import tool_callbacks
 from tests.support.ask import Ask
 from tests.support.bodies import body_of
 from tests.support.servers import ChatServer, completion

@@ -10,9 +10,9 @@ from chatclient import ChatClient, tool
 from chatclient.chat.tool import ToolCallback, ToolRequest
 from chatclient.chat.withheld_tool import WithheldTool
 from chatclient.errors import ProviderError
-from chatclient.providers import AnthropicChatModel, GeminiChatModel, OpenAIChatModel
+from chatclient.providers import AnthropicChatModel, GeminiChatModel, OpenAIChatModel, WebSearch
 from chatclient.providers.openai.responses import OpenAIResponsesChatModel
-from chatclient.tools import WebSearch, tool_callbacks
+from chatclient.tools import tool_callbacks
 
 
 @tool

@@ -13,6 +13,8 @@ from chatclient import (
     ChatOptions,
     ChatResponse,
     Prompt,
+    ToolContext,
+    tool,
 )
 from chatclient.advisors.budget import Budget
 from chatclient.advisors.context_window import ContextWindowAdvisor
@@ -90,19 +92,17 @@ from chatclient.tools import (
     Decision,
     DelegatingToolCallbackResolver,
     ExternalTool,
-    KeywordToolIndex,
     PendingTurn,
     StaticToolCallbackResolver,
     ToolApproval,
     ToolCallingManager,
-    ToolContext,
     ToolDefinition,
     ToolFailurePolicy,
     ToolLimits,
     ToolResult,
     augment,
-    tool,
 )
+from chatclient.tools.search import KeywordToolIndex
 from tests.support.ask import Ask
 from tests.support.bag_of_words import BagOfWords
 

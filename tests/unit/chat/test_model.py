@@ -17,12 +17,13 @@ from chatclient import (
     Next,
     Prompt,
     UserMessage,
+    tool,
 )
 from chatclient.chat.events import TextDelta
 from chatclient.errors import StreamInterruptedError, UsageError, WrongTypeError
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool, tool_callbacks
+from chatclient.tools import tool_callbacks
 from tests.support.ask import Ask, Mode
 
 

@@ -12,15 +12,8 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 
-from chatclient import (
-    AssistantMessage,
-    Media,
-    ToolCall,
-    ToolResponse,
-    Usage,
-    UserMessage,
-    register_stored_type,
-)
+from chatclient import AssistantMessage, Media, ToolCall, ToolResponse, Usage, UserMessage
+from chatclient.chat import register_stored_type
 from chatclient.chat.stored_values import equal_form, from_stored, to_stored
 from chatclient.decisions import YesNoAnswer
 from chatclient.errors import UsageError

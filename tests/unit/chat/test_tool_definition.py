@@ -6,15 +6,10 @@ from typing import Any
 
 import pytest
 
+from chatclient import tool
 from chatclient._internal.frozen import FrozenDict
 from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
-from chatclient.tools import (
-    DataToolCallback,
-    FunctionToolCallback,
-    ToolDefinition,
-    tool,
-    tool_callbacks,
-)
+from chatclient.tools import DataToolCallback, FunctionToolCallback, ToolDefinition, tool_callbacks
 
 
 @tool(strict=True)

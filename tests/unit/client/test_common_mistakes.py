@@ -14,10 +14,11 @@ from chatclient import (
     ChatOptions,
     ChatResponse,
     Next,
-    PlaceholderRenderer,
     PromptTemplate,
     Runtime,
     SystemRequest,
+    ToolContext,
+    tool,
 )
 from chatclient.advisors import (
     InputGuardrailAdvisor,
@@ -26,6 +27,7 @@ from chatclient.advisors import (
     RetrievalAugmentationAdvisor,
     ToolSearchToolCallingAdvisor,
 )
+from chatclient.chat import PlaceholderRenderer
 from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
 from chatclient.mcp import McpToolCallbackProvider
 from chatclient.memory import MessageWindowChatMemory
@@ -48,7 +50,6 @@ from chatclient.tools import (
     ToolApproval,
     ToolCallback,
     ToolCallingManager,
-    ToolContext,
     ToolFailure,
     ToolFailurePolicy,
     ToolInvocation,
@@ -56,10 +57,9 @@ from chatclient.tools import (
     ToolRegistry,
     ToolRequest,
     ToolResult,
-    VectorToolIndex,
-    tool,
     tool_callbacks,
 )
+from chatclient.tools.search import VectorToolIndex
 from tests.support.bag_of_words import BagOfWords
 
 MODEL = ScriptedModel(lambda prompt: "Hello!")

@@ -9,7 +9,7 @@ import pytest
 
 from chatclient.retrieval.keywords import stemming
 from chatclient.retrieval.keywords.stemming import stem, stem_by_rules
-from chatclient.tools import KeywordToolIndex, ToolReference, ToolSearchRequest
+from chatclient.tools.search import KeywordToolIndex, ToolReference, ToolSearchRequest
 
 # fmt: off
 STEMS = {

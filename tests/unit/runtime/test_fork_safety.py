@@ -30,7 +30,7 @@ from chatclient.retrieval import Document, InMemoryVectorStore, SqliteVectorStor
 from chatclient.runtime import threads as forks
 from chatclient.runtime.threads import ForkBarrier, ForkSafeLock
 from chatclient.testing import ScriptedModel
-from chatclient.tools import KeywordToolIndex, ToolReference, ToolSearchRequest
+from chatclient.tools.search import KeywordToolIndex, ToolReference, ToolSearchRequest
 from tests.support.bag_of_words import BagOfWords
 
 pytest.importorskip("numpy")

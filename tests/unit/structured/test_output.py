@@ -6,7 +6,7 @@ from typing import Any, Literal, assert_type
 import pytest
 from pydantic import BaseModel
 
-from chatclient import ChatClient, ChatModel
+from chatclient import ChatClient, ChatModel, tool
 from chatclient.chat.model import OutputMode
 from chatclient.chat.options import ChatOptions
 from chatclient.errors import UsageError
@@ -21,7 +21,7 @@ from chatclient.providers.openai.responses import OpenAIResponsesChatModel
 from chatclient.structured import ListOutputConverter, ResponseEntity
 from chatclient.testing import ScriptedModel
 from chatclient.testing.recording import Recording, RecordingModel
-from chatclient.tools import tool, tool_callbacks
+from chatclient.tools import tool_callbacks
 
 
 class Film(BaseModel):

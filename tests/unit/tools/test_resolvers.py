@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import ChatClient, ChatOptions, Prompt
+from chatclient import ChatClient, ChatOptions, Prompt, tool
 from chatclient.errors import DuplicateToolError, ToolDefinitionError, ToolUsageError
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
@@ -20,7 +20,6 @@ from chatclient.tools import (
     ToolCallback,
     ToolCallbackResolver,
     ToolRegistry,
-    tool,
     tool_callbacks,
 )
 from tests.modes.test_tool_calling import client_of, results
@@ -48,13 +47,13 @@ def direct() -> str:
 ADD = call("add", '{"a": 1, "b": 2}')
 
 FILES = {
-    "__init__.py": "from .weather import forecast\nfrom chatclient.tools import tool\n"
+    "__init__.py": "from .weather import forecast\nfrom chatclient import tool\n"
     "@tool\ndef about() -> str:\n    return 'a package'\n",
-    "weather.py": "from chatclient.tools import tool\n"
+    "weather.py": "from chatclient import tool\n"
     "@tool\ndef forecast(city: str) -> str:\n    return f'sunny in {city}'\n",
     "helpers.py": "def helper() -> None: ...\n",
     "deep/__init__.py": "",
-    "deep/money.py": "from chatclient.tools import tool\nfrom ..weather import forecast\n"
+    "deep/money.py": "from chatclient import tool\nfrom ..weather import forecast\n"
     "@tool\nasync def convert(amount: int) -> int:\n    return 2 * amount\n",
 }
 
@@ -239,7 +238,7 @@ def test_module_that_registers_its_tools(
     monkeypatch.setattr(package, "registry", registry, raising=False)
     path = Path(next(iter(package.__path__)), "own.py")
     path.write_text(
-        "from toolbox import registry\nfrom chatclient.tools import tool\n"
+        "from toolbox import registry\nfrom chatclient import tool\n"
         "def _made():\n    @tool\n    def made() -> str:\n        return 'made'\n"
         "    return made\nregistry.register(_made())\n"
         "@tool\ndef own() -> str:\n    return 'own'\n"

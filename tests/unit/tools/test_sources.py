@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from pydantic import BaseModel
 
-from chatclient import ChatClient, Prompt
+from chatclient import ChatClient, Prompt, ToolContext, tool
 from chatclient.chat.messages import ToolCall
 from chatclient.errors import DuplicateToolError, ToolDefinitionError
 from chatclient.testing import ScriptedModel, call
@@ -19,12 +19,10 @@ from chatclient.tools import (
     DataToolCallback,
     FunctionToolCallback,
     ToolCallback,
-    ToolContext,
     ToolDefinition,
     ToolMetadata,
     ToolResult,
     sanitise_tool_name,
-    tool,
     tool_callbacks,
 )
 from tests.modes.test_tool_calling import client_of, results
@@ -401,7 +399,7 @@ def test_alias_is_no_duplicate() -> None:
         inventory = stock
 
     module = module_of(
-        "from chatclient.tools import tool\n@tool\ndef stock() -> None: ...\ninventory = stock\n"
+        "from chatclient import tool\n@tool\ndef stock() -> None: ...\ninventory = stock\n"
     )
 
     assert names(Shop()) == ["stock"]
@@ -460,7 +458,7 @@ def module_of(source: str, name: str = "some_tools") -> types.ModuleType:
 def test_module_as_source(ask: Ask) -> None:
     """Decorated functions of the module are tools; imported ones are not."""
     module = module_of(
-        "from chatclient.tools import tool\n"
+        "from chatclient import tool\n"
         "from tests.unit.tools.test_sources import add\n"
         "@tool\n"
         "def hello(name: str) -> str:\n    return f'Hello {name}'\n"
@@ -502,7 +500,7 @@ def test_decorated_tools_of_a_module(ask: Ask) -> None:
     """Tools wrapped by other decorators are found."""
     module = module_of(
         "import functools\n"
-        "from chatclient.tools import tool\n"
+        "from chatclient import tool\n"
         "from tests.unit.tools.test_sources import add, cached_add, Doubler, Proxy\n"
         "@tool\n@functools.cache\ndef above() -> str:\n    return 'above'\n"
         "@functools.cache\n@tool\ndef below() -> str:\n    return 'below'\n"

@@ -9,10 +9,11 @@ import pytest
 import typing_extensions
 from pydantic import BaseModel
 
+from chatclient import tool
 from chatclient.client.client import ChatClient
 from chatclient.errors import ToolDefinitionError
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import FunctionToolCallback, tool, tool_callbacks
+from chatclient.tools import FunctionToolCallback, tool_callbacks
 from tests.support.ask import Ask
 
 X = TypeVar("X")

@@ -15,7 +15,7 @@ from chatclient.chat.tool import ToolDefinition
 from chatclient.errors import OverloadedError, ProviderError, UsageError
 from chatclient.retrieval import InMemoryVectorStore, SqliteVectorStore
 from chatclient.runtime.runtime import Runtime
-from chatclient.tools import (
+from chatclient.tools.search import (
     DEFAULT_MAX_RESULTS,
     HybridToolIndex,
     KeywordToolIndex,

@@ -13,7 +13,7 @@ import pytest
 
 from chatclient.retrieval.keywords.inverted_index import term_character
 from chatclient.retrieval.keywords.tokenizer import Words, hinted
-from chatclient.tools import KeywordToolIndex, ToolReference, ToolSearchRequest
+from chatclient.tools.search import KeywordToolIndex, ToolReference, ToolSearchRequest
 from chatclient.tools.search.tool_terms import parameter_texts
 from tests.support.paths import ROOT
 
@@ -267,7 +267,7 @@ def test_ties_are_ordered_by_name() -> None:
 
 
 SCORING = """
-from chatclient.tools import KeywordToolIndex, ToolReference, ToolSearchRequest
+from chatclient.tools.search import KeywordToolIndex, ToolReference, ToolSearchRequest
 from chatclient.retrieval.keywords.synonyms import CONCEPTS
 
 words = sorted(word for words in CONCEPTS for word in words)

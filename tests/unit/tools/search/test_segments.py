@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from chatclient.retrieval.keywords.inverted_index import IndexedDocument, InvertedIndex
-from chatclient.tools import KeywordToolIndex, ToolReference, ToolSearchRequest
+from chatclient.tools.search import KeywordToolIndex, ToolReference, ToolSearchRequest
 from chatclient.tools.search.segments import Catalogs, Segment
 
 
