@@ -9,7 +9,7 @@ from chatclient._internal.json import dumps
 from chatclient.chain.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
 from chatclient.chain.prices import load_prices
 from chatclient.chain.window_sizes import learn_window_size, window_size
-from chatclient.chat.messages import Message, ToolResponseMessage
+from chatclient.chat.messages import Message
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions, OptionsCache
 from chatclient.chat.prompt import Prompt
@@ -108,10 +108,6 @@ class ContextWindowAdvisor:
         Raises:
             ContextWindowError: The prompt does not fit; nothing was sent.
         """
-        if self.only_results and not any(
-            isinstance(message, ToolResponseMessage) for message in request.prompt.messages
-        ):
-            return await call_next(request)
         size = self.max_tokens
         if size is None and self.model is not None:
             await load_prices(request.runtime)

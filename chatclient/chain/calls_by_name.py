@@ -107,12 +107,10 @@ def _definition() -> ToolDefinition:
     return ToolDefinition(CALL_TOOL, _DESCRIPTION, _SCHEMA)
 
 
-def with_calls_by_name(prompt: Prompt) -> tuple[Prompt, bool]:
-    """Return *prompt* as it is sent, and whether it offers a `CallTool`."""
-    for tool in prompt.options.tool_callbacks or ():
-        if type(tool) is CallTool:
-            return tool.sent(prompt), True
-    return prompt, False
+def with_calls_by_name(prompt: Prompt) -> Prompt:
+    """Return *prompt*, which offers a `CallTool`, as it is sent."""
+    tools = prompt.options.tool_callbacks or ()
+    return next(tool for tool in tools if isinstance(tool, CallTool)).sent(prompt)
 
 
 def as_called(response: ChatResponse) -> ChatResponse:

@@ -12,13 +12,13 @@ from chatclient._internal.exceptions import raise_single
 from chatclient._internal.frozen import EMPTY, freeze_fields, frozen, merged
 from chatclient.chain.model_call import call_model, round_step
 from chatclient.chain.params import ANY, check_params, params_of
-from chatclient.chat.messages import Message
+from chatclient.chat.messages import Message, ToolResponseMessage
 from chatclient.chat.model import ChatModel
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import Turn, present_turn
-from chatclient.chat.withheld_tool import allowed_names, callable_tools
+from chatclient.chat.withheld_tool import WithheldTool, callable_tools
 from chatclient.errors import ToolUsageError, WrongTypeError
 from chatclient.observability.operations import AdvisorPass, ModelCall
 from chatclient.observability.trail import Trail
@@ -285,8 +285,8 @@ class AdvisorChain:
     Args:
         advisors: The advisors.
         model: The model.
-        shorten: Shortens prompts that do not fit the model's window, directly before each call. It
-            is not counted as an advisor.
+        shorten: Shortens prompts with tool results that do not fit the model's window, directly
+            before each call. It is not counted as an advisor.
     """
 
     __slots__ = ("_entry", "_params", "advisors", "model", "names")
@@ -395,8 +395,6 @@ def _wrong_response(name: str, given: object) -> WrongTypeError:
 def _sendable(prompt: Prompt, model: ChatModel) -> Prompt:
     """Return *prompt* without tools that may not be called, unless *model* can withhold them."""
     options = prompt.options
-    if allowed_names(options) is None:
-        return prompt
     # The choice of a tool that may not be called is an error.
     chosen = options.tool_choice not in (None, "auto", "none", "required")
     if not chosen and model.can_withhold_tools(options):
@@ -406,7 +404,12 @@ def _sendable(prompt: Prompt, model: ChatModel) -> Prompt:
 
 
 def _shortening(shorten: Advisor, call_next: Next) -> Next:
-    return lambda request: shorten(request, call_next)
+    """Return *call_next* behind *shorten*, which prompts without tool results do not need."""
+    return lambda request: (
+        shorten(request, call_next)
+        if ToolResponseMessage in map(type, request.prompt.messages)
+        else call_next(request)
+    )
 
 
 def _model_call(model: ChatModel) -> Next:
@@ -414,7 +417,9 @@ def _model_call(model: ChatModel) -> Next:
         if type(request) is not ChatClientRequest:
             raise _wrong_request(request)
         runtime, turn = request.runtime, request.turn
-        prompt = _sendable(request.prompt, model)
+        prompt = request.prompt
+        if WithheldTool in map(type, prompt.options.tool_callbacks or ()):
+            prompt = _sendable(prompt, model)
         turn.offered_tools = prompt.options.tool_callbacks or ()
         turn.conversation_id = conversation_id = request.context.get(CONVERSATION_ID)
         operation = ModelCall(model, prompt, runtime.streaming, conversation_id)

@@ -12,7 +12,12 @@ from chatclient._internal.checks import check_type
 from chatclient._internal.exceptions import raise_single
 from chatclient._internal.json import dumps
 from chatclient._internal.logging import described, get_logger
-from chatclient.chain.calls_by_name import CallsByNameAggregator, as_called, with_calls_by_name
+from chatclient.chain.calls_by_name import (
+    CallsByNameAggregator,
+    CallTool,
+    as_called,
+    with_calls_by_name,
+)
 from chatclient.chain.prices import load_prices, models_in, with_cost
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.events import RoundEnded, TextDelta, ToolCallFinished, events_of
@@ -201,7 +206,9 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
     prompt, messages = call.prompt, merge_consecutive(call.prompt.messages)
     if messages is not prompt.messages:
         prompt = Prompt.of(messages, prompt.options)
-    prompt, by_name = with_calls_by_name(prompt)
+    by_name = CallTool in map(type, prompt.options.tool_callbacks or ())
+    if by_name:
+        prompt = with_calls_by_name(prompt)
     observed = runtime.observe(call)
     try:
         with observed:

@@ -51,13 +51,12 @@ class WithheldTool:
 
 def callable_tools(callbacks: Iterable[ToolCallback]) -> tuple[ToolCallback, ...]:
     """Return the tools of *callbacks* that the model may call."""
-    return tuple(each for each in callbacks if type(each) is not WithheldTool)
+    return tuple([each for each in callbacks if type(each) is not WithheldTool])
 
 
 def allowed_names(options: ChatOptions) -> Sequence[str] | None:
     """Return the names of the tools that the model may call; None if none is withheld."""
     callbacks = options.tool_callbacks or ()
-    allowed = callable_tools(callbacks)
-    if len(allowed) == len(callbacks):
+    if WithheldTool not in map(type, callbacks):
         return None
-    return [each.definition.name for each in allowed]
+    return [each.definition.name for each in callable_tools(callbacks)]

@@ -131,9 +131,10 @@ class Pipeline:
         runtime = runtime.for_request(
             trail.steps, observers, conversation_id, undo_log, turn.model_state
         )
+        limit = CallerDeadline(runtime.deadline) if runtime.deadline is not None else nullcontext()
         within = turn if continued is None else nullcontext()
         try:
-            with CallerDeadline(runtime.deadline), runtime.observe(call) as step, within:
+            with limit, runtime.observe(call) as step, within:
                 if continued is None:
                     step.link_to_parent(trail.steps)
                 chain, request = await self._prepare(settings, output, call, runtime)
