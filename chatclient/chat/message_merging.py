@@ -142,6 +142,7 @@ def with_answered_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
             open_calls[at] = calls
     if not open_calls:
         return messages
+    # A response may come later than directly after its call; such a call gets no second response.
     late = {r.id for m in messages if isinstance(m, ToolResponseMessage) for r in m.responses}
     answered: list[Message] = []
     missing: list[ToolResponse] = []  # of the message before
@@ -150,6 +151,8 @@ def with_answered_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
             answered.append(message.mutate(responses=(*message.responses, *missing)))
         else:
             if missing:
+                # Without this mark, the user's message would be taken for a part of the interrupted
+                # turn.
                 metadata = {ENDS_TURN: True} if isinstance(message, UserMessage) else {}
                 answered.append(ToolResponseMessage(missing, metadata))
             answered.append(message)

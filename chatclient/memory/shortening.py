@@ -131,6 +131,7 @@ class Shortening:
             self._cut(at)
         base = self._base()
         quarter = max(self._room - base, 0) // 4
+        # More is left out than has to be, so that the beginning of the prompts rarely changes.
         half, much = base + 2 * quarter, base + 3 * quarter
         self._replace(half, _KEPT_RESULTS)
         if self.tokens > much and self._turns:
@@ -140,6 +141,7 @@ class Shortening:
         if self.tokens > much:
             self._fold(base + quarter)
         if self.tokens > self._room:
+            # Last, and no more than has to be: the model may not have read the newest results.
             self._replace(self._room, 0)
         self._present = [message for message in self._shown if message is not None]
 
@@ -244,6 +246,7 @@ class Shortening:
             if size <= share:
                 break
             if end == len(response.data):
+                # Once the result is cut, the text that says how to read on needs room, too.
                 share -= _HINT
             end = end * share // size
         return end

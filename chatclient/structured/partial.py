@@ -172,6 +172,7 @@ def _convert_unfinished(kind: Any, value: Any) -> Any:
         converted = _convert_each(
             (value_kind, _convert(key_kind, key), value[key]) for key in value
         )
+        # The entries whose keys are not valid (yet).
         converted.pop(NOTHING, None)
         return converted
     record = _record_type(kind)
@@ -202,6 +203,7 @@ def _convert_union(branches: Collection[Any], value: Any) -> Any:
             converted = _convert_unfinished(branch, value)
             if converted is not NOTHING:
                 matches.append(converted)
+        # A branch without one of the fields is not the one that the model writes.
         elif value and len(fields := record.convert_fields(value)) == len(value):
             matches.append(record.construct(fields))
     return matches[0] if len(matches) == 1 else NOTHING

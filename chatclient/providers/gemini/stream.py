@@ -85,6 +85,7 @@ class StreamReader:
         return [] if parse_object(rest) is None else [rest]
 
     def _elements(self) -> list[bytes]:
+        # The array may have been cut off; its complete elements are read all the same.
         try:
             value = from_json(bytes(self._received), allow_partial=True)
         except ValueError:
@@ -291,6 +292,7 @@ class _Arguments:
         kind = list if isinstance(step, int) else dict
         value = _value_at(container, key)
         if not isinstance(value, kind):
+            # The pieces of a string that was replaced must not be put back by `dumps`.
             self._texts.pop((id(container), key), None)
             value = container[key] = kind()
         if isinstance(value, list):

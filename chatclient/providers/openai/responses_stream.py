@@ -232,6 +232,7 @@ class StreamDecoder:
         finals = output_items(data)
         for index, (final, item) in enumerate(zip(finals, self._streamed(finals), strict=True)):
             self._complete(item or self._open_item({"output_index": index}, final), final)
+        # The response has ended; items that it does not repeat must not hold back the others.
         for item in self._open:
             item.done = True
         self.complete = True
@@ -323,6 +324,8 @@ class StreamDecoder:
             found[index] = item
             del rest[item.type][item]
 
+        # First by id. The others by index, unless there are as many items as are missing; the order
+        # is then enough, and indexes that a gateway has changed do no harm.
         for index, final in enumerate(finals):
             if is_left(named := self._by_id.get(final.get("id") or "")):
                 take(index, named)

@@ -100,6 +100,7 @@ class EagerReads:
         if self._can_start(call):
             self._available -= 1
             self._start(call)
+        # Calls that do not start early count as well: the round numbers the attempts of all calls.
         self._names[call.name] += 1
         self._equal[call.name, call.arguments] += 1
         self._ids.add(call.id)

@@ -77,6 +77,7 @@ class ArgumentReader:
         try:
             return self._validate(self._numbers.rewrite(text))
         except ValidationError:
+            # Repaired only if they are not valid, so that valid arguments are never changed.
             return self._read_again(text)
         except Exception as error:
             raise self._unchecked(error) from error
