@@ -82,7 +82,10 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
 
 def exports_of(package: str) -> Mapping[str, str]:
     """Return the defining modules of the public names of *package*."""
-    module = import_module(package)
+    try:
+        module = import_module(package)
+    except ModuleNotFoundError:  # the library works without its edges
+        return {}
     return _exports.get(package) or dict.fromkeys(module.__all__, package)
 
 
@@ -125,7 +128,7 @@ class _MissingNames:
     @staticmethod
     def find_spec(fullname: str, *_place: object) -> ModuleSpec | None:
         package, _, name = fullname.rpartition(".")
-        if package not in _exports or name.startswith("_"):
+        if package not in _exports or name.startswith("_") or fullname in PUBLIC_PACKAGES:
             return None
         if name in _exports[package]:
             _load(package, name)  # raises the error of a missing extra

@@ -27,7 +27,15 @@ LEFT_OUT = "left_out"
 """The key in a stored record of the paths of values that have no JSON form, with their types."""
 
 # Types of this package that register their form when their module is loaded.
-_MODULES = {"document": "chatclient.retrieval.vector_store.store"}
+_MODULES = {
+    "document": "chatclient.chat.document",
+    "yes/no answer": "chatclient.decisions.questions",
+    "choice answer": "chatclient.decisions.questions",
+    "score answer": "chatclient.decisions.questions",
+    "refusal": "chatclient.decisions.questions",
+    "decision metadata": "chatclient.decisions.model",
+    "decision": "chatclient.decisions.model",
+}
 
 
 @dataclass(frozen=True, slots=True)

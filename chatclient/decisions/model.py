@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from chatclient._internal.checks import check_type
@@ -21,6 +21,7 @@ from chatclient.decisions.questions import (
     ScoreQuestion,
     YesNoAnswer,
     YesNoQuestion,
+    dump_fields,
 )
 from chatclient.errors import ContentFilterError, InvalidResponseError, UsageError, WrongTypeError
 from chatclient.runtime.blocking import drive
@@ -188,18 +189,10 @@ class DecisionResponse:
         return result
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    return {each.name: getattr(value, each.name) for each in fields(value)}
-
-
-register_stored_type(YesNoAnswer, "yes/no answer", _fields, lambda it: YesNoAnswer(**it))
-register_stored_type(ChoiceAnswer, "choice answer", _fields, lambda it: ChoiceAnswer(**it))
-register_stored_type(ScoreAnswer, "score answer", _fields, lambda it: ScoreAnswer(**it))
-register_stored_type(DecisionRefusal, "refusal", _fields, lambda it: DecisionRefusal(**it))
 register_stored_type(
-    DecisionMetadata, "decision metadata", _fields, lambda it: DecisionMetadata(**it)
+    DecisionMetadata, "decision metadata", dump_fields, lambda it: DecisionMetadata(**it)
 )
-register_stored_type(DecisionResponse, "decision", _fields, lambda it: DecisionResponse(**it))
+register_stored_type(DecisionResponse, "decision", dump_fields, lambda it: DecisionResponse(**it))
 
 
 class DecisionModel(Closeable, ABC):

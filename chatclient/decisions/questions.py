@@ -1,10 +1,12 @@
 """The questions of a decision model, and their answers."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.frozen import EMPTY, FrozenDict, freeze_fields
+from chatclient.chat.stored_values import register_stored_type
 from chatclient.errors import UsageError, WrongTypeError
 
 YES, NO = "yes", "no"
@@ -261,3 +263,14 @@ def _freeze_probabilities(answer: object, probabilities: Mapping[str, float]) ->
     for value in probabilities.values():
         check_probability("a probability", value)
     freeze_fields(answer, "probabilities")
+
+
+def dump_fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by name, as what is stored of it."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+register_stored_type(YesNoAnswer, "yes/no answer", dump_fields, lambda it: YesNoAnswer(**it))
+register_stored_type(ChoiceAnswer, "choice answer", dump_fields, lambda it: ChoiceAnswer(**it))
+register_stored_type(ScoreAnswer, "score answer", dump_fields, lambda it: ScoreAnswer(**it))
+register_stored_type(DecisionRefusal, "refusal", dump_fields, lambda it: DecisionRefusal(**it))

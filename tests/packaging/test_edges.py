@@ -88,7 +88,7 @@ assert answer.entity(Weather) == Weather(21)
 assert len(memory.get("c")) == 4
 OpenAIChatModel(model="m", api_key="k").close()
 """
-TESTS = ("tests/unit/runtime", "tests/modes/test_tool_calling.py")
+TESTS = ("tests/unit/chat", "tests/modes/test_tool_calling.py")
 
 
 def modules_of(contract: str, key: str) -> set[str]:

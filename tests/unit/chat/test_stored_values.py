@@ -1,6 +1,7 @@
 """The JSON form of what is stored."""
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -14,11 +15,12 @@ from pydantic import BaseModel
 
 from chatclient import AssistantMessage, Media, ToolCall, ToolResponse, Usage, UserMessage
 from chatclient.chat import register_stored_type
-from chatclient.chat.stored_values import equal_form, from_stored, to_stored
-from chatclient.decisions import YesNoAnswer
+from chatclient.chat.document import Document
+from chatclient.chat.stored_values import _MODULES, equal_form, from_stored, to_stored
 from chatclient.errors import UsageError
-from chatclient.retrieval import Document
+from tests.support.paths import ROOT
 
+LOADED = ("chatclient.chat.stored_values", "chatclient.chat.serialization")
 MOMENT = datetime(2026, 11, 28, 12, 30, tzinfo=UTC)
 
 
@@ -36,7 +38,7 @@ def as_json(value: Any) -> Any:
         *(Decimal("1.10"), UUID(int=5), {"$type": "tuple", "value": [1]}),
         *(ToolCall("1", "look", "{}"), ToolResponse("1", "look", "ok", metadata={"at": MOMENT})),
         *(UserMessage("hi", metadata={"price": Decimal(1)}), AssistantMessage("ho", id="7")),
-        *(Media("image/png", b"png"), Usage(1, 2), YesNoAnswer(0.5)),
+        *(Media("image/png", b"png"), Usage(1, 2)),
         Document("text", {"tags": ("a",)}, "1", 0.5),
     ],
     ids=lambda value: type(value).__name__,
@@ -48,6 +50,21 @@ def test_reads_what_was_stored(value: Any) -> None:
         assert read == stored
         assert type(read) is type(stored)
     assert from_stored(equal_form(value)) == value
+
+
+def test_types_of_edges_are_found() -> None:
+    """What a module registers when it is loaded is read before: the core names the module."""
+    places = {}
+    for file in (ROOT / "chatclient").rglob("*.py"):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for kind in re.findall(
+            r'^register_stored_type\(\s*\w+,\s+"([^"]+)"', file.read_text("utf-8"), re.MULTILINE
+        ):
+            places[kind] = module
+    late = {kind: module for kind, module in places.items() if module not in LOADED}
+
+    assert len(late) > 5
+    assert late == _MODULES
 
 
 class Color(Enum):
