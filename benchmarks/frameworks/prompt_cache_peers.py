@@ -4,6 +4,7 @@ A function of `PEERS` gets the system text, what the user says, the answers, and
 it passes the number of the turn and the parts of each request.
 """
 
+import importlib.util
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from agents import (
     SQLiteSession,
     Usage,
 )
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -25,6 +27,7 @@ from langchain_core.messages import (
     SystemMessage,
     trim_messages,
 )
+from langchain_core.outputs import ChatGeneration, ChatResult
 from openai.types.responses import ResponseOutputMessage, ResponseOutputText
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import ProcessHistory
@@ -33,6 +36,14 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 Send = Callable[[int, Iterable[str]], None]
 Hold = Callable[[str, list[str], list[str], Send], None]
+
+HAS_AGENTS = all(map(importlib.util.find_spec, ("langchain", "langgraph")))
+"""Whether LangChain's agents are installed, which are a package of their own."""
+
+
+def summary_of(seed: str) -> str:
+    """Return a summary of 800 characters."""
+    return (f"Summary {seed}. " * 100)[:800]
 
 
 def pydantic_ai(
@@ -75,6 +86,45 @@ def langchain(
             )
         send(turn, [str(message.content) for message in shown])
         history.append(AIMessage(answers[turn]))
+
+
+def langchain_summaries(system: str, asked: list[str], answers: list[str], send: Send) -> None:
+    """Let an agent's middleware summarize from 40 messages on, and keep 20, its default."""
+    agents = importlib.import_module("langchain.agents")
+    middleware = importlib.import_module("langchain.agents.middleware")
+    memory = importlib.import_module("langgraph.checkpoint.memory")
+    turn = 0
+
+    def answer(messages: list[BaseMessage]) -> str:
+        send(turn, [str(message.content) for message in messages])
+        return answers[turn]
+
+    summaries = middleware.SummarizationMiddleware(
+        _ScriptedChat(answer=lambda messages: summary_of(str(len(str(messages[-1].content))))),
+        trigger=("messages", 40),
+    )
+    agent = agents.create_agent(
+        _ScriptedChat(answer=answer),
+        system_prompt=system,
+        middleware=[summaries],
+        checkpointer=memory.InMemorySaver(),
+    )
+    thread: Any = {"configurable": {"thread_id": "c"}}
+    for turn, text in enumerate(asked):  # noqa: B007 - read by the model
+        agent.invoke({"messages": [HumanMessage(text)]}, thread)
+
+
+class _ScriptedChat(BaseChatModel):
+    """Answers from a script."""
+
+    answer: Callable[[list[BaseMessage]], str]
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def _generate(self, messages: list[BaseMessage], *_args: Any, **_more: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(self.answer(messages)))])
 
 
 class _Scripted(Model):
@@ -122,6 +172,7 @@ PEERS: dict[str, Hold] = {
     "Pydantic AI, newest 20": partial(pydantic_ai, 20),
     "LangChain, everything": partial(langchain, None),
     "LangChain, trim_messages to 20": partial(langchain, 20),
+    **({"LangChain, SummarizationMiddleware": langchain_summaries} if HAS_AGENTS else {}),
     "OpenAI Agents SDK, everything": partial(openai_agents, None),
     "OpenAI Agents SDK, newest 20": partial(openai_agents, 20),
 }

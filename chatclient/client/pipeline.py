@@ -152,6 +152,8 @@ class Pipeline:
         finally:
             if continued is None:
                 turn.close()
+        if conversation_id is not None:
+            self.shared.last_prompts.record(str(conversation_id), trail.steps)
         return ChatClientResponse(response.chat_response, response.context, trail, turn)
 
     def take_over(self, request: ChatClientRequest) -> Awaitable[ChatClientResponse]:

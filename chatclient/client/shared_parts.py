@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chatclient._internal.checks import check_method, check_type
 from chatclient._internal.closeable import Closeable
 from chatclient.chat.model import ChatModel
 from chatclient.errors import UsageError
+from chatclient.observability.prefix import LastPrompts
 from chatclient.providers.registry import chat_model
 from chatclient.runtime.observation import Observer
 from chatclient.tools.duplicates import DuplicatePolicy
@@ -28,6 +29,7 @@ class SharedParts:
         observers: Observe the operations of each request.
         owned: Objects other than the model that are closed with the client.
         name: The name of the client, or None.
+        last_prompts: What the last requests of conversations began with.
     """
 
     model: ChatModel
@@ -37,6 +39,7 @@ class SharedParts:
     observers: tuple[Observer, ...] = ()
     owned: tuple[Closeable, ...] = ()
     name: str | None = None
+    last_prompts: LastPrompts = field(default_factory=LastPrompts)
 
     @property
     def label(self) -> str:

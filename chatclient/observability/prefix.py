@@ -1,21 +1,34 @@
 """`PrefixReport`: what changed first in a request, compared with an earlier one."""
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from chatclient._internal.json import dumps
 from chatclient._internal.text import on_one_line
-from chatclient.chat.messages import Message, SystemMessage, system_messages, without_system
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    ToolResponseMessage,
+    system_messages,
+    without_system,
+)
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.serialization import message_to_dict
 from chatclient.chat.stored_values import to_stored
 from chatclient.observability.operations import AdvisorPass, ModelCall
 from chatclient.runtime.observation import Step
+from chatclient.runtime.threads import ForkSafeLock
 
 if TYPE_CHECKING:  # the trail imports this module
     from chatclient.observability.trail import Trail
 
+CHANGED_SINCE = "chatclient.prompt.changed"
+"""The note of a turn's first round that does not begin with the last request of the turn before."""
+
+_MOST_CONVERSATIONS = 1000
 _NOT_SENT = ("id", "stored_at", "metadata")
 _TEXT_LENGTH = 60  # maximum number of characters of a piece in a report
 
@@ -145,6 +158,77 @@ def compare_rounds(
     before, after = old[same], new[same] if same < len(new) else None
     number = 1 + sum(piece.kind == before.kind for piece in old[:same])
     return PrefixReport(before, after, number, cached, _origin(after, later, steps, known))
+
+
+class LastPrompts:
+    """What the last request of each of the latest conversations began with, as hashes.
+
+    Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = ForkSafeLock()
+        self._known: OrderedDict[str, list[tuple[str, int]]] = OrderedDict()
+
+    def record(self, conversation_id: str, steps: Sequence[Step]) -> None:
+        """Record the last request of a turn.
+
+        If its first request does not begin with the last one of the turn before, its step has a
+        note of that.
+
+        Args:
+            conversation_id: The conversation.
+            steps: The steps of the turn.
+        """
+        rounds = rounds_of(steps)
+        if not rounds:
+            return
+        first = last = _hashes(_prompt(rounds[0]))
+        if len(rounds) > 1:
+            last = _hashes(_prompt(rounds[-1]))
+        with self._lock:
+            before = self._known.pop(conversation_id, None)
+            self._known[conversation_id] = last
+            if len(self._known) > _MOST_CONVERSATIONS:
+                self._known.popitem(last=False)
+        if before is not None and first[: len(before)] != before:
+            rounds[0].note(CHANGED_SINCE, _change_since(before, first, rounds[0], steps))
+
+
+def _hashes(prompt: Prompt) -> list[tuple[str, int]]:
+    """Return the kind and a hash of each piece of *prompt*; much faster than the pieces."""
+    tools = [("tool", hash(tool.definition)) for tool in prompt.options.tool_callbacks or ()]
+    system = [("system text", hash(each.text)) for each in system_messages(prompt.messages)]
+    return [*tools, *system, *[("message", _hash(m)) for m in without_system(prompt.messages)]]
+
+
+def _hash(message: Message) -> int:
+    if isinstance(message, AssistantMessage):
+        calls = [(call.id, call.name, call.arguments) for call in message.tool_calls]
+        return hash((message.text, *calls))
+    if isinstance(message, ToolResponseMessage):
+        return hash(tuple([(each.id, each.data) for each in message.responses]))
+    return hash((message.role, message.text))
+
+
+def _change_since(
+    before: list[tuple[str, int]], now: list[tuple[str, int]], step: Step, steps: Sequence[Step]
+) -> str:
+    same = 0
+    while same < min(len(before), len(now)) and before[same] == now[same]:
+        same += 1
+    known: dict[int, PromptPiece] = {}
+    pieces = list(prompt_pieces(_prompt(step), known))
+    kind = before[same][0]
+    number = 1 + sum(each[0] == kind for each in before[:same])
+    name = _origin(pieces[same] if same < len(pieces) else None, step, steps, known)
+    by = "" if name is None else f" by {name}"
+    size = sum(len(piece.text) for piece in pieces)
+    cached = sum(len(piece.text) for piece in pieces[:same]) / size if size else 1.0
+    return (
+        f"since the turn before, the prompt changed from {kind} {number} on{by}"
+        f" ({cached:.0%} can be cached)"
+    )
 
 
 def _origin(

@@ -18,7 +18,7 @@ from chatclient.observability.operations import (
     ToolRun,
     ToolUndo,
 )
-from chatclient.observability.prefix import PromptPiece, compare_rounds
+from chatclient.observability.prefix import CHANGED_SINCE, PromptPiece, compare_rounds
 from chatclient.runtime.observation import Operation, Step
 
 if TYPE_CHECKING:  # only loaded when the rounds are asked for
@@ -167,6 +167,8 @@ def _lines(trail: Trail) -> Iterator[str]:
             yield _client_line(step, step.operation, first=step is trail.steps[0])
         elif _is_round(step) and (round_ := next(rounds, None)) is not None:
             yield from _round_lines(round_, step)
+            if previous is None and CHANGED_SINCE in step.found:
+                yield f"    {step.found[CHANGED_SINCE]}"
             if previous is not None:
                 report = compare_rounds(previous, step, trail.steps, pieces)
                 yield from () if report.stable else (f"    {report}",)

@@ -186,3 +186,46 @@ def test_metadata_of_results_is_not_compared() -> None:
     client = ChatClient.builder(model).default_tools(count).build()
 
     assert "count" in str(client.prompt("?").call().trail())
+
+
+def test_a_changed_beginning_is_in_the_trail_of_the_next_turn(ask: Ask) -> None:
+    """The line says since when, what changed first, who did it, and what is left."""
+    client = remembering("one", "two", "three", keep=1)
+    trails = []
+    for text in ("first " * 20, "second " * 20, "third"):
+        result = ask(client.prompt(text).conversation("c"))
+        trails.append(str(result.response.trail))
+
+    assert "since the turn before" not in trails[0] + trails[1]
+    [line] = [each for each in trails[2].splitlines() if "since the turn before" in each]
+    assert line.strip().startswith(
+        "since the turn before, the prompt changed from message 1 on by MessageChatMemoryAdvisor ("
+    )
+
+
+def test_conversations_do_not_mix(ask: Ask) -> None:
+    """Those with other ids, without any, and of other clients have other beginnings."""
+    model = ScriptedModel(*["ok"] * 5)
+    one = ChatClient.builder(model).default_system("One.").build()
+    other = ChatClient.builder(model).default_system("Other.").build()
+    requests = [
+        *(one.prompt("a").conversation("1"), one.prompt("b").conversation("2")),
+        *(one.prompt("c"), other.prompt("d").conversation("1")),
+    ]
+
+    assert not any("changed" in str(ask(each).response.trail) for each in requests)
+    assert "from message 1 on" in str(ask(one.prompt("e").conversation("1")).response.trail)
+
+
+def test_the_latest_conversations_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are forgotten."""
+    monkeypatch.setattr("chatclient.observability.prefix._MOST_CONVERSATIONS", 2)
+    client = ChatClient.create(ScriptedModel(*["ok"] * 9))
+
+    def changed(text: str, conversation: str) -> bool:
+        answer = client.prompt(text).conversation(conversation).call()
+        return "changed" in str(answer.trail())
+
+    assert [changed(text, id) for text, id in (("a", "1"), ("b", "2"), ("c", "3"))] == [False] * 3
+    assert not changed("d", "1")
+    assert changed("e", "3")
