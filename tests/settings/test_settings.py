@@ -484,6 +484,27 @@ def test_tool_search_finds_tools(ask: Ask, configured: Configured) -> None:
     assert result.executions[1].response.data == "worked"
 
 
+@pytest.mark.feature("setting-tool-search-disclosure")
+def test_found_tools_in_the_conversation(ask: Ask, configured: Configured) -> None:
+    """They are called by name, and not sent."""
+    client = configured(
+        call("toolSearchTool", '{"query": "work"}'),
+        call("callTool", '{"name": "work", "arguments": {}}'),
+        "done",
+        tools=[work, fail],
+        TOOL_SEARCH__ENABLED="true",
+        TOOL_SEARCH__THRESHOLD="0",
+        TOOL_SEARCH__DISCLOSURE="in_conversation",
+    )
+
+    result = ask(client.prompt("x").conversation("1"))
+
+    prompts = client.model.prompts  # type: ignore[attr-defined]
+    offered = [[c.definition.name for c in p.options.tool_callbacks] for p in prompts]
+    assert offered == [["toolSearchTool", "callTool"]] * 3
+    assert result.executions[1].response.data == "worked"
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [

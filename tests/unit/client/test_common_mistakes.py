@@ -106,7 +106,7 @@ def test_method_of_another_object(mistake: Callable[[Any], Any], message: str) -
     ("mistake", "message"),
     [
         (lambda it: it.text, "has no 'text'; its text is its .content()"),
-        (lambda it: it.usage, "has no 'usage'; its response has it: {way}.usage"),
+        (lambda it: it.metadata, "has no 'metadata'; its response has it: {way}.metadata"),
         (lambda it: it.finish_reason, "its response has it: {way}.finish_reason"),
         (lambda it: it.final_output, "has no 'final_output'"),
     ],
