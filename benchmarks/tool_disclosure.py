@@ -13,6 +13,7 @@ import argparse
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from prompt_cache import Cache, pieces
@@ -105,11 +106,20 @@ def is_right(executions: tuple[ToolExecution, ...], name: str, number: int) -> b
     )
 
 
-def measure(model: Any, disclosure: Disclosure, conversations: int, until: float) -> str:
-    """Return the line of one form."""
-    measured, right, asked, searches, started = Measured(), 0, 0, 0, time.monotonic()
-    for held in tasks(conversations):
-        measured.cache.seen.clear()
+@dataclass
+class Form:
+    """What was measured of one form."""
+
+    disclosure: Disclosure
+    measured: Measured = field(default_factory=Measured)
+    right: int = 0
+    asked: int = 0
+    searches: int = 0
+    seconds: float = 0.0
+
+    def converse(self, model: Any, held: list[tuple[str, str, int]], until: float) -> None:
+        """Hold a conversation, as far as there is time."""
+        self.measured.cache.seen.clear()
         client = (
             ChatClient.builder(model)
             .default_system("You carry out what the user asks for, with tools.")
@@ -117,27 +127,31 @@ def measure(model: Any, disclosure: Disclosure, conversations: int, until: float
             .default_tools([tool_of(verb, thing) for verb in VERBS for thing in THINGS])
             .tool_calling_manager(ToolCallingManager(limits=ToolLimits(max_rounds=5)))
             .default_advisors(
-                ToolSearchToolCallingAdvisor(disclosure=disclosure, max_results=3),
+                ToolSearchToolCallingAdvisor(disclosure=self.disclosure, max_results=3),
                 MessageChatMemoryAdvisor(MessageWindowChatMemory()),
-                measured,
+                self.measured,
             )
             .build()
         )
         for text, name, number in held:
-            if time.monotonic() > until:
-                break
+            started = time.monotonic()
+            if started > until:
+                return
             answer = client.prompt(text).conversation("c").call()
             answer.content()
             executions = answer.tool_executions()
-            asked += 1
-            right += is_right(executions, name, number)
-            searches += sum(each.tool_call.name == _SEARCH for each in executions)
-    share = measured.cache.cached / max(measured.cache.sent, 1)
-    seconds = time.monotonic() - started
-    return (
-        f"{disclosure:16} {right:3} of {asked:3} {searches:9} {measured.requests:9}"
-        f" {measured.tokens:8} {share:7.2f} {seconds:7.0f}"
-    )
+            self.asked += 1
+            self.right += is_right(executions, name, number)
+            self.searches += sum(each.tool_call.name == _SEARCH for each in executions)
+            self.seconds += time.monotonic() - started
+
+    def __str__(self) -> str:
+        cache = self.measured.cache
+        return (
+            f"{self.disclosure:16} {self.right:3} of {self.asked:3} {self.searches:9}"
+            f" {self.measured.requests:9} {self.measured.tokens:8}"
+            f" {cache.cached / max(cache.sent, 1):7.2f} {self.seconds:7.0f}"
+        )
 
 
 def main() -> None:
@@ -147,13 +161,14 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, default=8)
     parser.add_argument("--minutes", type=float, default=15.0)
     given = parser.parse_args()
-    columns = f"{'searches':>9} {'requests':>9} {'input':>8} {'cached':>7} {'seconds':>7}"
-    print(f"{'form':16} {'right':>10} {columns}")
-    share = 60 * given.minutes / len(given.forms)
+    until = time.monotonic() + 60 * given.minutes
+    forms = [Form(each) for each in given.forms]
     with LocalChatModel(n_ctx=8192) as model:
-        for form in given.forms:
-            until = time.monotonic() + share
-            print(measure(model, form, given.conversations, until), flush=True)
+        for held in tasks(given.conversations):
+            for form in forms:
+                form.converse(model, held, until)
+    columns = f"{'searches':>9} {'requests':>9} {'input':>8} {'cached':>7} {'seconds':>7}"
+    print(f"{'form':16} {'right':>10} {columns}", *forms, sep="\n")
 
 
 if __name__ == "__main__":
