@@ -17,6 +17,7 @@ MEMORY = next(feature for feature in FEATURES if feature.name == "window memory"
 CHANGES = {
     "skills": "a skill has tools of its own, which are added when it is activated",
     "tool search": "tools are added when they are found",
+    "long results": "old results of tools that do not fit are replaced by a text",
     "prompt memory": "the system text has the conversation",
     "summarizing memory": "a summary takes the place of messages",
     "question answering": "the question is remembered without documents",
