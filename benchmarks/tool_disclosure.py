@@ -2,7 +2,7 @@
 
     python benchmarks/tool_disclosure.py [tools] [in_conversation] [--minutes 15]
 
-Each conversation has five tasks that need five different tools out of 60, and its own memory.
+Each conversation has two tasks that need two different tools out of 60, and its own memory.
 `right` counts the tasks in which the first call of a tool is that of the right tool, with the right
 argument; `searches` are the searches for all tasks. `input` is the number of tokens in all
 requests, and `cached` the share of their characters that lie in a beginning that was sent before in
@@ -46,7 +46,7 @@ THINGS = (
     *("invoice", "ticket", "playlist", "recipe", "contract", "survey", "backup", "lesson"),
     *("newsletter", "shipment"),
 )
-TASKS_EACH = 5
+TASKS_EACH = 2
 _SEARCH = "toolSearchTool"
 
 
@@ -123,7 +123,7 @@ class Form:
         client = (
             ChatClient.builder(model)
             .default_system("You carry out what the user asks for, with tools.")
-            .default_options(temperature=0.0, max_tokens=200)
+            .default_options(temperature=0.0, max_tokens=60)
             .default_tools([tool_of(verb, thing) for verb in VERBS for thing in THINGS])
             .tool_calling_manager(ToolCallingManager(limits=ToolLimits(max_rounds=5)))
             .default_advisors(
@@ -158,7 +158,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("forms", nargs="*", default=["tools", "in_conversation"])
-    parser.add_argument("--conversations", type=int, default=8)
+    parser.add_argument("--conversations", type=int, default=20)
     parser.add_argument("--minutes", type=float, default=15.0)
     given = parser.parse_args()
     until = time.monotonic() + 60 * given.minutes
