@@ -17,6 +17,7 @@ from chatclient.errors import WrongTypeError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_MANY = re.compile(r"takes (from \d+ to )?\d+ positional arguments? but \d+ (was|were) given")
 _UNKNOWN = re.compile(r"got an unexpected keyword argument '(\w+)'")
 _VALUES = {  # modules of objects that the library makes for each request, round or event
     *("chatclient.chain.chain", "chatclient.chat.events", "chatclient.chat.messages"),
@@ -26,8 +27,7 @@ _VALUES = {  # modules of objects that the library makes for each request, round
     *("chatclient.client.stream_items", "chatclient.client.stream_response"),
     *("chatclient.memory.sessions.event", "chatclient.observability.operations"),
     *("chatclient.observability.trail", "chatclient.runtime.runtime"),
-    *("chatclient.runtime.observation", "chatclient.tools.execution.approval"),
-    "chatclient.tools.execution.result",
+    *("chatclient.runtime.observation", "chatclient.tools.execution.result"),
 }
 
 # Names of other libraries, and those of this one for the same; `*` stands for positional arguments.
@@ -89,6 +89,10 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "user_text_advise": ("template",),
 }
 
+_MADE_BY: Mapping[str, str] = {
+    "McpServer": "write McpServer.stdio(name, command, *args), or McpServer.http(name, url)",
+}
+
 # What belongs to a client, under the names of this and other libraries.
 _OF_A_CLIENT: Mapping[str, str] = {
     "advisors": "default_advisors(...)",
@@ -128,17 +132,48 @@ def explained(function: F) -> F:
         try:
             return function(owner, *args, **kwargs)
         except TypeError as error:
+            kinds = (owner if isinstance(owner, type) else type(owner)).__mro__
+            kind = next(each for each in kinds if each.__module__.startswith("chatclient."))
+            if kind.__name__ in _MADE_BY and "missing" in str(error):
+                msg = f"{kind.__name__}() is not called directly: {_MADE_BY[kind.__name__]}"
+                raise WrongTypeError(msg) from error
+            if _MANY.search(str(error)) and str(error).startswith(function.__qualname__):
+                raise WrongTypeError(_too_many(kind)) from error
             # Also the error of a class that is given what this one passes on.
             found = _UNKNOWN.search(str(error))
             if found is None or found[1] not in kwargs:
                 raise
-            kinds = (owner if isinstance(owner, type) else type(owner)).__mro__
-            kind = next(each for each in kinds if each.__module__.startswith("chatclient."))
             if found[1] in dict(_parameters(kind)):  # of something that is called inside
                 raise
             raise WrongTypeError(_message(kind, found[1])) from error
 
     return cast("F", explaining)
+
+
+def with_hint(hint: Callable[[str], str]) -> Callable[[F], F]:
+    """Return a decorator of methods; *hint* says what to write instead of an unknown parameter."""
+
+    def decorate(method: F) -> F:
+        @wraps(method)
+        def hinting(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(*args, **kwargs)
+            except TypeError as error:
+                found = _UNKNOWN.search(str(error))
+                if found is None or not str(error).startswith(method.__qualname__):
+                    raise
+                msg = f"{method.__name__}() has no parameter {found[1]!r}; {hint(found[1])}"
+                raise WrongTypeError(msg) from error
+
+        return cast("F", hinting)
+
+    return decorate
+
+
+def _too_many(kind: type[Any]) -> str:
+    names = [name for name, _ in _parameters(kind)]
+    by_name = f"write the others by name; its parameters are {', '.join(names)}"
+    return f"{kind.__name__}() is given too many values; {by_name if names else 'it takes none'}"
 
 
 def _message(kind: type[Any], name: str) -> str:

@@ -15,9 +15,14 @@ from collections.abc import (
 )
 from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast
 
-from chatclient._internal.checks import check_callable, check_number, check_type
+from chatclient._internal.checks import (
+    check_callable,
+    check_number,
+    check_type,
+    missing_attribute,
+)
 from chatclient.advisors.budget import Budget
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chain.model_call import UsageLedger, record_usage
@@ -173,6 +178,13 @@ class Batch(Generic[T]):
         self.progress = BatchProgress(len(requests))
         if use_batch_api:
             self._batched_pipeline(self._new_queue())  # raises if there is no batch API
+
+    if not TYPE_CHECKING:  # see `ChatClientBuilder.__getattr__`
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise missing_attribute(self, name, "; iterate over it: for result in batch")
 
     def __del__(self) -> None:
         if not getattr(self, "_used", True):

@@ -18,7 +18,12 @@ from chatclient.chat.options import ChatOptions, OptionValues
 from chatclient.chat.template import TemplateRenderer
 from chatclient.client.dropped import warn_if_dropped
 from chatclient.client.options import with_options
-from chatclient.client.request_settings import RequestSettings, merge_params
+from chatclient.client.request_settings import (
+    RequestSettings,
+    advisors_hint,
+    merge_params,
+    text_hint,
+)
 from chatclient.client.shared_parts import SharedParts, model_of
 from chatclient.runtime.observation import Observer
 from chatclient.tools.duplicates import DuplicatePolicy
@@ -52,6 +57,7 @@ class ChatClientBuilder:
         self._used = True
         return self._stored
 
+    @text_hint
     def default_system(
         self,
         text: "str | SystemFunction | None" = None,
@@ -62,6 +68,7 @@ class ChatClientBuilder:
         """Set the system text of all requests; see `ChatClientRequestSpec.system`."""
         return self._with(self._settings.with_system(text, params, metadata))
 
+    @text_hint
     def default_user(
         self,
         text: str | None = None,
@@ -111,6 +118,7 @@ class ChatClientBuilder:
             self._settings.with_tool_context(merge_params("a tool context", context, more))
         )
 
+    @advisors_hint
     def default_advisors(
         self,
         *advisors: Advisor | Iterable[Advisor],

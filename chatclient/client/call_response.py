@@ -105,6 +105,8 @@ class LazyResponse:
             hint = ""
             if name == "text":
                 hint = "; its text is its .content()"
+            elif name in ("data", "json", "parsed", "value"):
+                hint = "; its answer as data is its .entity(type)"
             elif hasattr(ChatResponse, name):
                 hint = f"; its response has it: {self._path}.{name}"
             raise missing_attribute(self, name, hint)

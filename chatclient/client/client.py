@@ -45,7 +45,7 @@ from chatclient.client.accessors import pending_in
 from chatclient.client.builder import ChatClientBuilder
 from chatclient.client.call_response import CallResponse
 from chatclient.client.pipeline import Pipeline
-from chatclient.client.request import CALL_SYNONYMS, ChatClientRequestSpec
+from chatclient.client.request import CALL_SYNONYMS, ChatClientRequestSpec, prompt_hint
 from chatclient.client.request_settings import RequestSettings, check_text
 from chatclient.client.shared_parts import SharedParts, model_of
 from chatclient.errors import ToolArgumentError, ToolUsageError, UsageError
@@ -336,6 +336,7 @@ class ChatClient(Closeable):
         """The name of the client, or None."""
         return self._shared.name
 
+    @prompt_hint
     def prompt(
         self, prompt: str | Message | Iterable[Message] | Prompt | None = None
     ) -> ChatClientRequestSpec:

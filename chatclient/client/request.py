@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from chatclient._internal.checks import check_callable, checked_id, missing_attribute
 from chatclient._internal.frozen import EMPTY
+from chatclient._internal.parameters import with_hint
 from chatclient.chain.chain import Advisor, ChatClientResponse
 from chatclient.chat.messages import Media, Message
 from chatclient.chat.model import ChatModel
@@ -21,7 +22,12 @@ from chatclient.client.call_response import AsyncCallResponse, CallResponse
 from chatclient.client.dropped import warn_if_dropped
 from chatclient.client.options import with_request_options
 from chatclient.client.pipeline import Pipeline
-from chatclient.client.request_settings import RequestSettings, merge_params
+from chatclient.client.request_settings import (
+    RequestSettings,
+    advisors_hint,
+    merge_params,
+    text_hint,
+)
 from chatclient.client.stream_response import AsyncStreamResponse, StreamResponse
 from chatclient.errors import UsageError
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
@@ -30,6 +36,29 @@ from chatclient.tools.sources import ToolSource
 
 if TYPE_CHECKING:  # only loaded if used
     from chatclient.client.options import SystemFunction
+
+
+def _of_a_prompt(name: str) -> str:
+    """Return a hint for an unknown parameter of `ChatClient.prompt`."""
+    if hasattr(ChatClientRequestSpec, name):
+        return f"a request has it: client.prompt(...).{name}(...)"
+    if name in OptionValues.__annotations__:
+        return f"it is an option: client.prompt(...).options({name}=...)"
+    return f"values for a template: client.prompt().user(text, params={{{name!r}: ...}})"
+
+
+prompt_hint = with_hint(_of_a_prompt)
+
+_MEANT = {
+    "json": ".call().entity(type) is the answer as data",
+    "media": "it belongs to the user's message: .user(text, media=...)",
+    "images": "they belong to the user's message: .user(text, media=...)",
+    "param": "values for a template are params: .user(text, params={...})",
+    "params": "values for a template are params: .user(text, params={...})",
+    "session": "a request belongs to a .conversation(id)",
+    "tool": "one tool, or several: .tools(...)",
+}
+"""What to write instead of attributes that requests do not have."""
 
 CALL_SYNONYMS = frozenset({"ainvoke", "ask", "chat", "generate", "invoke", "run", "run_sync"})
 """Names of methods that call the model in other libraries, for hints in errors."""
@@ -53,6 +82,7 @@ class ChatClientRequestSpec:
         self._used = True
         return self._settings
 
+    @text_hint
     def system(
         self,
         text: "str | SystemFunction | None" = None,
@@ -74,6 +104,7 @@ class ChatClientRequestSpec:
         """
         return self.with_settings(self._use().with_system(text, params, metadata))
 
+    @text_hint
     def user(
         self,
         text: str | None = None,
@@ -165,6 +196,7 @@ class ChatClientRequestSpec:
             self._use().with_tool_context(merge_params("a tool context", context, more))
         )
 
+    @advisors_hint
     def advisors(
         self,
         *advisors: Advisor | Iterable[Advisor],
@@ -298,6 +330,8 @@ class ChatClientRequestSpec:
                 hint = f"; stream it: .stream().{name}()"
             elif name in CALL_SYNONYMS:
                 hint = "; send it: .call().content()"
+            elif name in _MEANT:
+                hint = f"; {_MEANT[name]}"
             elif name.endswith("memory"):
                 hint = f"; {MEMORY_HINT} of the client"
             elif name.startswith("default_"):

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 from chatclient._internal import checks
 from chatclient._internal.checks import check_type
 from chatclient._internal.frozen import EMPTY, merged
+from chatclient._internal.parameters import with_hint
 from chatclient._internal.roles import ADVISOR, role_of
 from chatclient.chain.chain import Advisor, is_advisor, name_of, needs_conversation, order_of
 from chatclient.chat.messages import Media, Message, SystemMessage, UserMessage, flat_messages
-from chatclient.chat.options import NO_OPTIONS, ChatOptions
+from chatclient.chat.options import NO_OPTIONS, ChatOptions, OptionValues
 from chatclient.chat.parts import as_tuple
 from chatclient.chat.prompt import is_blank
 from chatclient.chat.template import (
@@ -31,6 +32,23 @@ from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
 
 if TYPE_CHECKING:  # only loaded with such a function
     from chatclient.client.options import SystemFunction, SystemTextFunction
+
+
+def _of_a_text(name: str) -> str:
+    """Return a hint for an unknown parameter of a method that sets a text."""
+    if name in OptionValues.__annotations__:
+        return f"it is an option: .options({name}=...)"
+    return f"values for a template are given together: params={{{name!r}: ...}}"
+
+
+def _of_advisors(name: str) -> str:
+    """Return a hint for an unknown parameter of a method that sets advisors."""
+    if name.endswith("conversation_id"):
+        return ".conversation(id) says which conversation a request belongs to"
+    return f"values for advisors are given together: params={{{name!r}: ...}}"
+
+
+text_hint, advisors_hint = with_hint(_of_a_text), with_hint(_of_advisors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -175,9 +175,12 @@ def converter_of(kind: Any) -> StructuredOutputConverter[Any]:
     if isinstance(kind, FunctionType):
         msg = f"{kind.__name__} is a function; pass a type or a converter"
         raise UsageError(msg)
-    if is_dataclass(type(kind)):
+    if is_dataclass(type(kind)) or hasattr(type(kind), "model_json_schema"):
         name = type(kind).__name__
         msg = f"the type of an answer must be a type, not an object of it: pass {name}"
+        raise UsageError(msg)
+    if isinstance(kind, str):
+        msg = f"the type of an answer must be a type, not the text {kind!r}: pass the class itself"
         raise UsageError(msg)
     try:
         return _converter_of(kind)

@@ -80,7 +80,7 @@ class _Reading:
     async def read(self, paths: tuple[str | Path, ...], runtime: Runtime) -> list[Document]:
         """Return the documents of all *paths*."""
         for path in paths:
-            check_type("a path", path, (str, Path))
+            check_type("a path", path, (str, Path), "pass several one by one")
         documents: list[Document] = []
         blank: list[str] = []
         begun = time.monotonic()
@@ -119,6 +119,8 @@ class _Reading:
         if not path.is_dir():
             if not path.exists():
                 msg = f"there is no file or directory {path}"
+                if "*" in path.name:
+                    msg += "; choose files of a directory by pattern="
                 raise DocumentReadError(msg, source=path.as_posix())
             yield path
             return

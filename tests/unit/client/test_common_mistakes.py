@@ -6,7 +6,10 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+from pydantic import BaseModel
 
+import chatclient.mcp
+import chatclient.retrieval
 from chatclient import (
     ChatClient,
     ChatClientRequest,
@@ -35,6 +38,7 @@ from chatclient.providers import FallbackChatModel, RoutingChatModel
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.retrieval import (
     Document,
+    DocumentReadError,
     HybridDocumentRetriever,
     InMemoryVectorStore,
     Query,
@@ -309,6 +313,10 @@ class Film:
     title: str
 
 
+class Invoice(BaseModel):
+    number: int
+
+
 def takes_session(session: ScriptedModel) -> None:
     """Take an application object."""
 
@@ -374,3 +382,43 @@ def test_mistake(mistake: Callable[[], object], error: type[Exception], message:
         mistake()
     assert message in str(caught.value)
     assert "arbitrary_types_allowed" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ('client.prompt("x", temperature=1)', "client.prompt(...).options(temperature=...)"),
+        ('client.prompt("x", tools=[found])', "client.prompt(...).tools(...)"),
+        ('client.prompt("x", name="Ada")', "client.prompt().user(text, params={'name': ...})"),
+        ('client.prompt().user("{name}", name="Ada")', "params={'name': ...}"),
+        ('client.prompt().user("x", seed=1)', ".options(seed=...)"),
+        ('client.mutate().default_system("{name}", name="Ada")', "params={'name': ...}"),
+        ('client.prompt("x").advisors(conversation_id="1")', ".conversation(id)"),
+        ("client.mutate().default_advisors(top_k=1)", "params={'top_k': ...}"),
+        ('client.prompt("x").params(name="Ada")', ".user(text, params={...})"),
+        ('client.prompt("x").tool(found)', ".tools(...)"),
+        ('client.prompt("x").media("a.png")', ".user(text, media=...)"),
+        ("answer.json()", ".entity(type)"),
+        ('answer.entity("Film")', "pass the class itself"),
+        ("answer.entity(Invoice(number=1))", "pass Invoice"),
+        ('client.batch(["x"]).results', "for result in batch"),
+        ("Budget(5)", "by name; its parameters are total_tokens"),
+        ("ToolCallingManager(found)", "by name; its parameters are resolver"),
+        ('ToolApproval(tools=["found"])', "its parameters are needed"),
+        ('McpServer("time")', "McpServer.stdio(name, command"),
+        ('read_documents("docs/*.md")', "choose files of a directory by pattern="),
+        ('read_documents(["a", "b"])', "one by one"),
+    ],
+)
+def test_mistake_in_a_notebook(code: str, message: str) -> None:
+    """The error says what to write instead."""
+    client = ChatClient.create(ScriptedModel(lambda _: "x"))
+    answer = client.prompt("x").call()
+    assert answer.content() == "x"
+    known = {"client": client, "answer": answer, "found": found, "Invoice": Invoice}
+    public = (chatclient, chatclient.advisors, chatclient.mcp, chatclient.retrieval)
+    names = {name: getattr(package, name) for package in public for name in package.__all__}
+    with pytest.raises((AttributeError, TypeError, UsageError, DocumentReadError)) as caught:
+        eval(code, names | vars(chatclient.tools) | known)
+
+    assert message in str(caught.value)
