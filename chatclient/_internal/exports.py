@@ -22,6 +22,7 @@ from typing import Any
 
 from chatclient._internal.extras import needed_by
 from chatclient._internal.parameters import explain_parameters
+from chatclient._internal.short_repr import add_short_repr
 from chatclient.errors import MissingExtraError
 
 PUBLIC_PACKAGES = (
@@ -116,6 +117,7 @@ def _load(package: str, name: str) -> Any:
     with needed_by(name):
         value = getattr(import_module(place), name)
     explain_parameters(value)
+    add_short_repr(value)
     return value
 
 

@@ -61,3 +61,10 @@ def on_one_line(text: str, most: int) -> str:
 def as_clause(sentence: str) -> str:
     """Return *sentence* with a lower-case first letter, unless it begins with an acronym."""
     return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]
+
+
+def text_as_html(text: str, tag: str = "div") -> str:
+    """Return *text* with its lines in a tag, for a notebook."""
+    from html import escape  # noqa: PLC0415 - its table of names is rarely needed
+
+    return f'<{tag} style="white-space:pre-wrap">{escape(text)}</{tag}>'

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.frozen import EMPTY, frozen
+from chatclient._internal.text import text_as_html
 from chatclient.chat.stored_values import register_stored_type
 
 
@@ -34,6 +35,12 @@ class Document:
         check_type("a document's metadata", self.metadata, Mapping)
         check_type("a document's id", self.id, str)
         object.__setattr__(self, "metadata", frozen(self.metadata))
+
+    def _repr_html_(self) -> str:
+        """Return the text below its metadata, which notebooks show."""
+        score = {} if self.score is None else {"score": f"{self.score:.3f}"}
+        about = ", ".join(f"{key}: {value}" for key, value in {**score, **self.metadata}.items())
+        return text_as_html(about, "small") + text_as_html(self.text)
 
     def scored(self, score: float) -> Self:
         """Return this document with *score*."""

@@ -179,6 +179,9 @@ class Batch(Generic[T]):
         if use_batch_api:
             self._batched_pipeline(self._new_queue())  # raises if there is no batch API
 
+    def __repr__(self) -> str:
+        return f"<Batch: {self.progress.finished} of {self.progress.total} finished>"
+
     if not TYPE_CHECKING:  # see `ChatClientBuilder.__getattr__`
 
         def __getattr__(self, name: str) -> Any:

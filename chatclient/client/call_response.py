@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, TypeVar, overload
 
 from chatclient._internal.checks import missing_attribute
+from chatclient._internal.text import text_as_html
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chain.params import Native
 from chatclient.chat.document import Document
@@ -116,6 +117,10 @@ class LazyResponse:
         if self._response is not None:
             return f"{name}({self._response.chat_response.text!r})"
         return f"<{name}: {'no answer yet' if self._used else 'nothing was sent yet'}>"
+
+    def _repr_html_(self) -> str | None:
+        """Return the text of the answer, which notebooks show; None before there is one."""
+        return None if self._response is None else text_as_html(self._response.chat_response.text)
 
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         if not getattr(self, "_used", True):

@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from html import escape
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
 from chatclient._internal.checks import (
@@ -512,8 +511,11 @@ class ChatClient(Closeable):
         return describe_chain(pipeline.chain, self.name, rounds=pipeline.runs_tools)
 
     def _repr_html_(self) -> str:
-        """Return the chain as HTML, which notebooks show."""
-        return f"<pre>{escape(str(self))}</pre>"
+        """Return a picture of the chain, which notebooks show."""
+        from chatclient.client.chain_svg import svg_of  # noqa: PLC0415 - rarely needed
+
+        pipeline = self._pipeline
+        return svg_of(pipeline.chain, self.name, rounds=pipeline.runs_tools)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 - IPython's
         """Print the chain in the terminal of IPython."""

@@ -131,6 +131,12 @@ class Trail:
     def __str__(self) -> str:
         return "\n".join(map(printable_line, _lines(self)))
 
+    def _repr_html_(self) -> str:
+        """Return the steps as a table with a time line, which notebooks show."""
+        from chatclient.observability.trail_html import html_of  # noqa: PLC0415 - rarely needed
+
+        return html_of(self)
+
     def __repr__(self) -> str:
         return f"Trail({len(self.rounds)} rounds, {len(self.steps)} steps)"
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from math import log2
 from statistics import fmean
 
@@ -167,3 +168,7 @@ class RetrievalReport:
         if len(failures) > _SHOWN:
             lines.append(f"... and {len(failures) - _SHOWN} more in `failures`")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the same text, which notebooks show."""
+        return f"<pre>{escape(str(self))}</pre>"

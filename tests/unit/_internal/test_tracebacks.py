@@ -159,11 +159,13 @@ def test_without_ipython() -> None:
 
 
 def test_a_notebook_shows_the_chain(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is shown as HTML with escaped names, or as text in a terminal."""
+    """It is shown as a picture with escaped names, or as text in a terminal."""
     client = ChatClient.builder(ScriptedModel()).name("<b>").build()
     html = shell.display_formatter.format(client)[0]["text/html"]
 
-    assert html.startswith("<pre>ChatClient &#x27;&lt;b&gt;&#x27;\n→ ToolCallingAdvisor")
+    assert html.startswith("<svg ")
+    assert ">&lt;b&gt;</text>" in html
+    assert ">ToolCallingAdvisor</text>" in html
     shell.push({"client": client})
     shell.run_cell("client")
     assert "→ ToolCallingAdvisor" in capsys.readouterr().out
