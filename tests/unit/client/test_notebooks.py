@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from chatclient import ChatClient
+from chatclient import ChatClient, ChatClientRequest, tool
 from chatclient._internal.exports import PUBLIC_PACKAGES
 from chatclient.advisors import (
     Budget,
@@ -23,7 +23,7 @@ from chatclient.memory import (
     SqlChatMemoryRepository,
 )
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolCallingManager, ToolLimits, tool
+from chatclient.tools import ToolCallingManager, ToolLimits
 
 MEMORY = MessageChatMemoryAdvisor(MessageWindowChatMemory(InMemoryChatMemoryRepository()))
 
@@ -34,12 +34,16 @@ def find(text: str) -> str:
     return f"<b>{text}</b>"
 
 
+def polite(request: ChatClientRequest) -> None:
+    """Accept each request."""
+
+
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
         (Budget(calls=5), "<Budget limits={'calls': 5}>"),
         (MEMORY, "<MessageChatMemoryAdvisor memory=MessageWindowChatMemory>"),
-        (InputGuardrailAdvisor(find), "<InputGuardrailAdvisor guardrails=[find]>"),
+        (InputGuardrailAdvisor(polite), "<InputGuardrailAdvisor guardrails=[polite]>"),
         (InMemoryChatMemoryRepository(), "<InMemoryChatMemoryRepository>"),
         (SqlChatMemoryRepository("sqlite:////secret.db"), "<SqlChatMemoryRepository>"),
         (ToolCallingManager(limits=ToolLimits(5)), "<ToolCallingManager limits=ToolLimits>"),
