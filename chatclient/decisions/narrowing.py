@@ -46,8 +46,9 @@ class NarrowingToolProvider:
     were called in the conversation, because some providers refuse calls of tools that they are not
     offered. All tools are offered if the user wrote no text.
 
-    OpenAI (GPT from version 5) and Gemini are sent all tools, and which of them may be called, so
-    that the prompt's beginning stays the same; other providers are sent those that are offered.
+    OpenAI (GPT from version 5) and Gemini (from version 2.5) are sent all tools, and which of them
+    may be called, so that the prompt's beginning stays the same; other providers are sent those
+    that are offered.
 
     Args:
         tools: The tools, or a provider of tools.

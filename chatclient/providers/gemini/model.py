@@ -22,7 +22,7 @@ from chatclient.providers.gemini.encoding import (
     EncodedConversation,
     dialect_of,
 )
-from chatclient.providers.gemini.options import encode_options
+from chatclient.providers.gemini.options import can_withhold, encode_options
 from chatclient.providers.gemini.server_tools import SERVER_TOOLS, VERTEX_TOOLS
 from chatclient.providers.gemini.stream import StreamDecoder, StreamReader
 from chatclient.providers.http.auth import Headers, Key, key_source
@@ -151,7 +151,7 @@ class GeminiChatModel(HttpModel, ChatModel):
 
     def can_withhold_tools(self, options: ChatOptions) -> bool:
         """Return whether the model can restrict calls to some of the tools that it is sent."""
-        return "gemini-1" not in (options.model or "") and not server_tools_in(options)
+        return can_withhold(options) and not server_tools_in(options)
 
     def has_server_tool(self, tool: ServerTool, options: ChatOptions) -> bool:
         """Return whether the API has *tool*."""

@@ -24,7 +24,7 @@ from chatclient.providers.wire.sendable_tools import sendable_definitions
 from chatclient.providers.wire.server_tools import ServerTools, with_server_tools
 
 # ai.google.dev/gemini-api/docs/thinking: levels since Gemini 3, budgets with 2.5.
-_WITHOUT_THINKING = re.compile(r"gemini-(?:1|2\.0)")
+_BEFORE_2_5 = re.compile(r"gemini-(?:1|2\.0)")
 _WITH_BUDGET = re.compile(r"gemini-2\.5")
 _WITH_MINIMAL = re.compile(r"gemini-3(?:\.[1-6])?-flash")
 _WITHOUT_MEDIUM = re.compile(r"gemini-3-pro")
@@ -38,7 +38,7 @@ _LARGEST_OF_PRO = 32_768
 def _reasoning(value: Any, options: ChatOptions) -> Mapping[str, Any] | str:
     model = options.model or ""
     is_pro = "-pro" in model
-    if _WITHOUT_THINKING.search(model):
+    if _BEFORE_2_5.search(model):
         return EMPTY if is_off(value) else "it does not reason"
     if _WITH_BUDGET.search(model):
         if is_off(value):
@@ -78,6 +78,11 @@ def _calling_config(choice: str | None, options: ChatOptions) -> Mapping[str, An
     if choice in _MODES:
         return {"mode": _MODES[choice]}
     return {"mode": "ANY", "allowedFunctionNames": [choice]}
+
+
+def can_withhold(options: ChatOptions) -> bool:
+    """Return whether the model in *options* has the mode `VALIDATED`, with names of tools."""
+    return _BEFORE_2_5.search(options.model or "") is None
 
 
 def _parallel_tool_calls(allowed: bool, options: ChatOptions) -> Mapping[str, Any] | str:  # noqa: FBT001

@@ -155,7 +155,7 @@ def test_no_tool_may_be_called(make: Any, model: str, where: str) -> None:
         (OpenAIChatModel, "gpt-5", (), {"settings": {"base_url": "https://gate.test/v1"}}),
         (OpenAIResponsesChatModel, "gpt-5", (), {"settings": {"base_url": "https://gate.test/v1"}}),
         (OpenAIResponsesChatModel, "gpt-5", (WebSearch(),), {}),
-        (GeminiChatModel, "gemini-1.5-flash", (), {}),
+        (GeminiChatModel, "gemini-2.0-flash", (), {}),
     ],
 )
 def test_others_are_sent_the_allowed_tools(
