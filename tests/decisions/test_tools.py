@@ -102,7 +102,7 @@ def test_an_index_asks_about_each_tool() -> None:
     assert (response.search_type, response.total_matches) == ("decision", 2)
     [request] = model.requests
     assert request.text == "trains or news"
-    assert "Tell the news." in request.typed_questions["news"].text
+    assert "Return the latest headlines." in request.typed_questions["news"].text
 
 
 def test_limits_of_an_index() -> None:
