@@ -25,7 +25,8 @@ from chatclient import (
     Runtime,
 )
 from chatclient.errors import InvalidResponseError, StreamInterruptedError
-from chatclient.providers import Headers, HttpAnswer, HttpClient, HttpModel
+from chatclient.extend import HttpAnswer, HttpClient, HttpModel
+from chatclient.providers import Headers
 
 PROVIDER = "speak"
 

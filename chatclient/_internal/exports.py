@@ -44,11 +44,13 @@ PUBLIC_PACKAGES = (
     "chatclient.bridges",
     "chatclient.observability",
     "chatclient.testing",
+    "chatclient.extend",
     "chatclient.errors",
 )
 """The packages whose names are public; of several with the same name, the first is named."""
 
 _PREFIX = "chatclient."
+_NOT_EXPORTED = (__name__, "chatclient._internal.version")  # which the packages themselves import
 _exports: dict[str, Mapping[str, str]] = {}
 
 
@@ -98,7 +100,7 @@ def _imports_in(code: CodeType) -> dict[str, str]:
         name: module
         for module, several in zip(modules, names, strict=True)
         for name in several
-        if module.startswith(_PREFIX) and not module.startswith("chatclient._internal.")
+        if module.startswith(_PREFIX) and module not in _NOT_EXPORTED
     }
 
 
@@ -116,8 +118,9 @@ def _load(package: str, name: str) -> Any:
         raise AttributeError(msg if hint is None else f"{msg}; {hint}")
     with needed_by(name):
         value = getattr(import_module(place), name)
-    explain_parameters(value)
-    add_short_repr(value)
+    if package != "chatclient.extend":  # whose classes are made often, by code of authors
+        explain_parameters(value)
+        add_short_repr(value)
     return value
 
 

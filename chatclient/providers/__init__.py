@@ -5,12 +5,6 @@ from typing import TYPE_CHECKING
 from chatclient._internal.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from chatclient.chat.batch_api import (
-        BatchAnswers as BatchAnswers,
-        BatchApi as BatchApi,
-        BatchItem as BatchItem,
-        SendItem as SendItem,
-    )
     from chatclient.chat.embedding import (
         EmbeddingModel as EmbeddingModel,
         EmbeddingOptions as EmbeddingOptions,
@@ -71,21 +65,13 @@ if TYPE_CHECKING:
         ExpiringCredentials as ExpiringCredentials,
         Headers as Headers,
     )
-    from chatclient.providers.http.client import (
-        HttpAnswer as HttpAnswer,
-        HttpClient as HttpClient,
-    )
     from chatclient.providers.http.connections import (
         Connections as Connections,
     )
     from chatclient.providers.http.limits import (
         ResponseLimits as ResponseLimits,
     )
-    from chatclient.providers.http.model import (
-        HttpModel as HttpModel,
-    )
     from chatclient.providers.http.reader import (
-        EventReader as EventReader,
         with_listener as with_listener,
     )
     from chatclient.providers.http.request import (
@@ -93,9 +79,6 @@ if TYPE_CHECKING:
     )
     from chatclient.providers.http.retry import (
         RetryPolicy as RetryPolicy,
-    )
-    from chatclient.providers.http.settings import (
-        HttpOptions as HttpOptions,
     )
     from chatclient.providers.local.fastembed import (
         FastEmbedEmbeddingModel as FastEmbedEmbeddingModel,

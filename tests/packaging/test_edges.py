@@ -120,6 +120,7 @@ def test_every_module_is_in_one_ring() -> None:
     assert outside == {
         *("chatclient", "chatclient.advisors", "chatclient.memory", "chatclient.providers"),
         *("chatclient.testing", "chatclient.tools", "chatclient.advisors.memory"),
+        "chatclient.extend",
     }
     assert outside - {*PUBLIC_PACKAGES} == {"chatclient.advisors.memory"}
 
