@@ -1,6 +1,6 @@
 """The events of a stream."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -12,6 +12,7 @@ from chatclient.chat.messages import (
     ToolCallChunk,
     ToolResponse,
 )
+from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import ToolProgress
 
@@ -138,10 +139,10 @@ class ApprovalNeeded:
     """The turn is suspended until its calls are approved or denied with `client.resume`.
 
     Attributes:
-        turn: The `PendingTurn`.
+        turn: The turn.
     """
 
-    turn: Any
+    turn: PendingTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,24 @@ class Done:
     executions: tuple[Any, ...] = field(default=(), compare=False)
     documents: tuple[Any, ...] = field(default=(), compare=False)
     trail: Any = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRestarted:
+    """A model call of a durable turn begins again, after a crash: its earlier events are void."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDecided:
+    """A durable turn that waited continues, with decisions.
+
+    Attributes:
+        turn: The turn that waited.
+        decisions: The decisions about its calls.
+    """
+
+    turn: PendingTurn
+    decisions: Mapping[str, Decision]
 
 
 StreamEvent: TypeAlias = (

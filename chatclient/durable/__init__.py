@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING
 from chatclient._internal.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient.chat.events import (
+        RoundRestarted as RoundRestarted,
+        TurnDecided as TurnDecided,
+    )
     from chatclient.chat.serialization import (
         error_from_dict as error_from_dict,
         error_to_dict as error_to_dict,
@@ -22,8 +26,6 @@ if TYPE_CHECKING:
     )
     from chatclient.durable.events import (
         DurableEvent as DurableEvent,
-        RoundRestarted as RoundRestarted,
-        TurnDecided as TurnDecided,
     )
     from chatclient.durable.handle import (
         TurnHandle as TurnHandle,

@@ -1,19 +1,19 @@
 """Events of durable turns as JSON values, for consumers in other processes."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from chatclient.chat.events import (
     ReasoningDelta,
     RoundEnded,
+    RoundRestarted,
     StreamEvent,
     TextDelta,
     ToolCallFinished,
     ToolCallStarted,
     ToolRunStarted,
+    TurnDecided,
 )
-from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.serialization import (
     call_from_dict,
     call_to_dict,
@@ -27,25 +27,6 @@ from chatclient.chat.serialization import (
 from chatclient.chat.stored_values import equal_form, from_stored, to_stored
 from chatclient.chat.tool import ToolProgress
 from chatclient.chat.ui_events import UiData, UiState
-
-
-@dataclass(frozen=True, slots=True)
-class RoundRestarted:
-    """A model call begins again, after a crash or an error: its earlier events are void."""
-
-
-@dataclass(frozen=True, slots=True)
-class TurnDecided:
-    """A turn that waited continues, with decisions.
-
-    Attributes:
-        turn: The turn that waited.
-        decisions: The decisions about its calls.
-    """
-
-    turn: PendingTurn
-    decisions: Mapping[str, Decision]
-
 
 DurableEvent: TypeAlias = StreamEvent | RoundRestarted | TurnDecided | UiState | UiData
 """An event of a durable turn."""

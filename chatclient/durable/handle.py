@@ -6,12 +6,20 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mappi
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from chatclient.chat.events import ApprovalNeeded, Done, RoundEnded, TextDelta, TextReplaced
+from chatclient.chat.events import (
+    ApprovalNeeded,
+    Done,
+    RoundEnded,
+    RoundRestarted,
+    TextDelta,
+    TextReplaced,
+    TurnDecided,
+)
 from chatclient.chat.pending_turn import Decision, Decisions, PendingTurn, decisions_for
 from chatclient.chat.serialization import message_from_dict
 from chatclient.chat.stored_values import from_stored
 from chatclient.chat.turn import TURN_KEY, Turn
-from chatclient.durable.events import DurableEvent, EventReader, RoundRestarted, TurnDecided
+from chatclient.durable.events import DurableEvent, EventReader
 from chatclient.durable.requests import (
     TurnResult,
     decisions_from_dict,

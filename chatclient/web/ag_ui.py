@@ -42,6 +42,7 @@ from ag_ui.core import (
 from pydantic import ValidationError
 
 from chatclient._internal.json import dumps
+from chatclient.chat.events import ApprovalNeeded, Done, TextReplaced, ToolCallDelta, TurnDecided
 from chatclient.chat.messages import (
     AssistantMessage,
     Media,
@@ -53,6 +54,7 @@ from chatclient.chat.messages import (
 )
 from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.tool import ToolProgress
 from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.chat.ui_events import UiData, UiState
 from chatclient.tools.function.data_tool import ExternalTool
@@ -64,16 +66,10 @@ from chatclient.web.parts import (
     CallBegun,
     CallComplete,
     CallFinished,
-    CallPiece,
-    CallProgress,
-    CallsDecided,
     FileMade,
     Part,
     PartReader,
     RoundBegun,
-    TextRevised,
-    TurnEnded,
-    TurnWaits,
 )
 from chatclient.web.requests import Incoming, InvalidInputError, media_of
 
@@ -309,8 +305,9 @@ class AgUiEncoder:
         match part:
             case BlockBegun() | BlockPiece() | BlockEnded():
                 yield from _block_events(part)
-            case TextRevised():
-                yield self._snapshot(AgUiAssistantMessage(id=part.message_id, content=part.text))
+            case TextReplaced(text=text):
+                id = self._reader.last_message_id
+                yield self._snapshot(AgUiAssistantMessage(id=id, content=text))
             case UiState(value=value):
                 yield StateSnapshotEvent(snapshot=value)
             case UiData(name=name, value=value):
@@ -318,9 +315,9 @@ class AgUiEncoder:
             case FileMade(media=media):
                 file = {"url": media.url(), "mimeType": media.mime_type}
                 yield CustomEvent(name="file", value=file)
-            case TurnWaits() | CallsDecided():
-                self._waiting = part.turn if isinstance(part, TurnWaits) else None
-            case TurnEnded():
+            case ApprovalNeeded() | TurnDecided():
+                self._waiting = part.turn if isinstance(part, ApprovalNeeded) else None
+            case Done():
                 yield from self._end(part)
             case RoundBegun(replaces=True):
                 yield self._snapshot(None)
@@ -336,7 +333,7 @@ class AgUiEncoder:
         new = [message for message in produced if message.id not in known]
         return MessagesSnapshotEvent(messages=[*self._input.messages, *new])
 
-    def _end(self, part: TurnEnded) -> Iterator[BaseEvent]:
+    def _end(self, part: Done) -> Iterator[BaseEvent]:
         if self._send_trail and part.trail is not None:
             yield CustomEvent(name="trail", value=str(part.trail))
         outcome = _outcome(self._waiting)
@@ -369,18 +366,18 @@ def _block_events(part: BlockBegun | BlockPiece | BlockEnded) -> Iterator[BaseEv
 
 
 def _call_event(
-    part: CallBegun | CallPiece | CallComplete | CallProgress | CallFinished,
+    part: CallBegun | ToolCallDelta | CallComplete | ToolProgress | CallFinished,
 ) -> BaseEvent:
     match part:
         case CallBegun(id=id, name=name, message_id=parent):
             return ToolCallStartEvent(
                 tool_call_id=id, tool_call_name=name, parent_message_id=parent
             )
-        case CallPiece(id=id, arguments=arguments):
+        case ToolCallDelta(id=id, arguments=arguments):
             return ToolCallArgsEvent(tool_call_id=id, delta=arguments)
         case CallComplete(call=call):
             return ToolCallEndEvent(tool_call_id=call.id)
-        case CallProgress(id=id, value=value):
+        case ToolProgress(tool_call_id=id, event=value):
             return CustomEvent(name="tool_progress", value={"toolCallId": id, "value": value})
         case CallFinished(undone=True):
             data = {"toolCallId": part.id, "content": part.response.data}

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from chatclient._internal.json import dumps, loads
+from chatclient.chat.events import ApprovalNeeded, Done, TextReplaced, ToolCallDelta, TurnDecided
 from chatclient.chat.messages import (
     AssistantMessage,
     Media,
@@ -18,6 +19,7 @@ from chatclient.chat.messages import (
 )
 from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.response import FinishReason
+from chatclient.chat.tool import ToolProgress
 from chatclient.chat.ui_events import UiData, UiState
 from chatclient.web.parts import (
     BlockBegun,
@@ -26,16 +28,10 @@ from chatclient.web.parts import (
     CallBegun,
     CallComplete,
     CallFinished,
-    CallPiece,
-    CallProgress,
-    CallsDecided,
     FileMade,
     Part,
     PartReader,
     RoundBegun,
-    TextRevised,
-    TurnEnded,
-    TurnWaits,
 )
 from chatclient.web.requests import Incoming, InvalidInputError, media_of
 
@@ -261,17 +257,17 @@ class AiSdkEncoder:
                 yield from self._end_step()
                 self._in_step = True
                 yield {"type": "start-step"}
-            case TurnEnded():
+            case Done():
                 yield from self._end(part)
-            case CallBegun() | CallPiece() | CallComplete() | CallProgress() | CallFinished():
+            case CallBegun() | ToolCallDelta() | CallComplete() | ToolProgress() | CallFinished():
                 yield _call_chunk(part)
             case UiState(value=value):
                 yield {"type": "data-state", "id": "state", "data": value}
             case UiData():
                 yield _data(part)
-            case TurnWaits(turn=turn):
+            case ApprovalNeeded(turn=turn):
                 yield from _approvals(turn)
-            case CallsDecided(decisions=decisions):
+            case TurnDecided(decisions=decisions):
                 yield from _decided(decisions)
             case _:
                 yield from _content_chunks(part)
@@ -281,7 +277,7 @@ class AiSdkEncoder:
             self._in_step = False
             yield {"type": "finish-step"}
 
-    def _end(self, part: TurnEnded) -> Iterator[Chunk]:
+    def _end(self, part: Done) -> Iterator[Chunk]:
         yield from self._end_step()
         if self._send_trail and part.trail is not None:
             yield {"type": "data-trail", "id": "trail", "data": str(part.trail)}
@@ -291,7 +287,7 @@ class AiSdkEncoder:
 
 
 def _content_chunks(
-    part: BlockBegun | BlockPiece | BlockEnded | TextRevised | FileMade,
+    part: BlockBegun | BlockPiece | BlockEnded | TextReplaced | FileMade,
 ) -> Iterator[Chunk]:
     match part:
         case BlockBegun(kind=kind, id=id):
@@ -300,7 +296,7 @@ def _content_chunks(
             yield {"type": f"{kind}-delta", "id": id, "delta": text}
         case BlockEnded(kind=kind, id=id):
             yield {"type": f"{kind}-end", "id": id}
-        case TextRevised(text=text):
+        case TextReplaced(text=text):
             yield from _revised(text)
         case FileMade(media=media):
             yield {"type": "file", "url": media.url(), "mediaType": media.mime_type}
@@ -309,16 +305,16 @@ def _content_chunks(
 
 
 def _call_chunk(
-    part: CallBegun | CallPiece | CallComplete | CallProgress | CallFinished,
+    part: CallBegun | ToolCallDelta | CallComplete | ToolProgress | CallFinished,
 ) -> Chunk:
     match part:
         case CallBegun(id=id, name=name):
             return {"type": "tool-input-start", "toolCallId": id, "toolName": name}
-        case CallPiece(id=id, arguments=arguments):
+        case ToolCallDelta(id=id, arguments=arguments):
             return {"type": "tool-input-delta", "toolCallId": id, "inputTextDelta": arguments}
         case CallComplete(call=call):
             return _input(call)
-        case CallProgress(id=id, value=value):
+        case ToolProgress(tool_call_id=id, event=value):
             data = {"toolCallId": id, "value": value}
             return {"type": "data-tool-progress", "data": data, "transient": True}
         case CallFinished():

@@ -1,6 +1,6 @@
 """The parts of an answer as frontends show them, and their reader from the events of a turn."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -10,6 +10,7 @@ from chatclient.chat.events import (
     Done,
     ReasoningDelta,
     RoundEnded,
+    RoundRestarted,
     TextDelta,
     TextReplaced,
     ToolCallDelta,
@@ -17,17 +18,16 @@ from chatclient.chat.events import (
     ToolCallStarted,
     ToolCallUndone,
     ToolRunStarted,
+    TurnDecided,
 )
 from chatclient.chat.messages import AssistantMessage, Media, Message, ToolCall, ToolResponse
 from chatclient.chat.pending_notes import load_turn
-from chatclient.chat.pending_turn import Decision, PendingTurn
+from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import ToolProgress
 from chatclient.chat.turn import Turn
 from chatclient.chat.ui_events import UiData, UiState
-from chatclient.durable.events import RoundRestarted, TurnDecided
 from chatclient.errors import McpServerError, ToolDeniedError, ToolError, ToolExecutionError
-from chatclient.observability.trail import Trail
 
 
 class MessageIds:
@@ -171,31 +171,10 @@ class CallBegun:
 
 
 @dataclass(frozen=True, slots=True)
-class CallPiece:
-    """The next piece of a tool call's arguments."""
-
-    id: str
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True)
 class CallComplete:
     """A tool call is complete."""
 
     call: ToolCall
-
-
-@dataclass(frozen=True, slots=True)
-class CallProgress:
-    """A running tool reports progress.
-
-    Attributes:
-        id: The id of the call.
-        value: What it reports, which has a JSON form.
-    """
-
-    id: str
-    value: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,59 +203,28 @@ class FileMade:
     media: Media
 
 
-@dataclass(frozen=True, slots=True)
-class TextRevised:
-    """The text of the last message is another one than that which was streamed."""
-
-    text: str
-    message_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class TurnWaits:
-    """The turn waits for decisions or results of the frontend."""
-
-    turn: PendingTurn
-
-
-@dataclass(frozen=True, slots=True)
-class CallsDecided:
-    """The turn continues with decisions about its calls; a returning frontend receives them."""
-
-    decisions: Mapping[str, Decision]
-
-
-@dataclass(frozen=True, slots=True)
-class TurnEnded:
-    """The request has ended; this is the last part.
-
-    Attributes:
-        response: The response.
-        trail: The trail of the turn, if it ran in this process.
-    """
-
-    response: ChatResponse
-    trail: Trail | None
-
-
 Part: TypeAlias = (
     RoundBegun
     | BlockBegun
     | BlockPiece
     | BlockEnded
     | CallBegun
-    | CallPiece
+    | ToolCallDelta
     | CallComplete
-    | CallProgress
+    | ToolProgress
     | CallFinished
     | FileMade
-    | TextRevised
+    | TextReplaced
     | UiState
     | UiData
-    | TurnWaits
-    | CallsDecided
-    | TurnEnded
+    | ApprovalNeeded
+    | TurnDecided
+    | Done
 )
+"""What a frontend is told: events of the stream, and parts with the ids that it needs.
+
+The value of a `ToolProgress` has a JSON form; the id of one inside an agent is a path.
+"""
 
 
 _FAILED = "The tool failed."
@@ -318,6 +266,11 @@ class PartReader:
         return self._ids.first
 
     @property
+    def last_message_id(self) -> str:
+        """The id of the last message of the model so far."""
+        return self._ids.last
+
+    @property
     def round_messages(self) -> tuple[Message, ...]:
         """The messages of the completed rounds of the turn; all of them at the end."""
         record = self._record()
@@ -332,18 +285,18 @@ class PartReader:
                 yield from self._piece("reasoning", text)
             case ToolCallStarted(id=id, name=name):
                 yield from self._begin_call(id, name)
-            case ToolCallDelta(id=id, arguments=arguments):
+            case ToolCallDelta(id=id):
                 self._has_arguments.add(id)
-                yield CallPiece(id, arguments)
+                yield event
             case RoundEnded(response=response):
                 yield from self._end_round(response)
             case RoundRestarted():
                 yield from self._restart_round()
-            case TextReplaced(text=text):
-                yield TextRevised(text, self._ids.last)
-            case Done(response=response, trail=trail):
+            case TextReplaced():
+                yield event
+            case Done(response=response):
                 yield from self._end_round(response)
-                yield TurnEnded(response, trail)
+                yield event
             case _:
                 yield from self._tool_parts(event)
 
@@ -358,34 +311,34 @@ class PartReader:
                     yield self._finished(call.id, event)
             case ApprovalNeeded(turn=turn):
                 yield from self._wait(turn)
-            case TurnDecided(turn=turn, decisions=decisions):
+            case TurnDecided(turn=turn):
                 yield from self._wait(turn)
                 self._waited.update(turn.to_decide())
-                yield CallsDecided(decisions)
+                yield event
             case ToolCallUndone(tool_call=call, response=response):
                 yield CallFinished(call.id, response, self._ids.results(), undone=True)
-            case ToolProgress(tool_call_id=id, event=inner):
-                yield from self._progress(id, inner)
+            case ToolProgress():
+                yield from self._progress(event.tool_call_id, event)
             case UiState() | UiData():
                 yield event
             case _:
                 pass  # another event of the application
 
-    def _progress(self, id: str, event: Any) -> Iterator[Part]:
+    def _progress(self, id: str, progress: ToolProgress) -> Iterator[Part]:
         """Yield the parts of an event of a tool or, if the tool is an agent, of its request."""
-        match event:
-            case ToolProgress(tool_call_id=inner_id, event=inner):
-                yield from self._progress(f"{id}/{inner_id}", inner)
+        match event := progress.event:
+            case ToolProgress(tool_call_id=inner_id):
+                yield from self._progress(f"{id}/{inner_id}", event)
             case ToolCallFinished(tool_call=call):
                 if (path := f"{id}/{call.id}") in self._waited:
                     yield self._finished(path, event)
             case UiState() | UiData():
                 yield event
             case TextDelta(text=text):
-                yield CallProgress(id, text)
+                yield ToolProgress(id, progress.tool_name, text)
             case str() | int() | float() | bool() | dict() | list():
                 if has_json_form(event):
-                    yield CallProgress(id, event)
+                    yield ToolProgress(id, progress.tool_name, event)
             case _:
                 pass  # objects of the application and of the library are not for frontends
 
@@ -447,7 +400,7 @@ class PartReader:
         if call.id not in self._complete:
             self._complete.add(call.id)
             if call.arguments and call.id not in self._has_arguments:
-                yield CallPiece(call.id, call.arguments)
+                yield ToolCallDelta(call.id, call.arguments)
             yield CallComplete(call)
 
     def _end_round(self, response: ChatResponse) -> Iterator[Part]:
@@ -470,4 +423,4 @@ class PartReader:
     def _wait(self, turn: PendingTurn) -> Iterator[Part]:
         for id, call in turn.to_decide().items():
             yield from self._complete_call(ToolCall(id, call.name, call.arguments))
-        yield TurnWaits(turn)
+        yield ApprovalNeeded(turn)
