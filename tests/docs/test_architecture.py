@@ -2,10 +2,14 @@
 
 import importlib
 import re
+import sys
 import tomllib
+from types import FrameType
 
 import pytest
 
+from chatclient import ChatClient, tool
+from chatclient.testing import ScriptedModel, call
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -48,6 +52,34 @@ def test_classes_and_methods_exist() -> None:
 
     assert len(classes) > 20
     assert [name for name in classes if not _is_defined(name, code)] == []
+
+
+def test_steps_of_a_request() -> None:
+    """The functions that the ten steps name are entered in this order."""
+
+    @tool
+    def clock() -> str:
+        """Tell the time."""
+        return "noon"
+
+    steps = PAGE.partition("\n1. ")[2].partition("## Where state is")[0]
+    named = [name for name in re.findall(r"`([\w.]+)`", steps) if re.search(r"\.|^[a-z]", name)]
+    named = [name.replace("ChatModel.generate", "ScriptedModel.generate") for name in named]
+    client = ChatClient.create(ScriptedModel(call("clock"), "It is noon."))
+    entered: list[str] = []
+
+    def enter(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_qualname not in entered:
+            entered.append(frame.f_code.co_qualname)
+
+    sys.setprofile(enter)
+    try:
+        client.prompt("What time is it?").tools(clock).call().content()
+    finally:
+        sys.setprofile(None)
+
+    assert len(named) > 15
+    assert [name for name in entered if name in named] == list(dict.fromkeys(named))
 
 
 def _is_defined(name: str, code: str) -> bool:
