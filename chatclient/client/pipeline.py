@@ -36,7 +36,6 @@ from chatclient.chat.pending_turn import PendingTurn, Resumption
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID
 from chatclient.chat.turn import (
-    TURN_KEY,
     ShownAnswer,
     TurnEnd,
     TurnSettings,
@@ -58,8 +57,6 @@ from chatclient.runtime.cancellation import UndoLog
 from chatclient.runtime.runtime import CallerDeadline, Runtime, within_callers_deadline
 from chatclient.structured.output import StructuredOutput
 from chatclient.tools.handoff import handoff_before
-
-_PASSED_ON = (TURN_KEY, CONVERSATION_ID, USER_ID, NATIVE_STRUCTURED_OUTPUT)
 
 
 class Pipeline:
@@ -160,7 +157,8 @@ class Pipeline:
         """Continue the conversation and the turn of another client; see `Handoff`."""
         defaults, context, turn = self.defaults, request.context, request.turn
         # Other values in the context are those of the advisors of the other client.
-        params = {key: context[key] for key in _PASSED_ON if context.get(key) is not None}
+        owners = (CONVERSATION_ID, USER_ID)
+        params = {key: context[key] for key in owners if context.get(key) is not None}
         settings = replace(
             defaults,
             user=TextSettings(),

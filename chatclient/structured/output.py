@@ -63,14 +63,15 @@ class StructuredOutput(Generic[T]):
             options: The complete options of the request.
             default: The advisor param for native output.
         """
-        if options.output_schema is not None:
-            return replace(self, mode="schema"), options
         native, schema = default if self.native is None else self.native, self.converter.json_schema
-        if not native or schema is None:
-            return replace(self, mode="instructions"), options
-        with_schema = options.mutate(output_schema=schema)
-        mode = model.output_mode(with_schema) if native is True else native
-        return replace(self, mode=mode), with_schema if mode == "schema" else options
+        mode: OutputMode = "instructions"
+        if options.output_schema is not None:
+            mode = "schema"
+        elif native and schema is not None:
+            with_schema = options.mutate(output_schema=schema)
+            mode = model.output_mode(with_schema) if native is True else native
+            options = with_schema if mode == "schema" else options
+        return replace(self, native=native, mode=mode), options
 
 
 def with_format(message: UserMessage, format: str) -> UserMessage:
