@@ -12,7 +12,7 @@ from chatclient._internal.exceptions import raise_single
 from chatclient._internal.frozen import EMPTY, freeze_fields, frozen, merged
 from chatclient.chain.model_call import call_model, round_step
 from chatclient.chain.params import ANY, check_params, params_of
-from chatclient.chat.messages import Message, ToolResponseMessage
+from chatclient.chat.messages import AssistantMessage, Message, ToolResponseMessage
 from chatclient.chat.model import ChatModel
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
@@ -34,6 +34,7 @@ MEMORY_ORDER = HIGHEST_PRECEDENCE + 200
 TOOL_CALLING_ORDER = HIGHEST_PRECEDENCE + 300
 """The default order of the tool loop; advisors of higher order run once per round."""
 
+_NOTE = 400  # characters, about as many as the notes have that take the place of tool results
 _ARGUMENTS = 2  # positional arguments of an advisor: request and call_next
 
 
@@ -404,12 +405,20 @@ def _sendable(prompt: Prompt, model: ChatModel) -> Prompt:
 
 
 def _shortening(shorten: Advisor, call_next: Next) -> Next:
-    """Return *call_next* behind *shorten*, which prompts without tool results do not need."""
-    return lambda request: (
-        shorten(request, call_next)
-        if ToolResponseMessage in map(type, request.prompt.messages)
-        else call_next(request)
-    )
+    """Return *call_next* behind *shorten*, which leaves out tool calls and results."""
+
+    def call(request: ChatClientRequest) -> Awaitable[ChatClientResponse]:
+        length = 0
+        for message in request.prompt.messages:
+            if isinstance(message, ToolResponseMessage):
+                for response in message.responses:
+                    length += len(response.data) + _NOTE * len(response.media)
+            elif isinstance(message, AssistantMessage):
+                for tool_call in message.tool_calls:
+                    length += len(tool_call.arguments)
+        return shorten(request, call_next) if length > _NOTE else call_next(request)
+
+    return call
 
 
 def _model_call(model: ChatModel) -> Next:

@@ -218,7 +218,10 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
                     with _record_partial(aggregator, call, observed):
                         response = await _stream(call, prompt, runtime, observed, aggregator)
                 else:
-                    response = await _generate(call.model, prompt, runtime)
+                    try:
+                        response = await generate_checked(call.model, prompt, runtime)
+                    except ToolCallRefusedError as error:
+                        response = _with_refused_call(error)
                     response = as_called(response) if by_name else response
                     response = _with_cost(response, call, observed)
             except (RequestTimeoutError, StreamInterruptedError) as error:
@@ -279,13 +282,6 @@ def _record_partial(
         if isinstance(error, (StreamInterruptedError, DeadlineExceededError)):
             error.partial = partial
         raise
-
-
-async def _generate(model: ChatModel, prompt: Prompt, runtime: Runtime) -> ChatResponse:
-    try:
-        return await generate_checked(model, prompt, runtime)
-    except ToolCallRefusedError as error:
-        return _with_refused_call(error)
 
 
 async def _stream(

@@ -108,9 +108,9 @@ class Usage:
 
     def __add__(self, other: "Usage") -> "Usage":
         """Return the sum; if one is empty, the other one unchanged."""
-        if not other:
+        if other.input_tokens + other.output_tokens == 0:
             return self
-        if not self:
+        if self.input_tokens + self.output_tokens == 0:
             return other
         return Usage(
             self.input_tokens + other.input_tokens,

@@ -228,9 +228,10 @@ class Turn:
 
     def __enter__(self) -> Self:
         self.is_running = True
-        self._outer = present_turn()
-        self.outer_recorder = present_recorder()
-        self.is_nested = self._outer is not None
+        presence = _present.get()
+        if presence is not None and presence.turn is not None:
+            self._outer, self.is_nested = presence.turn, True
+            self.outer_recorder = present_recorder()
         self._presence = _Presence(self)
         self._token: Token[_Presence | None] = _present.set(self._presence)
         return self
