@@ -131,6 +131,8 @@ def role_of(given: object) -> Role | None:
             return _CLASSES[each.__name__]
     if isinstance(given, type):
         return None
+    if isinstance(given, FunctionType):
+        return _called_role(given, bound=False)
     # Without calling code of the object: mocks and proxies have every attribute.
     if getattr_static(given, "tool_callbacks", None) is not None:
         return _PROVIDER
@@ -153,7 +155,7 @@ def _called_role(function: Any, *, bound: bool) -> Role | None:
         return None
     try:
         known = _CALLED.get(_type_name(function, names[0]), ())
-        last = _type_name(function, names[-1])
+        last = _type_name(function, names[-1]) if known else ""
     except NameError:  # a type that is imported for type checkers only, since Python 3.14
         return None
     for role in known:

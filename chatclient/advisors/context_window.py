@@ -74,7 +74,8 @@ class ContextWindowAdvisor:
         if max_tokens is not None:
             check_number("max_tokens", max_tokens, least=1)
         check_number("reserve", reserve)
-        check_callable("a token estimator", estimator, takes=("message",))
+        if estimator is not estimated_tokens:  # each client has an advisor with the default one
+            check_callable("a token estimator", estimator, takes=("message",))
         self.max_tokens = max_tokens
         self.order = order
         check_choice("on_exceeded", on_exceeded, "trim", "raise")
