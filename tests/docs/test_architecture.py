@@ -10,6 +10,7 @@ import pytest
 
 from chatclient import ChatClient, tool
 from chatclient.testing import ScriptedModel, call
+from tests.support import rings
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -28,6 +29,16 @@ def test_diagram_layers() -> None:
     labels = [each.replace("__main__", "command line").replace(" | ", ", ") for each in layers]
     assert shown == [label.replace("chatclient.", "") for label in labels]
     assert [begin for begin, _ in arrows[1:]] == [end for _, end in arrows[:-1]]
+
+
+def test_rings() -> None:
+    """Edges, their modules and dependents are those of the code, and lines are about right."""
+    number = re.compile(r"(?<=\| )[\d,]+(?= \|)")
+    shown, current = number.findall(PAGE), number.findall(rings.page())
+
+    assert number.sub("", PAGE) == number.sub("", rings.page())
+    for page, code in zip(shown, current, strict=True):
+        assert int(page.replace(",", "")) == pytest.approx(int(code.replace(",", "")), 0.3, 100)
 
 
 @pytest.mark.parametrize("path", [name for name in NAMES if "/" in name])

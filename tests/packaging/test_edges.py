@@ -4,49 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from chatclient._internal.exports import PUBLIC_PACKAGES
 from tests.support.paths import ROOT
-
-EDGES: Mapping[str, tuple[str, ...]] = {
-    "command line": ("__main__",),
-    "settings": ("settings",),
-    "anthropic": ("providers.anthropic",),
-    "azure": ("providers.azure",),
-    "bedrock": ("providers.bedrock",),
-    "compatible": ("providers.compatible",),
-    "composite": ("providers.composite",),
-    "embeddings": ("providers.embeddings",),
-    "gemini": ("providers.gemini",),
-    "local": ("providers.local",),
-    "ollama": ("providers.ollama",),
-    "rerank": ("providers.rerank",),
-    "vertex": ("providers.vertex",),
-    "retrieval": (
-        *("retrieval", "advisors.retrieval", "advisors.memory.vector_store"),
-        *("testing.evaluation", "testing.pydantic_evals", "testing.retrieval_evaluation"),
-        *("testing.retrieval_report", "testing.sample_documents", "testing.vector_store_contract"),
-    ),
-    "sql": ("memory.sql",),
-    "redis": ("memory.redis", "memory.redis_server"),
-    "sessions": (
-        *("memory.sessions", "advisors.memory.recall_tools", "advisors.memory.session"),
-        *("advisors.memory.session_log", "testing.session_calls", "testing.session_contract"),
-    ),
-    "tool search": ("tools.search", "advisors.tool_search"),
-    "bridges": ("bridges",),
-    "decisions": ("decisions",),
-    "durable": ("durable",),
-    "mcp": ("mcp",),
-    "services": ("services",),
-    "web": ("web",),
-}
-"""The modules of each edge, without the name of the package."""
+from tests.support.rings import CORE, EDGES, modules_of
 
 PROGRAM = """
 import importlib, sys
@@ -89,16 +54,6 @@ assert len(memory.get("c")) == 4
 OpenAIChatModel(model="m", api_key="k").close()
 """
 TESTS = ("tests/unit/chat", "tests/modes/test_tool_calling.py")
-
-
-def modules_of(contract: str, key: str) -> set[str]:
-    """Return the modules that a contract of `lint-imports` lists."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    contracts = {each["name"]: each for each in project["tool"]["importlinter"]["contracts"]}
-    return {*contracts[contract][key]}
-
-
-CORE = modules_of("The core imports no edge", "source_modules")
 
 
 def test_edges_are_those_of_the_contracts() -> None:
