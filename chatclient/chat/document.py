@@ -57,4 +57,4 @@ register_stored_type(
 
 def documents_among(sources: Iterable[object]) -> tuple[Document, ...]:
     """Return the `Document`s among *sources*, which may contain values of the application."""
-    return tuple(source for source in sources if isinstance(source, Document))
+    return tuple([source for source in sources if isinstance(source, Document)])

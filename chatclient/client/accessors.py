@@ -35,7 +35,8 @@ def executions_in(response: ChatClientResponse) -> tuple[ToolExecution, ...]:
 
 def documents_in(response: ChatClientResponse) -> tuple[Document, ...]:
     """Return the documents among the sources of the turn of *response*."""
-    return documents_among(response.turn.sources)
+    sources = response.turn.sources
+    return documents_among(sources) if sources else ()
 
 
 def trail_of(response: ChatClientResponse) -> Trail:

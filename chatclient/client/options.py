@@ -106,7 +106,7 @@ async def with_system_message(
         request = SystemRequest(messages, params.get(CONVERSATION_ID), context, params)
         text = await settings.system_function.text_for(request, runtime)
         settings = replace(settings, system=replace(settings.system, text=text))
-    if not settings.is_rendered_by_application:
+    if not (settings.system.is_template and settings.renderer_may_block):
         return settings.prepend_system_message(messages)
     return await runtime.invoke(settings.prepend_system_message, messages)
 
@@ -210,7 +210,8 @@ class RequestOptions:
     """
 
     def __init__(self, shared: SharedParts, settings: RequestSettings) -> None:
-        self.is_dynamic = any(getattr(each, "dynamic", False) for each in settings.tool_sources)
+        dynamic = [each for each in settings.tool_sources if getattr(each, "dynamic", False)]
+        self.is_dynamic = bool(dynamic)
         self._shared = shared
         self._settings = settings
         self._offers: Offers = {}

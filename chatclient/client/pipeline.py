@@ -228,7 +228,7 @@ class Pipeline:
                 _check_resumed(settings, resumption.pending)
         chain = self._chain_of(settings, output)
         chain.check_params(settings.advisor_params)
-        if settings.is_rendered_by_application:
+        if settings.user.is_template and settings.renderer_may_block:
             rendering = runtime.invoke(settings.messages_without_system)
             messages = await runtime.until_deadline(rendering, "the template renderer")
         else:
@@ -330,7 +330,8 @@ def build_chain(shared: SharedParts, settings: RequestSettings) -> AdvisorChain:
     for loop in loops:
         advisors = _with_outer_and_inner_parts(shared, loop, sorted(advisors, key=order_of))
     shorten = None
-    if loops and not any(isinstance(each, ContextWindowAdvisor) for each in advisors):
+    windows = [each for each in advisors if isinstance(each, ContextWindowAdvisor)]
+    if loops and not windows:
         shorten = ContextWindowAdvisor.lenient(shared.model)
     return AdvisorChain(advisors, shared.model, shorten)
 

@@ -367,10 +367,9 @@ class RequestSettings:
         return bool(self.system.text or self.system_function or user.text or user.media)
 
     @property
-    def is_rendered_by_application(self) -> bool:
-        """Whether a text is rendered by a function of the application, which may block."""
-        is_template = self.system.is_template or self.user.is_template
-        return is_template and not is_of_library(self.renderer)
+    def renderer_may_block(self) -> bool:
+        """Whether templates are rendered by a function of the application."""
+        return not is_of_library(self.renderer)
 
     def prepend_system_message(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Return *messages* after the system message, if there is one.
