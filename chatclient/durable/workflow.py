@@ -123,8 +123,8 @@ PUBLISH_SECONDS = 0.1
 """How long events are collected before they are published."""
 
 
-class TurnRunner(Protocol):
-    """Runs the turns of one client."""
+class RunsSegments(Protocol):
+    """Runs the segments of one client's turns."""
 
     def check(self, data: Mapping[str, Any], recorded: Mapping[str, Any]) -> None:
         """Raise a `TurnVersionError` if this version cannot continue a segment of a turn."""
@@ -137,7 +137,7 @@ class TurnRunner(Protocol):
         ...
 
 
-runners: WeakValueDictionary[str, TurnRunner] = WeakValueDictionary()
+runners: WeakValueDictionary[str, RunsSegments] = WeakValueDictionary()
 """The clients of this process by name."""
 
 paces: dict[str, Pace] = {}
@@ -240,7 +240,7 @@ async def run_turn(data: dict[str, Any]) -> dict[str, Any]:
             raise
 
 
-def _runner_of(client: str, turn: str) -> TurnRunner:
+def _runner_of(client: str, turn: str) -> RunsSegments:
     runner = runners.get(client)
     if runner is None:
         msg = (

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import math
+import pickle
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,6 +26,8 @@ from chatclient import (
     UserMessage,
     tool,
 )
+from chatclient.advisors.budget import Budget
+from chatclient.advisors.context_window import ContextWindowAdvisor
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.guardrails.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
@@ -44,6 +47,8 @@ from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.chain.params import FILTER_EXPRESSION
 from chatclient.chat.embedding import EmbeddingModel, Vector
 from chatclient.chat.messages import Media
+from chatclient.chat.tool import CONVERSATION_ID
+from chatclient.chat.turn import LeftOut
 from chatclient.errors import (
     BlockingCallError,
     BudgetExceededError,
@@ -956,6 +961,21 @@ def test_a_correction_is_no_question(ask: Ask) -> None:
     assert asked == model.prompts[0].messages[0]
     assert correction.text == "Say that in English."
     assert result.response.turn.sources == (ROME,)
+
+
+def test_results_of_a_turn_are_not_in_the_context(ask: Ask) -> None:
+    """The turn has them, also after it was pickled; the context is for applications."""
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
+    advisors: list[Any] = [memory, Budget(), SafeGuardAdvisor("bomb"), ContextWindowAdvisor(9000)]
+    advisors.append(RetrievalAugmentationAdvisor(finding(ROME)))
+    client = client_of(ScriptedModel("At nine."), *advisors)
+    response = ask(client.prompt("When?").conversation("c")).response
+    copied = pickle.loads(pickle.dumps(response))
+
+    assert response.context.keys() == {CONVERSATION_ID, DOCUMENT_CONTEXT}
+    for turn in (response.turn, copied.turn):
+        assert turn.sources == (ROME,)
+        assert (turn.spent.calls, turn.blocked, turn.left_out) == (1, None, LeftOut())
 
 
 def test_sources_are_streamed_once_for_all_rounds(ask: Ask) -> None:
