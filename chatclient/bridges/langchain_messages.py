@@ -12,7 +12,6 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from chatclient._internal.json import dumps_exact, loads
 from chatclient.bridges.content_blocks import block_of, media_of
 from chatclient.chat.messages import (
     AssistantMessage,
@@ -36,13 +35,8 @@ from chatclient.chat.response import (
     Usage,
 )
 from chatclient.errors import UnsupportedOptionError
-from chatclient.providers.wire.common_options import (
-    COMMON_OPTIONS,
-    CommonOptions,
-    automatic,
-    field,
-    lacking,
-)
+from chatclient.extend import CommonOptions, automatic, dumps_exact, lacking, loads
+from chatclient.providers.wire.common_options import COMMON_OPTIONS, field
 
 PROVIDER = "langchain"
 

@@ -7,7 +7,6 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
 
-from chatclient._internal.checks import check_type
 from chatclient.bridges.langchain_messages import (
     PROVIDER,
     decode_message,
@@ -16,11 +15,11 @@ from chatclient.bridges.langchain_messages import (
     encode_tools,
 )
 from chatclient.chat.model import ChatModel, OutputMode
-from chatclient.chat.options import NO_OPTIONS, ChatOptions
+from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse
 from chatclient.errors import ProviderError, UsageError
-from chatclient.providers.http.errors import error_from_data
+from chatclient.extend import NO_OPTIONS, check_type, error_from_data
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import private_loop
 

@@ -18,15 +18,13 @@ from langchain_core.utils.function_calling import convert_to_openai_function
 from pydantic import AliasChoices, AliasPath, BaseModel, PrivateAttr, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from chatclient._internal.checks import check_type
-from chatclient._internal.json import dumps_exact, loads
 from chatclient.bridges.content_blocks import block_of, media_of
 from chatclient.chat.messages import Media, ToolCall
 from chatclient.chat.tool import ToolCallback, ToolContext, ToolMetadata, ToolResult
 from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.errors import ToolArgumentError, ToolError, ToolExecutionError
-from chatclient.runtime.blocking import drive
-from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.extend import BLOCKING, ON_LOOP, check_type, drive, dumps_exact, loads
+from chatclient.runtime.runtime import Runtime
 from chatclient.tools.function.data_tool import DataToolCallback
 from chatclient.tools.function.result import data_result
 from chatclient.tools.sources import ToolSource, tool_callbacks

@@ -5,7 +5,6 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from chatclient._internal.checks import check_method
 from chatclient.bridges.langchain_stores import (
     ID,
     Adapter,
@@ -16,11 +15,11 @@ from chatclient.bridges.langchain_stores import (
 from chatclient.chat.document import Document
 from chatclient.chat.embedding import EmbeddingModel, Vector
 from chatclient.errors import ChatClientError, UsageError, VectorStoreError
+from chatclient.extend import ForkSafeLock, check_method
 from chatclient.memory.encoding import digest
 from chatclient.retrieval.vector_store.filters import Filter
 from chatclient.retrieval.vector_store.store import SimilaritySearch, VectorStore
 from chatclient.runtime.runtime import Runtime
-from chatclient.runtime.threads import ForkSafeLock
 
 T = TypeVar("T")
 

@@ -10,13 +10,12 @@ from agents.tool import set_function_tool_failure_error_function
 from agents.tool_context import ToolContext as TheirContext
 from pydantic import TypeAdapter, ValidationError
 
-from chatclient._internal.checks import check_type
-from chatclient._internal.json import loads
 from chatclient.bridges.content_blocks import media_of_file, media_of_url
 from chatclient.chat.messages import Media, ToolCall
 from chatclient.chat.tool import ToolCallback, ToolContext, ToolMetadata, ToolResult
 from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.errors import ToolDefinitionError
+from chatclient.extend import check_type, loads
 from chatclient.tools.execution.approval import is_approved
 from chatclient.tools.function.data_tool import ApprovableTool, NeedsApproval, is_function
 from chatclient.tools.function.result import data_result

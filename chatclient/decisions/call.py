@@ -4,7 +4,6 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-from chatclient._internal.json import dumps
 from chatclient.chain.model_call import (
     NOTHING_KNOWN,
     correct_failed,
@@ -16,7 +15,6 @@ from chatclient.chain.model_call import (
 from chatclient.chat.recorder import TurnStep
 from chatclient.chat.response import ChatResponse, ChatResponseMetadata
 from chatclient.chat.serialization import error_from_dict, error_to_dict
-from chatclient.chat.stored_values import from_stored, to_stored
 from chatclient.chat.turn import present_recorder
 from chatclient.decisions.model import (
     DecisionModel,
@@ -26,6 +24,7 @@ from chatclient.decisions.model import (
 )
 from chatclient.decisions.operation import DecisionCall
 from chatclient.errors import DeadlineExceededError, RequestTimeoutError, UsageError
+from chatclient.extend import dumps, from_stored, to_stored
 from chatclient.observability.observers import all_observers
 from chatclient.runtime.runtime import Runtime, deadline_error, is_expired
 

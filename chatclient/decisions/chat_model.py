@@ -4,10 +4,9 @@ import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
-from chatclient._internal.checks import check_number, check_type
 from chatclient.chain.model_call import ask_model
 from chatclient.chat.model import ChatModel
-from chatclient.chat.options import NO_OPTIONS, ChatOptions
+from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_METADATA, NO_USAGE, ChatResponse
 from chatclient.decisions.model import (
@@ -26,6 +25,7 @@ from chatclient.decisions.prompts import (
 )
 from chatclient.decisions.questions import DecisionAnswer, DecisionQuestion, DecisionRefusal
 from chatclient.errors import ContentFilterError, EntityError, InvalidResponseError, UsageError
+from chatclient.extend import NO_OPTIONS, check_number, check_type
 from chatclient.runtime.runtime import Runtime
 from chatclient.structured.converters import converter_of
 from chatclient.structured.output import read_answer, with_format

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
-from chatclient._internal.checks import check_number, check_type
-from chatclient._internal.logging import described, get_logger
+from chatclient._internal.logging import described
 from chatclient.chat.document import Document
 from chatclient.decisions.call import ask_decision
 from chatclient.decisions.model import DecisionModel, DecisionRequest
 from chatclient.decisions.questions import YesNoQuestion, check_probability
 from chatclient.errors import ProviderError
+from chatclient.extend import check_number, check_type, get_logger
 from chatclient.retrieval.query import Query
 from chatclient.runtime.runtime import Runtime
 

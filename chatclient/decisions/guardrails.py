@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from chatclient._internal.checks import check_type
 from chatclient.advisors.guardrails.builtin import last_user_text
 from chatclient.advisors.guardrails.result import GuardrailResult, InputGuardrail, OutputGuardrail
 from chatclient.chain.chain import ChatClientRequest
@@ -14,6 +13,7 @@ from chatclient.decisions.call import ask_decision
 from chatclient.decisions.model import DecisionInput, DecisionModel, DecisionRequest
 from chatclient.decisions.questions import YesNoQuestion, check_probability
 from chatclient.errors import UsageError
+from chatclient.extend import check_type
 from chatclient.runtime.runtime import Runtime
 
 

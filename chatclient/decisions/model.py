@@ -5,10 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from chatclient._internal.checks import check_type
-from chatclient._internal.closeable import Closeable
-from chatclient._internal.frozen import EMPTY, FrozenDict, deep_frozen, freeze_fields
-from chatclient._internal.json import dumps
+from chatclient._internal.frozen import deep_frozen
 from chatclient.chat.response import NO_USAGE, Usage
 from chatclient.chat.stored_values import register_stored_type
 from chatclient.decisions.questions import (
@@ -24,8 +21,18 @@ from chatclient.decisions.questions import (
     dump_fields,
 )
 from chatclient.errors import ContentFilterError, InvalidResponseError, UsageError, WrongTypeError
-from chatclient.runtime.blocking import drive
-from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
+from chatclient.extend import (
+    BLOCKING,
+    EMPTY,
+    ON_LOOP,
+    Closeable,
+    FrozenDict,
+    check_type,
+    drive,
+    dumps,
+    freeze_fields,
+)
+from chatclient.runtime.runtime import Runtime, within_callers_deadline
 
 T = TypeVar("T", YesNoAnswer, ChoiceAnswer, ScoreAnswer)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
 
-from chatclient._internal.checks import check_choice, check_number, names
-from chatclient._internal.logging import described, get_logger
+from chatclient._internal.checks import names
+from chatclient._internal.logging import described
 from chatclient.chat.messages import AssistantMessage, Message, UserMessage
 from chatclient.chat.tool import ToolCallback, ToolRequest
 from chatclient.chat.turn import present_turn
@@ -14,8 +14,8 @@ from chatclient.chat.withheld_tool import WithheldTool, callable_tools
 from chatclient.decisions.model import DecisionModel
 from chatclient.decisions.tool_questions import TOOL_QUESTION, ToolQuestions
 from chatclient.errors import ProviderError, ToolDefinitionError
-from chatclient.runtime.blocking import drive
-from chatclient.runtime.runtime import BLOCKING, Runtime, within_callers_deadline
+from chatclient.extend import BLOCKING, check_choice, check_number, drive, get_logger
+from chatclient.runtime.runtime import Runtime, within_callers_deadline
 from chatclient.tools.providers import Offers, offered_tools
 from chatclient.tools.sources import ToolSource, resolve_sources
 

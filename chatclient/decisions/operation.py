@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from chatclient._internal.json import dumps
 from chatclient._internal.text import on_one_line
 from chatclient.chat.response import ChatResponse
 from chatclient.decisions.model import DecisionModel, DecisionRequest, DecisionResponse
+from chatclient.extend import dumps
 from chatclient.observability.semantic_conventions import provider_name, total_usage
 from chatclient.runtime.observation import Attributes, Kind, Operation
 

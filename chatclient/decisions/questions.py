@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from chatclient._internal.checks import check_type
-from chatclient._internal.frozen import EMPTY, FrozenDict, freeze_fields
 from chatclient.chat.stored_values import register_stored_type
 from chatclient.errors import UsageError, WrongTypeError
+from chatclient.extend import EMPTY, FrozenDict, check_type, freeze_fields
 
 YES, NO = "yes", "no"
 

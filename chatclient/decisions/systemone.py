@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from chatclient._internal.checks import check_model_name
-from chatclient._internal.json import dumps
 from chatclient.chat.response import Usage
 from chatclient.decisions.model import (
     DecisionMetadata,
@@ -22,12 +20,21 @@ from chatclient.decisions.questions import (
     YesNoQuestion,
 )
 from chatclient.errors import InvalidResponseError
-from chatclient.providers.http.auth import Key, key_source
-from chatclient.providers.http.client import HttpAnswer
-from chatclient.providers.http.errors import parse_json, raise_for_error
-from chatclient.providers.http.model import HttpModel
-from chatclient.providers.http.settings import HttpOptions, HttpSettings
-from chatclient.providers.wire.fields import MALFORMED, int_field, other_fields
+from chatclient.extend import (
+    MALFORMED,
+    HttpAnswer,
+    HttpModel,
+    HttpOptions,
+    HttpSettings,
+    Key,
+    check_model_name,
+    dumps,
+    int_field,
+    key_source,
+    other_fields,
+    parse_json,
+    raise_for_error,
+)
 from chatclient.runtime.runtime import Runtime
 
 _PROVIDER = "systemone"

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from time import perf_counter
 
-from chatclient._internal.checks import check_number
 from chatclient.decisions.model import DecisionModel
 from chatclient.decisions.tool_questions import TOOL_QUESTION, ToolQuestions
+from chatclient.extend import check_number
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.search.index import (
     ToolIndex,

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from itertools import islice
 
-from chatclient._internal.checks import check_number, check_type
-from chatclient.chat.template import PromptTemplate, require_placeholders
+from chatclient.chat.template import PromptTemplate
 from chatclient.decisions.call import ask_decision
 from chatclient.decisions.model import DecisionInput, DecisionModel, DecisionRequest
 from chatclient.decisions.questions import check_probability
+from chatclient.extend import check_number, check_type, require_placeholders
 from chatclient.runtime.runtime import Runtime
 
 TOOL_QUESTION = (

@@ -10,8 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from chatclient._internal.checks import check_type, checked_id, seconds
-from chatclient._internal.frozen import EMPTY
+from chatclient._internal.checks import checked_id
 from chatclient.chat.model import PromptLike
 from chatclient.chat.pending_turn import Decision, PendingTurn, Resumption
 from chatclient.chat.turn import Outcome
@@ -31,8 +30,7 @@ from chatclient.durable.requests import (
     tool_names,
 )
 from chatclient.errors import ChatClientError, ConversationBusyError, UsageError
-from chatclient.runtime.blocking import drive
-from chatclient.runtime.runtime import BLOCKING
+from chatclient.extend import BLOCKING, EMPTY, check_type, drive, seconds
 
 if TYPE_CHECKING:
     from chatclient.durable.engine import Engine, Enqueued

@@ -7,11 +7,10 @@ from contextvars import Context
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from chatclient._internal.extras import needed_by
-from chatclient._internal.logging import get_logger
 from chatclient.chat.serialization import error_from_dict, error_to_dict
 from chatclient.durable.recording import UNDO, ExecutionLostError
 from chatclient.errors import DurableTurnError
+from chatclient.extend import get_logger, needed_by
 
 with needed_by("a durable turn", extra="dbos"):
     from dbos import (

@@ -9,7 +9,6 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
 
-from chatclient._internal.logging import get_logger
 from chatclient.durable.dbos_steps import (
     DBOS,
     DBOSClient,
@@ -23,6 +22,7 @@ from chatclient.durable.queues import APPLICATION
 from chatclient.durable.tables import CANCEL, WORKFLOW, Tables
 from chatclient.durable.workflow import EVENTS, RunningExecutions, run_turn, running
 from chatclient.errors import DurableTurnError, UsageError
+from chatclient.extend import get_logger
 
 log = get_logger(__name__)
 

@@ -24,9 +24,10 @@ from chatclient.chat.serialization import (
     tool_response_from_dict,
     tool_response_to_dict,
 )
-from chatclient.chat.stored_values import equal_form, from_stored, to_stored
+from chatclient.chat.stored_values import equal_form
 from chatclient.chat.tool import ToolProgress
 from chatclient.chat.ui_events import UiData, UiState
+from chatclient.extend import from_stored, to_stored
 
 DurableEvent: TypeAlias = StreamEvent | RoundRestarted | TurnDecided | UiState | UiData
 """An event of a durable turn."""

@@ -17,7 +17,6 @@ from chatclient.chat.events import (
 )
 from chatclient.chat.pending_turn import Decision, Decisions, PendingTurn, decisions_for
 from chatclient.chat.serialization import message_from_dict
-from chatclient.chat.stored_values import from_stored
 from chatclient.chat.turn import TURN_KEY, Turn
 from chatclient.durable.events import DurableEvent, EventReader
 from chatclient.durable.requests import (
@@ -27,6 +26,7 @@ from chatclient.durable.requests import (
     result_from_dict,
 )
 from chatclient.errors import DurableTurnError, TurnCancelledError, TurnVersionError, UsageError
+from chatclient.extend import from_stored
 
 if TYPE_CHECKING:
     from chatclient.durable.dbos_steps import WorkflowStatus

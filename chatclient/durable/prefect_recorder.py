@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from chatclient._internal.checks import check_number, checked_id
+from chatclient._internal.checks import checked_id
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.recording import (
     ExecutionLostError,
@@ -25,6 +25,7 @@ from chatclient.durable.recording import (
     TurnRetries,
 )
 from chatclient.durable.requests import recorded
+from chatclient.extend import check_number
 
 if TYPE_CHECKING:  # an extra
     from prefect import Task

@@ -5,8 +5,9 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from chatclient._internal.checks import check_number, checked_id
+from chatclient._internal.checks import checked_id
 from chatclient.errors import UsageError
+from chatclient.extend import check_number
 
 APPLICATION = "chatclient"
 """The name of an application whose database no other one shares."""

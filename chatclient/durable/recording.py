@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
-from chatclient._internal.checks import check_choice, check_number, seconds
 from chatclient.chat.events import ToolCallFinished
 from chatclient.chat.parts import ToolCall
 from chatclient.chat.pending_turn import ApprovalRequired
@@ -27,6 +26,7 @@ from chatclient.errors import (
     ProviderError,
     ToolInterruptedError,
 )
+from chatclient.extend import check_choice, check_number, seconds
 from chatclient.runtime.runtime import Runtime
 
 T = TypeVar("T")

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chatclient._internal.frozen import merged
 from chatclient.chain.chain import ChatClientResponse
-from chatclient.chat.options import NO_OPTIONS, ChatOptions
+from chatclient.chat.options import ChatOptions
 from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.serialization import (
@@ -25,7 +24,7 @@ from chatclient.chat.serialization import (
     tool_result_from_dict,
     tool_result_to_dict,
 )
-from chatclient.chat.stored_values import LEFT_OUT, equal_form, from_stored, to_stored
+from chatclient.chat.stored_values import LEFT_OUT, equal_form
 from chatclient.chat.tool import ToolMetadata
 from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.chat.tool_execution import ToolExecution
@@ -42,8 +41,8 @@ from chatclient.durable.recording import (
     TurnRetries,
 )
 from chatclient.errors import ChatMemoryUnavailableError, TurnVersionError, UsageError
+from chatclient.extend import NO_OPTIONS, ON_LOOP, from_stored, merged, to_stored
 from chatclient.runtime.cancellation import Cancellation, run_request
-from chatclient.runtime.runtime import ON_LOOP
 from chatclient.structured.converters import converter_of
 from chatclient.structured.output import read_answer
 from chatclient.tools.function.data_tool import ExternalTool

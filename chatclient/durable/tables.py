@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import SQLAlchemyError
 
-from chatclient._internal.sqlite import write_ahead
+from chatclient.extend import write_ahead
 
 WORKFLOW = "chatclient_turn"
 """The name of the workflow of turns in the database."""

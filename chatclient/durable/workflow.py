@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from chatclient._internal.logging import get_logger
 from chatclient.chat.events import TextDelta
 from chatclient.chat.tool import ToolProgress
 from chatclient.durable.dbos_steps import DBOS, DbosSteps, until_stored
@@ -20,7 +19,7 @@ from chatclient.durable.queues import Pace
 from chatclient.durable.recording import Publisher, StepRecorder
 from chatclient.durable.tables import WORKFLOW, Tables
 from chatclient.errors import TurnCancelledError, TurnVersionError
-from chatclient.runtime.threads import ForkSafeLock
+from chatclient.extend import ForkSafeLock, get_logger
 
 log = get_logger(__name__)
 

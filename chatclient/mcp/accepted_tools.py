@@ -5,9 +5,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from chatclient._internal.checks import check_type
-from chatclient._internal.logging import get_logger
 from chatclient.errors import ToolDefinitionError
+from chatclient.extend import check_type, get_logger
 from chatclient.mcp.server import McpServer
 
 log = get_logger(__name__)

@@ -7,7 +7,6 @@ from jsonschema.protocols import Validator
 from mcp import Client
 from mcp_types import CallToolResult, Tool
 
-from chatclient._internal.json import dumps
 from chatclient._internal.text import shortened
 from chatclient.chat.tool import (
     Effect,
@@ -19,6 +18,7 @@ from chatclient.chat.tool import (
 )
 from chatclient.chat.tool_definition import describe_name
 from chatclient.errors import McpServerError, ToolArgumentError, ToolDefinitionError
+from chatclient.extend import dumps
 from chatclient.mcp.accepted_tools import AcceptedTools
 from chatclient.mcp.connection_pool import ConnectionPool
 from chatclient.mcp.content import from_mcp_result

@@ -26,18 +26,18 @@ from mcp_types import (
 )
 from pydantic import FileUrl
 
-from chatclient._internal.logging import described, get_logger
+from chatclient._internal.logging import described
 from chatclient.chain.model_call import ask_model
 from chatclient.chat.messages import AssistantMessage, Message, SystemMessage, UserMessage
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.errors import ToolError, UsageError
+from chatclient.extend import ON_LOOP, get_logger
 from chatclient.mcp.content import read_content
 from chatclient.mcp.limits import MessageCounter
 from chatclient.mcp.schemas import CHECK_SECONDS, misfits, validator_of
 from chatclient.mcp.server import ElicitationHandler, McpElicitation, McpServer
-from chatclient.runtime.runtime import ON_LOOP
 
 log = get_logger(__name__)
 

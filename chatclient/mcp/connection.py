@@ -11,9 +11,8 @@ from mcp import Client, MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT, Tool
 from pydantic import ValidationError
 
-from chatclient._internal.checks import seconds
-from chatclient._internal.logging import get_logger
 from chatclient.errors import McpServerError, ToolError
+from chatclient.extend import get_logger, seconds
 from chatclient.mcp.limits import Listed
 from chatclient.mcp.marks import is_for_model, needs_task
 from chatclient.mcp.server import McpServer

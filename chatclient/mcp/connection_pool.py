@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 
 from chatclient._internal.exceptions import WithoutLocals
 from chatclient.errors import UsageError
+from chatclient.extend import ForkSafeLock
 from chatclient.mcp.connection import Connection
 from chatclient.mcp.server import McpServer
 from chatclient.runtime.observation import detach_from_step
 from chatclient.runtime.runtime import Runtime
-from chatclient.runtime.threads import ForkSafeLock, LoopThread
+from chatclient.runtime.threads import LoopThread
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from chatclient._internal.checks import check_number
 from chatclient.chat.messages import Media
 from chatclient.errors import McpServerError
+from chatclient.extend import check_number
 
 Listed = Literal["tools", "resources", "prompts"]
 """What a server lists, by the name of its limit."""

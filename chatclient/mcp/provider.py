@@ -6,17 +6,22 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from chatclient._internal.checks import check_choice, check_type
-from chatclient._internal.closeable import Closeable
-from chatclient._internal.logging import get_logger
 from chatclient.chat.tool import RESERVED_TOOL_NAMES, ToolCallback, ToolRequest
 from chatclient.chat.tool_definition import sanitise_tool_name
 from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
+from chatclient.extend import (
+    BLOCKING,
+    ON_LOOP,
+    Closeable,
+    ForkSafeLock,
+    check_choice,
+    check_type,
+    drive,
+    get_logger,
+)
 from chatclient.mcp.accepted_tools import AcceptedTools
 from chatclient.mcp.server import MAKE_ONE, McpServer, ToolContextToMeta
-from chatclient.runtime.blocking import drive
-from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
-from chatclient.runtime.threads import ForkSafeLock
+from chatclient.runtime.runtime import Runtime
 
 if TYPE_CHECKING:  # the SDK loads with the first connection
     from chatclient.mcp.connection import Connection

@@ -9,16 +9,16 @@ from typing import Annotated, Any, TypeVar
 from mcp import Client, MCPError
 from mcp_types import METHOD_NOT_FOUND, Prompt
 
-from chatclient._internal.logging import get_logger
 from chatclient.chat.messages import Media
 from chatclient.chat.tool import ToolCallback, ToolMetadata, ToolResult
 from chatclient.errors import ToolError
+from chatclient.extend import ON_LOOP, get_logger
 from chatclient.mcp.connection import Connection, all_pages
 from chatclient.mcp.connection_pool import ConnectionPool
 from chatclient.mcp.content import add_resource, read_content
 from chatclient.mcp.marks import is_content_for_model
 from chatclient.mcp.server import McpServer
-from chatclient.runtime.runtime import ON_LOOP, Runtime
+from chatclient.runtime.runtime import Runtime
 from chatclient.tools.function.callback import FunctionToolCallback
 from chatclient.tools.function.schema import ToolParam
 

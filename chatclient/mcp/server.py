@@ -7,12 +7,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
-from chatclient._internal.checks import check_callable, check_choice, check_type, seconds
-from chatclient._internal.frozen import EMPTY
 from chatclient.chat.model import ChatModel
 from chatclient.chat.tool import ToolContext
 from chatclient.chat.tool_definition import check_provider_options
 from chatclient.errors import MissingExtraError, UsageError
+from chatclient.extend import EMPTY, check_callable, check_choice, check_type, seconds
 from chatclient.mcp.limits import MCP_LIMITS, McpLimits
 
 MAKE_ONE = "make one: McpServer.stdio(name, command, *args), or McpServer.http(name, url)"

@@ -23,9 +23,9 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from chatclient._internal.logging import get_logger
 from chatclient._internal.version import __version__
 from chatclient.errors import McpServerError
+from chatclient.extend import get_logger
 from chatclient.mcp.client_features import callbacks_of
 from chatclient.mcp.http import HttpTransport
 from chatclient.mcp.limits import MessageCounter

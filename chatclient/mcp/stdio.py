@@ -11,7 +11,7 @@ from typing import Any
 
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from chatclient._internal.logging import get_logger
+from chatclient.extend import get_logger
 from chatclient.mcp.limits import McpLimits, MessageCounter
 
 log = get_logger(__name__)

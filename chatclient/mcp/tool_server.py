@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, Literal
 
-from chatclient._internal.checks import check_method
-from chatclient._internal.frozen import EMPTY, without
+from chatclient._internal.frozen import without
 from chatclient.chat.tool import ToolCallback, ToolRequest
 from chatclient.errors import UsageError
+from chatclient.extend import EMPTY, ON_LOOP, check_method
 from chatclient.mcp.server import require_sdk
-from chatclient.runtime.runtime import ON_LOOP
 from chatclient.tools.duplicates import without_duplicates
 from chatclient.tools.execution.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.execution.manager import ToolCallingManager

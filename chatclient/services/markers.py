@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chatclient._internal.checks import check_type
 from chatclient.errors import UsageError
+from chatclient.extend import check_type
 from chatclient.tools.function.parameters import ToolMemoryId
 
 F = TypeVar("F", bound=Callable[..., Any])

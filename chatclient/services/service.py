@@ -31,7 +31,6 @@ from chatclient._internal.annotations import (
     resolve_variables,
     type_arguments,
 )
-from chatclient._internal.checks import check_type
 from chatclient.chain.chain import Advisor
 from chatclient.chat.messages import Media, UserMessage
 from chatclient.chat.options import ChatOptions
@@ -41,6 +40,7 @@ from chatclient.client.client import ChatClient
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.client.request_settings import RequestSettings
 from chatclient.errors import TemplateError, UsageError
+from chatclient.extend import check_type
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.services.markers import Texts, texts_of
 from chatclient.services.results import Sender, sender_for

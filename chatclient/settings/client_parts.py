@@ -4,9 +4,6 @@ import importlib
 from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
-from chatclient._internal.checks import check_type
-from chatclient._internal.extras import needed_by
-from chatclient._internal.json import loads
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.simple_logger import SimpleLoggerAdvisor
 from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
@@ -17,6 +14,7 @@ from chatclient.client.options import with_options
 from chatclient.client.request_settings import RequestSettings
 from chatclient.client.shared_parts import SharedParts
 from chatclient.errors import UsageError
+from chatclient.extend import check_type, loads, needed_by
 from chatclient.memory.chat_memory import MessageWindowChatMemory
 from chatclient.memory.in_memory import InMemoryChatMemoryRepository
 from chatclient.memory.repository import ChatMemoryRepository

@@ -19,10 +19,10 @@ from pydantic import (
     ValidationError,
 )
 
-from chatclient._internal.extras import needed_by
 from chatclient._internal.text import as_clause
 from chatclient.chat.options import OptionValues
 from chatclient.errors import UsageError
+from chatclient.extend import needed_by
 
 UNLIMITED = -1
 """The value for "no limit" in sources without None."""

@@ -11,9 +11,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from chatclient._internal.checks import check_type
-from chatclient._internal.extras import needed_by
-from chatclient._internal.logging import get_logger
 from chatclient.client.client import ChatClient
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.client import DurableClient
@@ -32,7 +29,7 @@ from chatclient.errors import (
     TurnCancelledError,
     UsageError,
 )
-from chatclient.runtime.runtime import ON_LOOP
+from chatclient.extend import ON_LOOP, check_type, get_logger, needed_by
 from chatclient.web.ai_sdk import AiSdkEncoder, parse_chat_request
 from chatclient.web.durable_turns import DurableRunner
 from chatclient.web.parts import PartReader

@@ -11,13 +11,13 @@ from urllib.parse import unquote_to_bytes
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from chatclient._internal.frozen import EMPTY
 from chatclient.chain.chain import is_memory
 from chatclient.chat.messages import Media, Message, UserMessage
 from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.ui_events import UI_STATE
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import UsageError
+from chatclient.extend import EMPTY
 from chatclient.memory.conversation import repair_conversation
 from chatclient.tools.function.data_tool import ExternalTool
 

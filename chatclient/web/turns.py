@@ -9,7 +9,7 @@ from chatclient.chat.events import ApprovalNeeded
 from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.turn import Turn
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.runtime.runtime import ON_LOOP
+from chatclient.extend import ON_LOOP
 from chatclient.web.pending_turns import PendingTurnStore
 from chatclient.web.requests import InvalidInputError, RefusedError
 
