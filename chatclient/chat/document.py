@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import check_type, missing_attribute
 from chatclient._internal.frozen import EMPTY, frozen
 from chatclient._internal.text import text_as_html
 from chatclient.chat.stored_values import register_stored_type
@@ -35,6 +35,12 @@ class Document:
         check_type("a document's metadata", self.metadata, Mapping)
         check_type("a document's id", self.id, str)
         object.__setattr__(self, "metadata", frozen(self.metadata))
+
+    if not TYPE_CHECKING:  # type checkers know all attributes
+
+        def __getattr__(self, name: str) -> Any:
+            hint = "; its text is its .text" if name in ("content", "page_content") else ""
+            raise missing_attribute(self, name, hint)
 
     def _repr_html_(self) -> str:
         """Return the text below its metadata, which notebooks show."""

@@ -341,6 +341,18 @@ def model_options(kind: type[ChatOptions], model: str, options: ChatOptions | No
     return kind(model=model).merge(options).as_defaults()
 
 
+_ELSEWHERE = {  # what other libraries have among the options
+    "functions": "a request has .tools(...), and a client .default_tools(...)",
+    "memory": "a client has it: .default_advisors(MessageChatMemoryAdvisor(memory))",
+    "messages": "a request has .messages(...)",
+    "response_format": "ask for .call().entity(type)",
+    "stream": "send the request with .stream() instead of .call()",
+    "system": "a request has .system(text), and a client .default_system(text)",
+    "timeout": "a request has .deadline(seconds), and a model timeout=",
+    "tools": "a request has .tools(...), and a client .default_tools(...)",
+}
+
+
 def check_options(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return *values* after a check that they are options of *kind*.
 
@@ -352,6 +364,10 @@ def check_options(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[st
     if unknown:
         from difflib import get_close_matches  # noqa: PLC0415 - imported for a message only
 
+        elsewhere = [_ELSEWHERE[each] for each in unknown if each in _ELSEWHERE]
+        if elsewhere:
+            msg = f"{kind.__name__} has no option {unknown[0]!r}; {elsewhere[0]}"
+            raise UsageError(msg)
         near = [name for each in unknown for name in get_close_matches(each, names, n=1)]
         suggestion = f"did you mean {', '.join(map(repr, near))}? Otherwise " if near else ""
         msg = (

@@ -106,6 +106,8 @@ class LazyResponse:
             hint = ""
             if name == "text":
                 hint = "; its text is its .content()"
+            elif name in ("astream", "stream"):
+                hint = f"; a request has it: client.prompt(...).{name}()"
             elif name in ("data", "json", "parsed", "value"):
                 hint = "; its answer as data is its .entity(type)"
             elif hasattr(ChatResponse, name):

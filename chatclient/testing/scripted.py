@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from chatclient._internal.checks import seconds
+from chatclient._internal.checks import check_type, seconds
 from chatclient._internal.json import dumps
 from chatclient.chat.messages import AssistantMessage, ToolCall
 from chatclient.chat.model import ChatModel
@@ -32,6 +32,8 @@ Answer = (
 """An answer of a scripted model: a text, tool calls, a message, a response or an error. In a
 sequence, a number is a pause in seconds, and an error at the end is raised after the other items
 are streamed."""
+
+_ANSWERS = (str, AssistantMessage, ChatResponse, ToolCall, Sequence, BaseException)
 
 AnswerFunction: TypeAlias = Callable[[Prompt], Answer | Awaitable[Answer]]
 """A plain or async function that computes an answer from the prompt."""
@@ -66,6 +68,9 @@ class ScriptedModel(ChatModel):
         options: ChatOptions = NO_OPTIONS,
     ) -> None:
         self._function = answers[0] if len(answers) == 1 and callable(answers[0]) else None
+        for answer in answers:
+            if not callable(answer):
+                check_type("an answer of a script", answer, _ANSWERS)
         self._answers: list[Any] = list(answers)
         self._cut = _every(chunks) if isinstance(chunks, int) else chunks
         self._delay = seconds("delay", delay) if delay else 0.0

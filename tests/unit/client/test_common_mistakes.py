@@ -398,6 +398,11 @@ def test_mistake(mistake: Callable[[], object], error: type[Exception], message:
         ('client.prompt("x").params(name="Ada")', ".user(text, params={...})"),
         ('client.prompt("x").tool(found)', ".tools(...)"),
         ('client.prompt("x").media("a.png")', ".user(text, media=...)"),
+        ('client.prompt("x").options(tools=[found])', "a request has .tools(...)"),
+        ('client.prompt("x").options(stream=True)', "with .stream()"),
+        ("answer.stream()", "client.prompt(...).stream()"),
+        ("ScriptedModel(5)", "an answer of a script must be"),
+        ('Document("x").page_content', "its text is its .text"),
         ("answer.json()", ".entity(type)"),
         ('answer.entity("Film")', "pass the class itself"),
         ("answer.entity(Invoice(number=1))", "pass Invoice"),
@@ -415,7 +420,8 @@ def test_mistake_in_a_notebook(code: str, message: str) -> None:
     client = ChatClient.create(ScriptedModel(lambda _: "x"))
     answer = client.prompt("x").call()
     assert answer.content() == "x"
-    known = {"client": client, "answer": answer, "found": found, "Invoice": Invoice}
+    known: dict[str, Any] = {"client": client, "answer": answer, "found": found, "Invoice": Invoice}
+    known |= {"ScriptedModel": ScriptedModel, "Document": Document}
     public = (chatclient, chatclient.advisors, chatclient.mcp, chatclient.retrieval)
     names = {name: getattr(package, name) for package in public for name in package.__all__}
     with pytest.raises((AttributeError, TypeError, UsageError, DocumentReadError)) as caught:
