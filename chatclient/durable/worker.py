@@ -17,6 +17,7 @@ from chatclient.durable.client import DurableClient
 from chatclient.durable.queues import APPLICATION, TurnQueue
 from chatclient.errors import ChatClientError, UsageError
 
+_SIGNAL_SECONDS = 1.0
 _DATABASE = "CHATCLIENT_DURABLE_DATABASE"
 
 
@@ -47,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
         signal.signal(number, lambda *_: stop.set())
     names = ", ".join(sorted(client.name for client in clients))
     print(f"running turns of {names}; Ctrl-C stops", flush=True)
-    stop.wait()
+    while not stop.wait(_SIGNAL_SECONDS):  # on Windows, no signal ends a wait without a limit
+        pass
     engine.close(arguments.drain_seconds)
     return 0
 
