@@ -120,7 +120,7 @@ def _load(package: str, name: str) -> Any:
         value = getattr(import_module(place), name)
     if package != "chatclient.extend":  # whose classes are made often, by code of authors
         explain_parameters(value)
-        add_short_repr(value)
+    add_short_repr(value)
     return value
 
 
