@@ -53,7 +53,7 @@ assert answer.entity(Weather) == Weather(21)
 assert len(memory.get("c")) == 4
 OpenAIChatModel(model="m", api_key="k").close()
 """
-TESTS = ("tests/unit/chat", "tests/modes/test_tool_calling.py")
+TESTS = ("tests/unit/chat/test_messages.py", "tests/modes/test_tool_calling.py")
 
 
 def test_edges_are_those_of_the_contracts() -> None:
