@@ -408,14 +408,20 @@ def _shortening(shorten: Advisor, call_next: Next) -> Next:
     """Return *call_next* behind *shorten*, which leaves out tool calls and results."""
 
     def call(request: ChatClientRequest) -> Awaitable[ChatClientResponse]:
-        length = 0
-        for message in request.prompt.messages:
+        messages, state = request.prompt.messages, request.turn.state
+        # The next round mostly adds messages to those of the last one, which are not read again.
+        length, count, last = state.get(call, (0, 0, None))
+        if count > len(messages) or (count and messages[count - 1] is not last):
+            length = count = 0
+        for message in messages[count:]:
             if isinstance(message, ToolResponseMessage):
                 for response in message.responses:
                     length += len(response.data) + _NOTE * len(response.media)
             elif isinstance(message, AssistantMessage):
                 for tool_call in message.tool_calls:
                     length += len(tool_call.arguments)
+        if messages:
+            state[call] = length, len(messages), messages[-1]
         return shorten(request, call_next) if length > _NOTE else call_next(request)
 
     return call

@@ -3,8 +3,6 @@
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, Field
-
 from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.chat.turn import present_turn
 from chatclient.errors import ToolError
@@ -18,16 +16,20 @@ _DESCRIPTION = (
 _METADATA = ToolMetadata(effect="read", always_visible=True)
 
 
-class _Read(BaseModel):
-    result: int | None = Field(None, description="The number of the result.")
-    start: int = Field(0, description="The character to read from.")
-    query: str = Field("", description="A word or phrase to search for instead of reading.")
-
-
 @cache
 def _signature() -> ToolSignature:
-    """Return the signature of the tool, created on first use instead of at import."""
-    return signature_of_model(_Read, name=READ_RESULT)
+    """Return the signature of the tool.
+
+    It is created on first use, because the first model of pydantic in a process loads its plugins.
+    """
+    from pydantic import BaseModel, Field  # noqa: PLC0415
+
+    class Read(BaseModel):
+        result: int | None = Field(None, description="The number of the result.")
+        start: int = Field(0, description="The character to read from.")
+        query: str = Field("", description="A word or phrase to search for instead of reading.")
+
+    return signature_of_model(Read, name=READ_RESULT)
 
 
 @cache
@@ -51,7 +53,7 @@ class ResultReader:
         Raises:
             ToolError: There is no such result, or nothing to search for.
         """
-        read: _Read = next(iter(_signature().bind(arguments, context).values()))
+        read: Any = next(iter(_signature().bind(arguments, context).values()))
         turn = present_turn()
         shortening: Shortening | None = None if turn is None else turn.state.get(READ_RESULT)
         if shortening is None:
