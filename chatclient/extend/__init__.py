@@ -73,15 +73,13 @@ if TYPE_CHECKING:
     )
     from chatclient.providers.http.model import (
         HttpModel as HttpModel,
+        HttpOptions as HttpOptions,
+        HttpSettings as HttpSettings,
     )
     from chatclient.providers.http.reader import (
         EventReader as EventReader,
     )
-    from chatclient.providers.http.settings import (
-        HttpOptions as HttpOptions,
-        HttpSettings as HttpSettings,
-    )
-    from chatclient.providers.http.url import (
+    from chatclient.providers.http.request import (
         first_url as first_url,
         path_step as path_step,
     )
@@ -102,7 +100,7 @@ if TYPE_CHECKING:
     from chatclient.providers.wire.request_body import (
         RequestHead as RequestHead,
     )
-    from chatclient.providers.wire.sendable_tools import (
+    from chatclient.providers.wire.tools import (
         sendable_definitions as sendable_definitions,
     )
     from chatclient.runtime.blocking import (

@@ -113,11 +113,11 @@ if TYPE_CHECKING:
         messages_from_openai as messages_from_openai,
         messages_to_openai as messages_to_openai,
     )
+    from chatclient.providers.openai.dialect import (
+        Preset as Preset,
+    )
     from chatclient.providers.openai.moderation import (
         OpenAIModerationModel as OpenAIModerationModel,
-    )
-    from chatclient.providers.openai.presets import (
-        Preset as Preset,
     )
     from chatclient.providers.openai.responses import (
         OpenAIResponsesChatModel as OpenAIResponsesChatModel,

@@ -16,13 +16,17 @@ from chatclient.errors import (
     MissingExtraError,
     UsageError,
 )
-from chatclient.providers.http.auth import TOKEN_SECONDS, ExpiringCredentials, Key, KeySource
-from chatclient.providers.http.redaction import token_service_error
-from chatclient.providers.http.settings import HttpOptions
-from chatclient.providers.http.url import first_url, path_step
+from chatclient.providers.http.auth import (
+    TOKEN_SECONDS,
+    ExpiringCredentials,
+    Key,
+    KeySource,
+    token_service_error,
+)
+from chatclient.providers.http.model import HttpOptions
+from chatclient.providers.http.request import first_url, path_step
 from chatclient.providers.openai.chat import OpenAIChatModel
-from chatclient.providers.openai.dialect import Dialect
-from chatclient.providers.openai.presets import PRESETS
+from chatclient.providers.openai.dialect import PRESETS, Dialect
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential

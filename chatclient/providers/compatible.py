@@ -6,10 +6,10 @@ from chatclient._internal.checks import check_type
 from chatclient.chat.options import ChatOptions
 from chatclient.errors import UsageError
 from chatclient.providers.http.auth import Key
-from chatclient.providers.http.settings import HttpOptions
-from chatclient.providers.http.url import first_url
+from chatclient.providers.http.model import HttpOptions
+from chatclient.providers.http.request import first_url
 from chatclient.providers.openai.chat import OpenAIChatModel
-from chatclient.providers.openai.presets import PRESETS, Preset
+from chatclient.providers.openai.dialect import PRESETS, Preset
 
 
 def compatible_model(

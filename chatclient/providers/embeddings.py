@@ -17,9 +17,8 @@ from chatclient.providers.gemini import model as gemini
 from chatclient.providers.http.auth import Key
 from chatclient.providers.http.client import HttpAnswer
 from chatclient.providers.http.errors import raise_for_error
-from chatclient.providers.http.model import HttpModel
-from chatclient.providers.http.settings import HttpOptions
-from chatclient.providers.http.url import first_url
+from chatclient.providers.http.model import HttpModel, HttpOptions
+from chatclient.providers.http.request import first_url
 from chatclient.providers.ollama import model as ollama
 from chatclient.providers.openai.chat import connect, openai_url
 from chatclient.providers.wire.fields import MALFORMED, parse_object

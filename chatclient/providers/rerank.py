@@ -12,9 +12,8 @@ from chatclient.errors import InvalidResponseError
 from chatclient.providers.http.auth import Key, key_source
 from chatclient.providers.http.client import HttpAnswer
 from chatclient.providers.http.errors import parse_json, raise_for_error
-from chatclient.providers.http.model import HttpModel
-from chatclient.providers.http.settings import HttpOptions, HttpSettings
-from chatclient.providers.http.url import first_url
+from chatclient.providers.http.model import HttpModel, HttpOptions, HttpSettings
+from chatclient.providers.http.request import first_url
 from chatclient.providers.wire.fields import MALFORMED
 from chatclient.providers.wire.request_body import RequestHead
 from chatclient.runtime.runtime import Runtime

@@ -16,12 +16,16 @@ from chatclient.chat.options import ChatOptions
 from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
 from chatclient.providers.anthropic.encoding import ANTHROPIC
 from chatclient.providers.anthropic.model import AnthropicChatModel, AnthropicChatOptions
-from chatclient.providers.anthropic.server_tools import VERTEX_TOOLS
+from chatclient.providers.anthropic.options import VERTEX_TOOLS
 from chatclient.providers.gemini.model import GeminiChatModel
-from chatclient.providers.http.auth import TOKEN_SECONDS, ExpiringCredentials, SecretHeaders
-from chatclient.providers.http.redaction import token_service_error
-from chatclient.providers.http.settings import HttpOptions
-from chatclient.providers.http.url import first_url, path_step
+from chatclient.providers.http.auth import (
+    TOKEN_SECONDS,
+    ExpiringCredentials,
+    SecretHeaders,
+    token_service_error,
+)
+from chatclient.providers.http.model import HttpOptions
+from chatclient.providers.http.request import first_url, path_step
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials

@@ -9,16 +9,8 @@ if TYPE_CHECKING:
     from chatclient.retrieval.documents import (
         ConcatenationJoiner as ConcatenationJoiner,
         DocumentLimit as DocumentLimit,
+        DocumentReranker as DocumentReranker,
         ReciprocalRankJoiner as ReciprocalRankJoiner,
-    )
-    from chatclient.retrieval.hybrid import (
-        HybridDocumentRetriever as HybridDocumentRetriever,
-    )
-    from chatclient.retrieval.ingestion.conversion_cache import (
-        ConversionCache as ConversionCache,
-    )
-    from chatclient.retrieval.ingestion.formats import (
-        FormatSplitter as FormatSplitter,
     )
     from chatclient.retrieval.ingestion.index import (
         DocumentIndex as DocumentIndex,
@@ -29,9 +21,11 @@ if TYPE_CHECKING:
         ReadLimits as ReadLimits,
     )
     from chatclient.retrieval.ingestion.markdown import (
+        FormatSplitter as FormatSplitter,
         MarkdownSplitter as MarkdownSplitter,
     )
     from chatclient.retrieval.ingestion.reading import (
+        ConversionCache as ConversionCache,
         DocumentReadError as DocumentReadError,
         OnReadError as OnReadError,
         aread_documents as aread_documents,
@@ -51,12 +45,10 @@ if TYPE_CHECKING:
     )
     from chatclient.retrieval.ingestion.splitter import (
         ChunkLimit as ChunkLimit,
-        DocumentSplitter as DocumentSplitter,
-        SizeLimit as SizeLimit,
-    )
-    from chatclient.retrieval.ingestion.text import (
         CodeSplitter as CodeSplitter,
+        DocumentSplitter as DocumentSplitter,
         SentenceSplitter as SentenceSplitter,
+        SizeLimit as SizeLimit,
     )
     from chatclient.retrieval.keyword import (
         KeywordDocumentRetriever as KeywordDocumentRetriever,
@@ -76,10 +68,8 @@ if TYPE_CHECKING:
         QueryTransformer as QueryTransformer,
         RetrievalError as RetrievalError,
     )
-    from chatclient.retrieval.reranking import (
-        DocumentReranker as DocumentReranker,
-    )
     from chatclient.retrieval.retrievers import (
+        HybridDocumentRetriever as HybridDocumentRetriever,
         LanguageModelQueryRouter as LanguageModelQueryRouter,
         VectorStoreDocumentRetriever as VectorStoreDocumentRetriever,
     )
@@ -93,9 +83,6 @@ if TYPE_CHECKING:
         Filter as Filter,
         equal_to as equal_to,
         predicate as predicate,
-    )
-    from chatclient.retrieval.vector_store.hybrid import (
-        HybridVectorStore as HybridVectorStore,
     )
     from chatclient.retrieval.vector_store.in_memory import (
         InMemoryVectorStore as InMemoryVectorStore,
@@ -114,6 +101,7 @@ if TYPE_CHECKING:
     )
     from chatclient.retrieval.vector_store.store import (
         DEFAULT_TOP_K as DEFAULT_TOP_K,
+        HybridVectorStore as HybridVectorStore,
         SimilaritySearch as SimilaritySearch,
         VectorStore as VectorStore,
     )

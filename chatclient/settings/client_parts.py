@@ -36,7 +36,7 @@ from chatclient.tools.execution.toolset import ToolCallbackResolver
 
 _INDEXES = {
     "keyword": ("chatclient.tools.search.keyword", "KeywordToolIndex"),
-    "provider": ("chatclient.tools.search.provider", "ProviderToolIndex"),
+    "provider": ("chatclient.tools.search.keyword", "ProviderToolIndex"),
     "regex": ("chatclient.tools.search.regex", "RegexToolIndex"),
 }
 

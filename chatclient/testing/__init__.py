@@ -34,8 +34,6 @@ if TYPE_CHECKING:
         RecordingAdvisor as RecordingAdvisor,
         RecordingModel as RecordingModel,
         Redact as Redact,
-    )
-    from chatclient.testing.replaying import (
         ReplayError as ReplayError,
         ReplayingModel as ReplayingModel,
     )
@@ -43,16 +41,14 @@ if TYPE_CHECKING:
         ChatMemoryRepositoryContract as ChatMemoryRepositoryContract,
     )
     from chatclient.testing.retrieval_evaluation import (
-        aevaluate_answers as aevaluate_answers,
-        aevaluate_retriever as aevaluate_retriever,
-        evaluate_answers as evaluate_answers,
-        evaluate_retriever as evaluate_retriever,
-    )
-    from chatclient.testing.retrieval_report import (
         RetrievalCase as RetrievalCase,
         RetrievalCaseResult as RetrievalCaseResult,
         RetrievalReport as RetrievalReport,
         RetrievalScores as RetrievalScores,
+        aevaluate_answers as aevaluate_answers,
+        aevaluate_retriever as aevaluate_retriever,
+        evaluate_answers as evaluate_answers,
+        evaluate_retriever as evaluate_retriever,
     )
     from chatclient.testing.scripted import (
         Answer as Answer,

@@ -17,8 +17,8 @@ from chatclient.chat.document import Document, documents_among
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.errors import InvalidResponseError, UsageError
-from chatclient.retrieval.model_step import DATA, TemplateCall
 from chatclient.retrieval.prompt import framed
+from chatclient.retrieval.transformers import DATA, TemplateCall
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 

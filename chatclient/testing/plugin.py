@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from chatclient.chat.model import ChatModel
-from chatclient.testing.recording import Recording, RecordingModel
-from chatclient.testing.replaying import ReplayingModel
+from chatclient.testing.recording import Recording, RecordingModel, ReplayingModel
 
 MakeModel = Callable[[], ChatModel]
 

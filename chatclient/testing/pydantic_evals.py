@@ -16,8 +16,14 @@ from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.document import Document, documents_among
 from chatclient.errors import WrongTypeError
 from chatclient.testing.evaluation import EvaluationRequest, Evaluator
-from chatclient.testing.retrieval_evaluation import DEFAULT_K, DocumentId, ids_of, own_id
-from chatclient.testing.retrieval_report import RetrievalCase, RetrievalScores
+from chatclient.testing.retrieval_evaluation import (
+    DEFAULT_K,
+    DocumentId,
+    RetrievalCase,
+    RetrievalScores,
+    ids_of,
+    own_id,
+)
 
 RELEVANT = "relevant"
 """The key of the ids of the relevant documents in the metadata of a case."""

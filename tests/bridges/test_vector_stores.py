@@ -13,7 +13,7 @@ from chatclient.bridges import LangChainVectorStore
 from chatclient.errors import UsageError, VectorStoreError
 from chatclient.retrieval import Document, VectorStore
 from chatclient.testing import VectorStoreContract
-from chatclient.testing.sample_documents import WordCounts
+from chatclient.testing.vector_store_contract import WordCounts
 
 pytest.importorskip("langchain_chroma")
 

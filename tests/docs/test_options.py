@@ -16,7 +16,7 @@ from chatclient.providers import (
     compatible_model,
 )
 from chatclient.providers.local.model import _LLAMA
-from chatclient.providers.openai.presets import PRESETS
+from chatclient.providers.openai.dialect import PRESETS
 from chatclient.providers.wire.common_options import COMMON_OPTIONS
 from chatclient.tools import tool_callbacks
 from tests.support.bodies import added_fields

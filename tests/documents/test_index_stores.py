@@ -22,7 +22,7 @@ from chatclient.retrieval import (
     SqliteVectorStore,
     VectorStore,
 )
-from chatclient.testing.sample_documents import WordCounts
+from chatclient.testing.vector_store_contract import WordCounts
 from tests.support.pgvector_server import pgvector_place
 
 pytest.importorskip("semantic_text_splitter")

@@ -26,7 +26,7 @@ from chatclient.retrieval import (
     aread_documents,
     read_documents,
 )
-from chatclient.retrieval.ingestion import conversion, conversion_cache, reading
+from chatclient.retrieval.ingestion import conversion, reading, reading as conversion_cache
 
 docx = pytest.importorskip("docx")
 canvas = pytest.importorskip("reportlab.pdfgen.canvas")

@@ -20,7 +20,7 @@ from chatclient.retrieval import (
     SentenceSplitter,
     read_documents,
 )
-from chatclient.testing.sample_documents import WordCounts
+from chatclient.testing.vector_store_contract import WordCounts
 from tests.support.examples import examples
 from tests.support.paths import ROOT
 

@@ -16,8 +16,7 @@ from chatclient.chat.messages import ToolCall
 from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata
 from chatclient.errors import EntityError, ToolArgumentError
 from chatclient.providers.anthropic.decoding import decode_response as decode_anthropic
-from chatclient.providers.gemini.decoding import decode_response as decode_gemini
-from chatclient.providers.gemini.stream import StreamDecoder
+from chatclient.providers.gemini.decoding import StreamDecoder, decode_response as decode_gemini
 from chatclient.providers.http.errors import parse_json
 from chatclient.providers.ollama.model import decode_response as decode_ollama
 from chatclient.structured.converters import converter_of

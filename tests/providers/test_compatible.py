@@ -21,8 +21,7 @@ from chatclient.providers import registry
 from chatclient.providers.compatible import compatible_model
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.providers.openai.chat_encoding import encode_message
-from chatclient.providers.openai.dialect import COMPATIBLE
-from chatclient.providers.openai.presets import PRESETS, dialect_at
+from chatclient.providers.openai.dialect import COMPATIBLE, PRESETS, dialect_at
 from chatclient.providers.registry import chat_model
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer, Reply, completion

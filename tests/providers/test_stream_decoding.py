@@ -11,8 +11,8 @@ import pytest
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.messages import ProviderPart, ToolCallChunk
 from chatclient.chat.response import ChatResponse
-from chatclient.providers.anthropic import stream as anthropic_stream
-from chatclient.providers.gemini import stream as gemini_stream
+from chatclient.providers.anthropic import decoding as anthropic_stream
+from chatclient.providers.gemini import decoding as gemini_stream
 from chatclient.providers.ollama import model as ollama_codec
 from chatclient.providers.openai import (
     chat_stream as openai_stream,

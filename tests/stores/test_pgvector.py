@@ -32,7 +32,7 @@ from chatclient.retrieval import (
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
 from chatclient.testing import VectorStoreContract
-from chatclient.testing.sample_documents import ANIMALS, WordCounts
+from chatclient.testing.vector_store_contract import ANIMALS, WordCounts
 from tests.support.databases import SERVERS, need
 from tests.support.examples import examples
 from tests.support.filter_examples import contents, filters

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from chatclient.errors import UsageError, VectorStoreError, VectorStoreUnavailableError
 from chatclient.retrieval import Document, InMemoryVectorStore, QdrantVectorStore, VectorStore
 from chatclient.testing import VectorStoreContract
-from chatclient.testing.sample_documents import ANIMALS, WordCounts
+from chatclient.testing.vector_store_contract import ANIMALS, WordCounts
 from tests.support.examples import examples
 from tests.support.filter_examples import contents, filters
 

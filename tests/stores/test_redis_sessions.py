@@ -13,8 +13,13 @@ from chatclient.memory import EVERYTHING, RedisSessionRepository, SessionReposit
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
 from chatclient.testing.sample_conversations import turn
-from chatclient.testing.session_calls import START, SessionStore, a_session, an_event
-from chatclient.testing.session_contract import SessionRepositoryContract
+from chatclient.testing.session_contract import (
+    START,
+    SessionRepositoryContract,
+    SessionStore,
+    a_session,
+    an_event,
+)
 from tests.support.databases import redis_place
 
 

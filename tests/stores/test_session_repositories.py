@@ -22,8 +22,12 @@ from chatclient.memory.sessions.sql import _event_row, _session_row, _Tables
 from chatclient.memory.sql.database import Schema
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
-from chatclient.testing.session_calls import SessionStore, a_session, an_event
-from chatclient.testing.session_contract import SessionRepositoryContract
+from chatclient.testing.session_contract import (
+    SessionRepositoryContract,
+    SessionStore,
+    a_session,
+    an_event,
+)
 from tests.support.databases import SQL_KINDS, sql_place
 from tests.support.interrupts import interrupt_at
 

@@ -21,7 +21,7 @@ from chatclient.retrieval import (
 from chatclient.retrieval.vector_store import arrays, in_memory, sqlite
 from chatclient.retrieval.vector_store.filters import Filter
 from chatclient.testing import VectorStoreContract
-from chatclient.testing.sample_documents import ANIMALS, WordCounts
+from chatclient.testing.vector_store_contract import ANIMALS, WordCounts
 from tests.support.bag_of_words import BagOfWords
 from tests.support.examples import examples
 from tests.support.filter_examples import contents, filters

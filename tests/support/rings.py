@@ -30,13 +30,13 @@ EDGES: Mapping[str, tuple[str, ...]] = {
     "retrieval": (
         *("retrieval", "advisors.retrieval", "advisors.memory.vector_store"),
         *("testing.evaluation", "testing.pydantic_evals", "testing.retrieval_evaluation"),
-        *("testing.retrieval_report", "testing.sample_documents", "testing.vector_store_contract"),
+        *("testing.vector_store_contract",),
     ),
     "sql": ("memory.sql",),
     "redis": ("memory.redis", "memory.redis_server"),
     "sessions": (
         *("memory.sessions", "advisors.memory.recall_tools", "advisors.memory.session"),
-        *("advisors.memory.session_log", "testing.session_calls", "testing.session_contract"),
+        *("advisors.memory.session_log", "testing.session_contract"),
     ),
     "tool search": ("tools.search", "advisors.tool_search"),
     "bridges": ("bridges",),

@@ -16,6 +16,7 @@ from chatclient.errors import UsageError
 from chatclient.retrieval.documents import ConcatenationJoiner
 from chatclient.retrieval.prompt import ContextualQueryAugmenter
 from chatclient.retrieval.query import (
+    STEP,
     DocumentJoiner,
     DocumentPostProcessor,
     DocumentRetriever,
@@ -24,8 +25,11 @@ from chatclient.retrieval.query import (
     QueryExpander,
     QueryRouter,
     QueryTransformer,
+    check_steps,
+    list_of,
+    retrieve_all,
+    run_step,
 )
-from chatclient.retrieval.steps import STEP, check_steps, list_of, retrieve_all, run_step
 from chatclient.runtime.runtime import Runtime
 
 RETRIEVAL_ORDER = MEMORY_ORDER + 70

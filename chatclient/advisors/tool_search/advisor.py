@@ -51,8 +51,7 @@ from chatclient.tools.search.index import (
     ToolSearchResponse,
     find_checked,
 )
-from chatclient.tools.search.keyword import KeywordToolIndex
-from chatclient.tools.search.provider import ProviderToolIndex
+from chatclient.tools.search.keyword import KeywordToolIndex, ProviderToolIndex
 
 SYSTEM_MESSAGE_SUFFIX = (
     "Only some of your tools are listed. Whenever a request needs anything that the listed tools "

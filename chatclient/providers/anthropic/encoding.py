@@ -23,9 +23,15 @@ from chatclient.chat.messages import (
     UserMessage,
 )
 from chatclient.errors import UsageError
-from chatclient.providers.wire.fields import arguments_object, unsupported_message, valid_tool_name
-from chatclient.providers.wire.json_cache import cached_json
-from chatclient.providers.wire.media import base64_of, encode_tool_media, is_inline
+from chatclient.providers.wire.fields import (
+    arguments_object,
+    base64_of,
+    encode_tool_media,
+    is_inline,
+    unsupported_message,
+    valid_tool_name,
+)
+from chatclient.providers.wire.request_body import cached_json
 
 PROVIDER = "anthropic"
 """The provider's name in errors and parts of messages."""

@@ -1,4 +1,4 @@
-"""Chat models of Anthropic's Messages API and compatible servers."""
+"""`AnthropicChatModel`: the Messages API, and its batches."""
 
 import os
 import re
@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, Unpack
 
 from chatclient._internal.checks import check_number
 from chatclient._internal.frozen import EMPTY
-from chatclient._internal.json import dumps
-from chatclient.chat.batch_api import BatchApi, SendItem
+from chatclient._internal.json import dumps, dumps_exact
+from chatclient.chat.batch_api import BatchAnswers, BatchApi, BatchItem, SendItem
 from chatclient.chat.message_merging import with_user_message
 from chatclient.chat.messages import AssistantMessage, Message
 from chatclient.chat.model import ChatModel, OutputMode
@@ -18,8 +18,8 @@ from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.server_tools import McpConnector, ServerTool
-from chatclient.providers.anthropic.batch import AnthropicBatchApi
-from chatclient.providers.anthropic.decoding import decode_response
+from chatclient.errors import ProviderError
+from chatclient.providers.anthropic.decoding import StreamDecoder, decode_response
 from chatclient.providers.anthropic.encoding import (
     ANTHROPIC,
     COMPATIBLE,
@@ -29,55 +29,109 @@ from chatclient.providers.anthropic.encoding import (
     without_trailing_space,
 )
 from chatclient.providers.anthropic.options import (
-    cache_control,
-    check_enforceable,
-    encode_options,
-    is_enforceable,
-    with_cache_control,
-    without_own_breakpoints,
-)
-from chatclient.providers.anthropic.reasoning import can_force_calls, thinking_in
-from chatclient.providers.anthropic.server_tools import (
     MCP_BETA,
     PAUSED_TURNS,
     SERVER_TOOLS,
+    cache_control,
+    can_force_calls,
+    check_enforceable,
+    encode_options,
+    is_enforceable,
     runs_tools,
+    thinking_in,
+    with_cache_control,
     with_container,
+    without_own_breakpoints,
 )
-from chatclient.providers.anthropic.stream import StreamDecoder
 from chatclient.providers.http.auth import (
     Headers,
     Key,
     key_source,
     lower_case_headers,
 )
-from chatclient.providers.http.client import HttpAnswer
+from chatclient.providers.http.client import HttpAnswer, HttpClient
 from chatclient.providers.http.continuation import max_continuations_of
-from chatclient.providers.http.errors import parse_json
-from chatclient.providers.http.model import HttpModel, batched_model
+from chatclient.providers.http.errors import error_from_data, parse_json
+from chatclient.providers.http.model import (
+    HttpModel,
+    HttpOptions,
+    HttpSettings,
+    batched_model,
+    json_lines,
+    json_of,
+)
 from chatclient.providers.http.reader import EventReader, decode_body
-from chatclient.providers.http.settings import HttpOptions, HttpSettings
-from chatclient.providers.http.url import first_url
+from chatclient.providers.http.request import first_url, path_step
 from chatclient.providers.wire.cache_control import (
     count_breakpoints,
     ends_conversation,
     limit_breakpoints,
     with_last_block_marked,
 )
-from chatclient.providers.wire.json_cache import EncodedOptions
-from chatclient.providers.wire.request_body import RequestHead
+from chatclient.providers.wire.request_body import EncodedOptions, RequestHead
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
-from chatclient.providers.wire.sendable_tools import RenamedArguments
-from chatclient.providers.wire.server_tools import ServerTools, has_encoder, server_tools_in
+from chatclient.providers.wire.tools import (
+    RenamedArguments,
+    ServerTools,
+    has_encoder,
+    server_tools_in,
+)
 from chatclient.runtime.runtime import Runtime
 
 _BASE_URL = "https://api.anthropic.com"
 _PATH = "/v1/messages"
+_BATCHES = f"{_PATH}/batches"
 # Later versions do not support temperature, top_p and top_k.
 _HEADERS = {"anthropic-version": "2023-06-01"}
 _BETA = "anthropic-beta"
 # platform.claude.com/docs/en/build-with-claude/structured-outputs: from Opus 4.1 and the other 4.5.
 _WITHOUT_SCHEMAS = re.compile(r"claude-(?:[23]|instant|(?:opus|sonnet)-4-(?:0|2025))")
+
+
+class AnthropicBatchApi(BatchApi):
+    """Sends requests as one Message Batch.
+
+    Args:
+        http: The HTTP client of the model.
+    """
+
+    max_requests = 100_000
+    max_bytes = 256_000_000
+
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
+
+    async def submit(self, items: Sequence[BatchItem], runtime: Runtime) -> str:
+        """Create the batch, with the beta features of all its requests."""
+        requests = b",".join(
+            b'{"custom_id":%b,"params":%b}' % (dumps(item.key), item.body) for item in items
+        )
+        betas = {item.headers[_BETA]: None for item in items if _BETA in item.headers}
+        headers = {_BETA: ",".join(betas)} if betas else {}
+        body = b'{"requests":[%b]}' % requests
+        batch = await self._http.post(runtime, _BATCHES, body, json_of(self._http), headers)
+        return str(batch["id"])
+
+    async def answers(self, batch_id: str, runtime: Runtime) -> BatchAnswers | None:
+        """Return the answers of a batch that has ended; None if it has not."""
+        path = f"{_BATCHES}/{path_step(batch_id)}"
+        batch = await self._http.get(runtime, path, json_of(self._http))
+        if batch["processing_status"] != "ended":
+            return None
+        lines = await self._http.get(runtime, f"{path}/results", json_lines(self._http))
+        return {line["custom_id"]: self._answer(line["result"]) for line in lines}
+
+    async def cancel(self, batch_id: str, runtime: Runtime) -> None:
+        """Cancel a batch."""
+        path = f"{_BATCHES}/{path_step(batch_id)}/cancel"
+        await self._http.post(runtime, path, b"{}", json_of(self._http))
+
+    def _answer(self, result: Mapping[str, Any]) -> bytes | ProviderError:
+        if result["type"] == "succeeded":
+            return dumps_exact(result["message"]).encode()
+        kind = result["type"]  # errored, canceled or expired
+        body = result.get("error") or {"error": {"message": f"the request was {kind}"}}
+        return error_from_data(self._http.provider, 0, body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -1,33 +1,79 @@
-"""Encodes options and output schemas for Anthropic's Messages API; no I/O."""
+"""Options of Anthropic's API: reasoning, server tools, prompt caching; no I/O.
 
+The API pauses long turns; they continue when the answer is sent back. If a turn waits for tools of
+the application, code may still run in a container, whose id the next request has to contain.
+"""
+
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
 from chatclient._internal.json_schema import has_open_object, is_recursive
+from chatclient.chat.messages import AssistantMessage, Message, UserMessage
 from chatclient.chat.options import ChatOptions
-from chatclient.chat.server_tools import McpConnector
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.response import ChatResponse
+from chatclient.chat.server_tools import (
+    CodeExecution,
+    McpConnector,
+    ToolSearch,
+    WebFetch,
+    WebSearch,
+)
 from chatclient.chat.tool import ToolDefinition
 from chatclient.errors import UsageError
+from chatclient.providers.anthropic.decoding import CONTAINER, PAUSED
 from chatclient.providers.anthropic.encoding import PROVIDER
-from chatclient.providers.anthropic.reasoning import (
-    can_force_calls,
-    encode_reasoning,
-    sampling,
-    thinking_in,
-)
-from chatclient.providers.anthropic.server_tools import SERVER_TOOLS, mcp_servers
+from chatclient.providers.http.continuation import Continuation
 from chatclient.providers.wire.cache_control import (
     count_breakpoints,
     ends_marked,
     may_add_breakpoint,
 )
-from chatclient.providers.wire.common_options import CommonOptions, automatic, field, lacking
+from chatclient.providers.wire.common_options import (
+    CommonOptions,
+    Encode,
+    automatic,
+    encode_effort,
+    field,
+    is_off,
+    lacking,
+)
 from chatclient.providers.wire.fields import option_fields
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
-from chatclient.providers.wire.sendable_tools import sendable_definitions
-from chatclient.providers.wire.server_tools import ServerTools, deferred_tools, with_server_tools
+from chatclient.providers.wire.tools import (
+    ServerTools,
+    deferred_tools,
+    sendable_definitions,
+    server_tools_in,
+    with_server_tools,
+)
+
+# platform.claude.com/docs/en/build-with-claude/thinking: models that do not think, models with a
+# budget in tokens, and models whose reasoning cannot be switched off. All others choose a budget
+# from an effort.
+_WITHOUT_THINKING = re.compile(r"claude-(?:3-(?!7)|2|instant)")
+_WITH_BUDGET = re.compile(
+    r"claude-(?:3-7|(?:opus|sonnet)-4-(?:[01]\b|[56]|20)|haiku-4|(?:opus|sonnet)-4(?:$|@))"
+)
+_ADAPTIVE = re.compile(r"claude-(?!3|2|instant|haiku-4|(?:opus|sonnet)-4(?:$|@|-(?:[015]\b|20)))")
+_ALWAYS_THINKING = re.compile(r"claude-(?:fable|mythos)")
+# platform.claude.com/docs/en/models/opus-5-5/whats-new-opus-5-5, and the pages of other models.
+_WITHOUT_FORCED_CALLS = re.compile(
+    r"claude-(?:(?:opus|sonnet)-5[-.]5|(?:fable|mythos)-5[-.][12]\b)"
+)
+
+_EFFORTS = ("low", "medium", "high", "max")
+_LEAST_BUDGET = 1024
+_BUDGETS = {"minimal": 1024, "low": 4096, "medium": 8192, "high": 16_384, "max": 32_768}
+
+MCP_BETA = "mcp-client-2025-11-20"
+"""The beta feature that connects to MCP servers."""
+
+# platform.claude.com/docs/en/agents-and-tools/tool-use/tool-search-tool: from version 4.5.
+_WITHOUT_TOOL_SEARCH = re.compile(r"claude-(?:[23]|instant|(?:opus|sonnet)-4-(?:0|1|2025))")
 
 # "JSON Schema limitations" in
 # https://platform.claude.com/docs/en/build-with-claude/structured-outputs
@@ -43,6 +89,177 @@ _FORMATS = frozenset(
         *("email", "hostname", "uri", "ipv4", "ipv6", "uuid"),
     }
 )
+
+
+def encode_reasoning(value: Any, options: ChatOptions) -> Mapping[str, Any] | str:
+    """Encode the option for the model in *options*."""
+    model = options.model or ""
+    if is_off(value):
+        if _ALWAYS_THINKING.search(model):
+            return "it always reasons"
+        return EMPTY if _WITHOUT_THINKING.search(model) else {"thinking": {"type": "disabled"}}
+    if _WITHOUT_THINKING.search(model):
+        return "it does not reason"
+    if _ADAPTIVE.search(model) and not (isinstance(value, int) and _WITH_BUDGET.search(model)):
+        effort = encode_effort(value, "output_config.effort", _EFFORTS)
+        return effort if isinstance(effort, str) else {**effort, "thinking": {"type": "adaptive"}}
+    return _budget(value if isinstance(value, int) else _BUDGETS[value], options.max_tokens)
+
+
+def _budget(tokens: int, max_tokens: int | None) -> Mapping[str, Any] | str:
+    """Return the field for a budget, which must be less than the maximum tokens of the answer."""
+    if max_tokens is not None:
+        tokens = min(tokens, max_tokens - 1)
+        if tokens < _LEAST_BUDGET:
+            return f"it reasons with {_LEAST_BUDGET} tokens at least, fewer than max_tokens"
+    return {"thinking": {"type": "enabled", "budget_tokens": max(tokens, _LEAST_BUDGET)}}
+
+
+def thinking_in(options: ChatOptions) -> Mapping[str, Any]:
+    """Return the API's field `thinking`."""
+    thinking: int | str | Mapping[str, Any] | None = getattr(options, "thinking", None)
+    match thinking:
+        case None:
+            if options.reasoning is None:
+                return EMPTY
+            fields = encode_reasoning(options.reasoning, options)
+            return EMPTY if isinstance(fields, str) else fields.get("thinking", EMPTY)
+        case int():
+            return {"type": "enabled", "budget_tokens": thinking}
+        case str():
+            return {"type": thinking}
+        case _:
+            return thinking
+
+
+def can_force_calls(options: ChatOptions) -> bool:
+    """Return whether the model may be forced to call a tool."""
+    # It may not while it thinks with a budget; some models never may.
+    return (
+        thinking_in(options).get("type") != "enabled"
+        and _WITHOUT_FORCED_CALLS.search(options.model or "") is None
+    )
+
+
+# platform.claude.com/docs/en/models: since Opus 4.7, models choose by themselves.
+_WITHOUT_SAMPLING = re.compile(
+    r"claude-(?:(?:opus|sonnet)-4-[7-9]|(?:opus|sonnet|haiku|fable|mythos)-[5-9])"
+)
+
+
+def sampling(name: str, neutral: float | None = None) -> Encode:
+    """Return the encoder of a sampling option, of which thinking models take only *neutral*."""
+
+    def encode(value: Any, options: ChatOptions) -> Mapping[str, Any] | str:
+        if value != neutral:
+            if _WITHOUT_SAMPLING.search(options.model or ""):
+                return "it has no sampling options"
+            if thinking_in(options).get("type") == "enabled":
+                return "models do not take it while they think"
+        return {name: value}
+
+    return encode
+
+
+def _of_web(kind: str, tool: WebSearch | WebFetch) -> Mapping[str, Any] | str:
+    if tool.allowed_domains and tool.blocked_domains:
+        return "domains are either allowed or blocked"
+    fields = {
+        "allowed_domains": tool.allowed_domains or None,
+        "blocked_domains": tool.blocked_domains or None,
+        "max_uses": tool.max_uses,
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
+    return {"type": kind, "name": tool.name, **given}
+
+
+def _mcp(tool: McpConnector, _options: ChatOptions) -> Mapping[str, Any]:
+    toolset: dict[str, Any] = {"type": "mcp_toolset", "mcp_server_name": tool.label}
+    if tool.allowed_tools:
+        toolset["default_config"] = {"enabled": False}
+        toolset["configs"] = {name: {"enabled": True} for name in tool.allowed_tools}
+    return toolset
+
+
+def _tool_search(tool: ToolSearch, options: ChatOptions) -> Mapping[str, Any] | str:
+    model = (options.model or "").lower()
+    if "claude" not in model or _WITHOUT_TOOL_SEARCH.search(model):
+        return "it cannot search tools; Claude can from version 4.5"
+    name = f"tool_search_tool_{tool.variant or 'bm25'}"
+    return {"type": f"{name}_20251119", "name": name}
+
+
+SERVER_TOOLS: ServerTools = {
+    WebSearch: lambda tool, _options: _of_web("web_search_20250305", tool),
+    WebFetch: lambda tool, _options: _of_web("web_fetch_20250910", tool),
+    CodeExecution: lambda tool, _options: {"type": "code_execution_20250825", "name": tool.name},
+    McpConnector: _mcp,
+    ToolSearch: _tool_search,
+}
+"""The encoder of each server tool that the API has."""
+
+# platform.claude.com/docs/en/build-with-claude/overview
+VERTEX_TOOLS: ServerTools = {kind: SERVER_TOOLS[kind] for kind in (WebSearch, ToolSearch)}
+"""The encoder of each server tool that Vertex AI has."""
+
+
+def mcp_servers(options: ChatOptions) -> list[Mapping[str, Any]]:
+    """Return the MCP servers in *options* as the request's `mcp_servers`."""
+    servers: list[Mapping[str, Any]] = []
+    for each in server_tools_in(options, McpConnector):
+        server = {"type": "url", "name": each.label, "url": each.url}
+        if each.authorization is not None:
+            server["authorization_token"] = each.authorization
+        servers.append(server)
+    return servers
+
+
+def runs_tools(options: ChatOptions) -> bool:
+    """Return whether there may be server-side tools; only turns with them are paused."""
+    given = getattr(options, "server_tools", None) or options.extra
+    return bool(given or server_tools_in(options))
+
+
+def _next_prompt(prompt: Prompt, answer: ChatResponse) -> Prompt | None:
+    if not answer.paused or answer.has_tool_calls():  # whose results are required first
+        return None
+    return Prompt.of((*prompt.messages, answer.message), prompt.options)
+
+
+PAUSED_TURNS = Continuation(PAUSED, _next_prompt)
+"""Continues paused turns."""
+
+
+def with_container(prompt: Prompt) -> ChatOptions:
+    """Return the options of *prompt*, with the container of its unfinished turn, if any."""
+    options = prompt.options
+    id = _container_of(prompt.messages) if runs_tools(options) else None
+    if id is None:
+        return options
+    given: str | Mapping[str, Any] | None = options.extra.get("container")
+    match given:
+        case str():
+            return options
+        case Mapping():  # other settings of the container, such as skills
+            container: Any = {"id": id, **given}
+        case _:
+            container = id
+    return options.mutate(extra={**options.extra, "container": container})
+
+
+def _container_of(messages: tuple[Message, ...]) -> str | None:
+    """Return the id of the container that the turn at the end of *messages* uses, if any."""
+    end = len(messages)
+    while end and isinstance(messages[end - 1], UserMessage):
+        end -= 1
+    if end < len(messages) and end and isinstance(messages[end - 1], AssistantMessage):
+        return None  # a new turn
+    for message in reversed(messages[:end]):
+        if isinstance(message, UserMessage):
+            break
+        if isinstance(id := message.metadata.get(CONTAINER), str):
+            return id
+    return None
 
 
 def is_enforceable(schema: Mapping[str, Any]) -> bool:

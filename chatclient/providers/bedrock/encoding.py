@@ -22,8 +22,13 @@ from chatclient.chat.messages import (
 )
 from chatclient.errors import UsageError
 from chatclient.providers.anthropic.encoding import Dialect, valid_call_id
-from chatclient.providers.wire.fields import arguments_object, unsupported_message, valid_tool_name
-from chatclient.providers.wire.media import base64_of, encode_tool_media
+from chatclient.providers.wire.fields import (
+    arguments_object,
+    base64_of,
+    encode_tool_media,
+    unsupported_message,
+    valid_tool_name,
+)
 
 PROVIDER = "bedrock"
 """The provider's name in errors and parts of messages."""

@@ -10,7 +10,7 @@ from chatclient._internal.json import dumps
 from chatclient.chat.messages import AssistantMessage, Message
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolDefinition
-from chatclient.providers.anthropic.reasoning import encode_reasoning, sampling
+from chatclient.providers.anthropic.options import encode_reasoning, sampling
 from chatclient.providers.bedrock.encoding import CACHE_POINT
 from chatclient.providers.wire.common_options import (
     CommonOptions,
@@ -24,7 +24,7 @@ from chatclient.providers.wire.common_options import (
 from chatclient.providers.wire.fields import other_fields, valid_tool_name
 from chatclient.providers.wire.request_body import merge_extra
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
-from chatclient.providers.wire.sendable_tools import sendable_definitions
+from chatclient.providers.wire.tools import sendable_definitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -1,11 +1,15 @@
-"""Decodes responses of Gemini, and parts of its streams; no I/O."""
+"""Decodes responses and streams of Gemini; no I/O."""
 
 import base64
+import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pydantic_core import from_json
+
 from chatclient._internal.frozen import EMPTY, FrozenDict
+from chatclient._internal.json import NestingError, dumps, dumps_exact, loads, loads_exact
 from chatclient.chat.messages import (
     AssistantMessage,
     Media,
@@ -13,6 +17,7 @@ from chatclient.chat.messages import (
     ProviderPart,
     Reasoning,
     ToolCall,
+    ToolCallChunk,
 )
 from chatclient.chat.response import (
     ChatResponse,
@@ -21,10 +26,24 @@ from chatclient.chat.response import (
     Generation,
     Usage,
 )
+from chatclient.errors import ResponseLimitError
 from chatclient.providers.http.auth import Headers
-from chatclient.providers.http.error_details import request_id
-from chatclient.providers.http.errors import empty_response, invalid_response, raise_for_error
-from chatclient.providers.wire.fields import MALFORMED, dump_arguments, int_field, text_field
+from chatclient.providers.http.errors import (
+    empty_response,
+    invalid_response,
+    raise_for_error,
+    request_id,
+    stream_ended_early,
+)
+from chatclient.providers.http.limits import LIMITS
+from chatclient.providers.http.reader import ServerSentEventDecoder, is_end
+from chatclient.providers.wire.fields import (
+    MALFORMED,
+    dump_arguments,
+    int_field,
+    parse_object,
+    text_field,
+)
 
 PROVIDER = "gemini"
 INVENTED_ID = "gemini-call-"
@@ -228,3 +247,286 @@ def usage_of(usage: Mapping[str, Any]) -> Usage:
         reasoning,
         FrozenDict(usage) if usage else EMPTY,
     )
+
+
+class StreamReader:
+    """Splits the bytes of a stream into JSON values.
+
+    Streams consist of server-sent events, or, if a proxy drops `alt=sse`, of one JSON array. Errors
+    may end a stream with a plain object.
+    """
+
+    __slots__ = ("_events", "_is_json", "_limit", "_received")
+
+    def __init__(self, limit: int = LIMITS.event_bytes) -> None:
+        self._limit = limit
+        self._events = ServerSentEventDecoder(limit)
+        self._is_json: bool | None = None  # None before the first bytes
+        self._received = bytearray()  # of the array
+
+    def set_limit(self, limit: int) -> None:
+        """Use another limit for the bytes of one event or array."""
+        self._limit = self._events.limit = limit
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the values that *chunk* completes.
+
+        Raises:
+            ResponseLimitError: An event or the array is larger than the limit.
+        """
+        if self._is_json is None and (start := chunk.lstrip(b"\xef\xbb\xbf \t\r\n")):
+            self._is_json = start[0] in b"[{"
+            chunk = start if self._is_json else chunk
+        if self._is_json:
+            self._received += chunk
+            if len(self._received) > self._limit:
+                msg = f"the answer in place of a stream is larger than {self._limit:,} bytes"
+                raise ResponseLimitError(msg, limit="event_bytes", maximum=self._limit)
+            return []
+        events = self._events.feed(chunk)
+        return [data for data, _ in events if data and not is_end(data)]
+
+    def finish(self) -> list[bytes]:
+        """Return the values that the end of the stream completes."""
+        if self._is_json:
+            return self._elements()
+        # An event without its blank line, or an error as plain JSON.
+        rest = self._events.finish().strip()
+        return [] if parse_object(rest) is None else [rest]
+
+    def _elements(self) -> list[bytes]:
+        # The array may have been cut off; its complete elements are read all the same.
+        try:
+            value = from_json(bytes(self._received), allow_partial=True)
+        except ValueError:
+            return [bytes(self._received)]
+        return [dumps(element) for element in (value if isinstance(value, list) else [value])]
+
+
+_PLAIN = {"content", "index"}
+
+
+class StreamDecoder:
+    """Converts the values of a stream to chunks."""
+
+    __slots__ = ("_blocked", "_candidates", "_first_content", "_headers", "_started", "_usage")
+
+    def __init__(self, headers: Headers = EMPTY) -> None:
+        self._headers = headers
+        self._candidates: dict[int, _Candidate] = {}
+        self._started = False
+        self._first_content: Sequence[
+            Part
+        ] = ()  # parts of the first chunk with content; an answer may have none
+        self._blocked = False
+        self._usage: Mapping[str, Any] | None = None  # received but not emitted
+
+    def feed(self, data: bytes) -> ChatResponse | str:
+        """Return the chunk of a value."""
+        try:
+            return self._chunk(loads_exact(data) if b'"functionCall"' in data else loads(data))
+        except MALFORMED as error:
+            raise invalid_response(PROVIDER, data, error) from error
+
+    def _chunk(self, chunk: dict[str, Any]) -> ChatResponse | str:
+        candidates: Sequence[Any] = chunk.get("candidates") or ()
+        self._usage = chunk.get("usageMetadata") or self._usage
+        only = candidates[0] if len(candidates) == 1 else None
+        if only is not None and (text := self._plain_text(chunk, only)) is not None:
+            self._first_content = self._first_content or ([text] if text else ())
+            return text
+        raise_for_error(PROVIDER, chunk, self._headers)
+        generations = [self._delta(candidate) for candidate in candidates] or blocked_answer(chunk)
+        self._blocked = self._blocked or bool(generations and not candidates)
+        parts = (part for generation in generations for part in generation.output.parts)
+        self._first_content = self._first_content or list(filter(is_content, parts))
+        self._started = True
+        if self._usage is not None:
+            chunk["usageMetadata"], self._usage = self._usage, None
+        return ChatResponse(tuple(generations), metadata_of(chunk, self._headers))
+
+    def finish(self) -> ChatResponse | None:
+        """Return the last chunk, if any, after a check that the answer is complete."""
+        states = self._candidates.values()
+        if not self._blocked and not (states and all(state.finished for state in states)):
+            raise stream_ended_early(PROVIDER)
+        if states and all(is_malformed_call(state.native, self._first_content) for state in states):
+            raise empty_response(PROVIDER, [state.native for state in states])
+        if self._usage is None:
+            return None
+        return ChatResponse((), ChatResponseMetadata(usage=usage_of(self._usage)))
+
+    def _plain_text(self, chunk: Mapping[str, Any], candidate: Mapping[str, Any]) -> str | None:
+        """Return the text of a chunk with nothing else: a fast path for nearly all chunks."""
+        if not self._started or candidate.keys() - _PLAIN or candidate.get("index"):
+            return None
+        parts = decode_parts(candidate)
+        if len(parts) != 1 or len(parts[0]) != 1 or "error" in chunk or "promptFeedback" in chunk:
+            return None
+        text = parts[0].get("text")
+        return text if type(text) is str else None
+
+    def _delta(self, candidate: Mapping[str, Any]) -> Generation:
+        index = int_field(candidate.get("index")) or 0
+        state = self._candidates.setdefault(index, _Candidate())
+        parts = state.parts(candidate)
+        native = native_reason(candidate)
+        reason: FinishReason | None = None
+        if native is not None:
+            state.finished, state.native = True, native
+            parts.extend(state.close())
+            reason = finish_reason(native, has_calls=state.has_calls)
+        metadata = state.metadata(candidate)
+        return Generation(AssistantMessage(parts), reason, native, index, metadata)
+
+
+class _Candidate:
+    """State of one answer of a stream; Vertex may send calls in fragments.
+
+    Attributes:
+        finished: Whether the finish reason was received.
+        native: The API's finish reason.
+    """
+
+    __slots__ = ("_arguments", "_calls", "_id", "_logprobs", "finished", "native")
+
+    def __init__(self) -> None:
+        self.finished = False
+        self.native: str | None = None
+        self._calls = 0
+        self._id = ""
+        self._arguments: _Arguments | None = None  # of the unfinished call
+        self._logprobs: dict[str, list[Any]] = {}
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a tool was called."""
+        return self._calls > 0
+
+    def parts(self, candidate: Mapping[str, Any]) -> list[Part]:
+        """Return the parts of a chunk."""
+        parts: list[Part] = []
+        for part in decode_parts(candidate):
+            if "functionCall" in part:
+                parts.extend(self._call(part, part["functionCall"]))
+            elif (decoded := decode_part(part)) is not None:
+                parts.append(decoded)
+        return parts
+
+    def metadata(self, candidate: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the metadata of a chunk; the last one contains all log probabilities."""
+        for key, value in (candidate.get("logprobsResult") or {}).items():
+            if isinstance(value, list):
+                self._logprobs.setdefault(key, []).extend(value)
+        metadata = other_fields(candidate, CANDIDATE_KEYS)
+        if not (self.finished and self._logprobs):
+            return metadata
+        joined = {**metadata.get("logprobsResult", EMPTY), **self._logprobs}
+        return FrozenDict({**metadata, "logprobsResult": joined})
+
+    def _call(self, part: Mapping[str, Any], call: Mapping[str, Any]) -> list[ToolCallChunk]:
+        chunks: list[ToolCallChunk] = []
+        if name := text_field(call.get("name")):
+            chunks.extend(self.close())
+            self._id = text_field(call.get("id")) or new_call_id()
+            self._calls += 1
+            self._arguments = _Arguments()
+            chunks.append(
+                ToolCallChunk(self._calls - 1, self._id, name, metadata=part_metadata(part))
+            )
+        if self._arguments is None:  # a repeated end
+            return chunks
+        self._arguments.root.update(call.get("args") or {})
+        for piece in call.get("partialArgs") or ():
+            self._arguments.put(piece)
+        # Without `willContinue`, arguments may still follow if there are none yet.
+        is_open = call.get("willContinue") or not self._arguments.root
+        return chunks if is_open else [*chunks, *self.close()]
+
+    def close(self) -> list[ToolCallChunk]:
+        """Return the arguments of the unfinished call, if there is one."""
+        if self._arguments is None:
+            return []
+        arguments, self._arguments = self._arguments.dumps(), None
+        return [ToolCallChunk(self._calls - 1, self._id, arguments=arguments)]
+
+
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[['\"](.*?)['\"]\]")
+_MAX_PATH_LENGTH = 1_000
+
+
+class _Arguments:
+    """The arguments of a call, built from fragments with JSON paths.
+
+    Attributes:
+        root: The arguments so far; `dumps` completes strings.
+    """
+
+    __slots__ = ("_texts", "root")
+
+    def __init__(self) -> None:
+        self.root: Any = {}
+        # Pieces of strings, by container id and key. The containers are kept so that their ids are
+        # not reused.
+        self._texts: dict[tuple[int, Any], tuple[Any, list[str]]] = {}
+
+    def put(self, fragment: Mapping[str, Any]) -> None:
+        """Insert a fragment at its path."""
+        steps = _steps(fragment.get("jsonPath") or "")
+        if not steps:
+            return
+        holder: Any = {None: self.root}
+        key: Any = None
+        container = holder
+        for step in steps:
+            container, key = self._enter(container, key, step), step
+        self.root = holder[None]
+        value = next((fragment[kind] for kind in _VALUES if kind in fragment), None)
+        location = (id(container), key)
+        if not isinstance(value, str):
+            self._texts.pop(location, None)
+        elif isinstance(old := _value_at(container, key), str):
+            self._texts.setdefault(location, (container, [old]))[1].append(value)
+            return
+        container[key] = value
+
+    def dumps(self) -> str:
+        """Return the arguments as JSON."""
+        for (_, key), (container, pieces) in self._texts.items():
+            container[key] = "".join(pieces)
+        self._texts = {}
+        return dumps_exact(self.root)
+
+    def _enter(self, container: Any, key: Any, step: Any) -> Any:
+        """Return the list or object at *key*, created if needed, for *step* as index or key."""
+        kind = list if isinstance(step, int) else dict
+        value = _value_at(container, key)
+        if not isinstance(value, kind):
+            # The pieces of a string that was replaced must not be put back by `dumps`.
+            self._texts.pop((id(container), key), None)
+            value = container[key] = kind()
+        if isinstance(value, list):
+            if step > len(value):  # padding could exhaust memory
+                msg = f"item {step} of an argument comes before item {len(value)}"
+                raise ValueError(msg)
+            if step == len(value):
+                value.append(None)
+        return value
+
+
+_VALUES = ("stringValue", "numberValue", "boolValue")
+
+
+def _value_at(container: Any, key: Any) -> Any:
+    return container[key] if isinstance(container, list) else container.get(key)
+
+
+def _steps(path: str) -> list[Any]:
+    if len(path) > _MAX_PATH_LENGTH:
+        msg = f"the path of an argument has {len(path):,} characters"
+        raise ValueError(msg)
+    found = _STEP.finditer(path)
+    steps = [int(m[2]) if m[2] is not None else m[1] or m[3] or "" for m in found]
+    if len(steps) > LIMITS.nesting:
+        raise NestingError
+    return steps

@@ -27,11 +27,12 @@ from chatclient.providers.gemini.decoding import INVENTED_ID, part_metadata
 from chatclient.providers.http.continuation import Continuation
 from chatclient.providers.wire.fields import (
     arguments_object,
+    base64_of,
+    encode_tool_media,
     unsupported_message,
     valid_tool_name,
 )
-from chatclient.providers.wire.json_cache import cached_json
-from chatclient.providers.wire.media import base64_of, encode_tool_media
+from chatclient.providers.wire.request_body import cached_json
 
 # Google's documented value for calls of other models, which are rejected without a signature.
 _FOREIGN_SIGNATURE = "skip_thought_signature_validator"

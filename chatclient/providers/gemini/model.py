@@ -1,4 +1,4 @@
-"""Chat models of the Gemini API and Vertex AI."""
+"""`GeminiChatModel`: the Gemini API and Vertex AI, and the batch mode."""
 
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -7,39 +7,54 @@ from functools import partial
 from typing import Any, Unpack
 
 from chatclient._internal.checks import check_number
-from chatclient.chat.batch_api import BatchApi, SendItem
+from chatclient._internal.json import dumps, dumps_exact
+from chatclient.chat.batch_api import BatchAnswers, BatchApi, BatchItem, SendItem
 from chatclient.chat.message_merging import with_user_message
 from chatclient.chat.model import ChatModel, OutputMode
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.server_tools import ServerTool
-from chatclient.errors import UsageError
-from chatclient.providers.gemini.batch import GeminiBatchApi
-from chatclient.providers.gemini.decoding import PROVIDER, decode_response
+from chatclient.errors import ProviderError, UsageError
+from chatclient.providers.gemini.decoding import (
+    PROVIDER,
+    StreamDecoder,
+    StreamReader,
+    decode_response,
+)
 from chatclient.providers.gemini.encoding import (
     LONG_ANSWERS,
     EncodedConversation,
     dialect_of,
 )
-from chatclient.providers.gemini.options import can_withhold, encode_options
-from chatclient.providers.gemini.server_tools import SERVER_TOOLS, VERTEX_TOOLS
-from chatclient.providers.gemini.stream import StreamDecoder, StreamReader
+from chatclient.providers.gemini.options import (
+    SERVER_TOOLS,
+    VERTEX_TOOLS,
+    can_withhold,
+    encode_options,
+)
 from chatclient.providers.http.auth import Headers, Key, key_source
 from chatclient.providers.http.client import HttpAnswer, HttpClient
 from chatclient.providers.http.continuation import max_continuations_of
-from chatclient.providers.http.errors import parse_json
+from chatclient.providers.http.errors import error_from_data, parse_json
 from chatclient.providers.http.limits import ResponseLimits
-from chatclient.providers.http.model import HttpModel, batched_model
+from chatclient.providers.http.model import (
+    HttpModel,
+    HttpOptions,
+    HttpSettings,
+    batched_model,
+    json_lines,
+    json_of,
+)
 from chatclient.providers.http.reader import Chunk, decode_body, with_listener
-from chatclient.providers.http.settings import HttpOptions, HttpSettings
-from chatclient.providers.http.url import first_url, path_step
-from chatclient.providers.wire.json_cache import EncodedOptions
-from chatclient.providers.wire.request_body import RequestHead
+from chatclient.providers.http.request import first_url, path_step
+from chatclient.providers.wire.request_body import EncodedOptions, RequestHead
 from chatclient.providers.wire.sendable_schemas import GEMINI_RULES
-from chatclient.providers.wire.sendable_tools import RenamedArguments
-from chatclient.providers.wire.server_tools import has_encoder, server_tools_in
+from chatclient.providers.wire.tools import RenamedArguments, has_encoder, server_tools_in
 from chatclient.runtime.runtime import Runtime
+
+_METHOD = ":generateContent"
+_FAILED = {"BATCH_STATE_FAILED", "BATCH_STATE_EXPIRED"}
 
 _SCHEMA_WITH_TOOLS = re.compile(r"gemini-(?:[3-9]|\d\d)")
 
@@ -47,6 +62,71 @@ BASE_URL = "https://generativelanguage.googleapis.com/v1beta"
 """URL of the Gemini API."""
 
 _PROJECTS = "/projects/"  # in the URLs of Vertex AI
+
+
+class GeminiBatchApi(BatchApi):
+    """Sends requests to one model as a batch.
+
+    Args:
+        http: The HTTP client of the model.
+    """
+
+    max_bytes = 20_000_000
+
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
+
+    async def submit(self, items: Sequence[BatchItem], runtime: Runtime) -> str:
+        """Create the batch."""
+        requests = b",".join(
+            b'{"request":%b,"metadata":{"key":%b}}' % (item.body, dumps(item.key)) for item in items
+        )
+        body = (
+            b'{"batch":{"displayName":"chatclient","inputConfig":{"requests":{"requests":[%b]}}}}'
+            % requests
+        )
+        path = f"{items[0].path.removesuffix(_METHOD)}:batchGenerateContent"
+        batch = await self._http.post(runtime, path, body, json_of(self._http))
+        return str(batch["name"])
+
+    async def answers(self, batch_id: str, runtime: Runtime) -> BatchAnswers | None:
+        """Return the answers of a batch that has ended; None if it has not."""
+        batch = await self._http.get(runtime, _path(batch_id), self._decode)
+        metadata = batch.get("metadata") or {}
+        state = metadata.get("state")
+        if batch.get("error") or state in _FAILED:
+            error = batch.get("error") or {"message": f"the batch ended in the state {state}"}
+            raise error_from_data(self._http.provider, 400, {"error": error})
+        if not batch.get("done"):
+            return None
+        response = batch.get("response") or metadata.get("output") or {}
+        lines = (response.get("inlinedResponses") or {}).get("inlinedResponses") or []
+        if file := response.get("responsesFile"):
+            path = f"{_path(file)}:download?alt=media"
+            lines = await self._http.get(runtime, path, json_lines(self._http))
+        return {_key(at, line): self._answer(line) for at, line in enumerate(lines)}
+
+    async def cancel(self, batch_id: str, runtime: Runtime) -> None:
+        """Cancel a batch."""
+        await self._http.post(runtime, f"{_path(batch_id)}:cancel", b"{}", json_of(self._http))
+
+    def _decode(self, answer: HttpAnswer) -> Mapping[str, Any]:
+        data: Mapping[str, Any] = parse_json(self._http.provider, answer.body, exact=True)
+        return data
+
+    def _answer(self, line: Mapping[str, Any]) -> bytes | ProviderError:
+        if "response" in line:
+            return dumps_exact(line["response"]).encode()
+        return error_from_data(self._http.provider, 0, {"error": line.get("error")})
+
+
+def _key(position: int, line: Mapping[str, Any]) -> str | int:
+    key = line.get("key") or (line.get("metadata") or {}).get("key")
+    return position if key is None else str(key)
+
+
+def _path(batch_id: str) -> str:
+    return "".join(f"/{path_step(step)}" for step in batch_id.split("/"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -30,25 +30,39 @@ from chatclient.errors import (
     StreamInterruptedError,
     UsageError,
 )
-from chatclient.providers.http.auth import Headers, HeaderSource, SecretHeaders, Signer
-from chatclient.providers.http.body import BodyReader, received_headers, trailing_piece
+from chatclient.providers.http.auth import (
+    Headers,
+    HeaderSource,
+    Redacting,
+    SecretHeaders,
+    Signer,
+    redact_from,
+)
+from chatclient.providers.http.body import (
+    BodyReader,
+    received_headers,
+    shielded_send,
+    trailing_piece,
+)
 from chatclient.providers.http.connections import Connections, Pools, Shard, library_of
-from chatclient.providers.http.errors import error_from_body
+from chatclient.providers.http.errors import TransportErrors, error_from_body, safe_cause
 from chatclient.providers.http.limits import LIMITS, CallCounter, ResponseLimits
 from chatclient.providers.http.reader import (
     Chunk,
     Reader,
+    SurrogateJoiner,
     is_complete,
     is_finished,
     read_first_chunk,
 )
-from chatclient.providers.http.redaction import Redacting, redact_from
-from chatclient.providers.http.request import RequestBody, RequestBuilder, Timeouts, as_timeouts
+from chatclient.providers.http.request import (
+    RequestBody,
+    RequestBuilder,
+    Timeouts,
+    as_timeouts,
+    parse_base_url,
+)
 from chatclient.providers.http.retry import RetryPolicy, as_retry_policy, with_retries
-from chatclient.providers.http.shielded_stream import shielded_send
-from chatclient.providers.http.surrogates import SurrogateJoiner
-from chatclient.providers.http.transport_errors import TransportErrors, safe_cause
-from chatclient.providers.http.url import parse_base_url
 from chatclient.runtime.cancellation import running_loop
 from chatclient.runtime.observation import wire_listener
 from chatclient.runtime.runtime import Runtime, deadline_error, is_expired

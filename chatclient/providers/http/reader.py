@@ -1,21 +1,153 @@
 """Stream readers: pieces of bytes in, chunks out; no I/O.
 
 A listener gets the raw events of a stream. A request can be retried until its first content chunk.
+
+Server-sent events are decoded by the WHATWG rules,
+https://html.spec.whatwg.org/multipage/server-sent-events.html, "9.2.6 Interpreting an event
+stream". Data stays bytes, because JSON parsers read UTF-8; characters split between two reads and
+Unicode line separators need no handling then. `id` and `retry` are ignored: they serve
+reconnecting, which is impossible for the response to a POST.
+
+Gateways that count in UTF-16, as JavaScript does, may send the two surrogates of an emoji in
+separate events. A single surrogate cannot be printed, or written to a file or a database.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from chatclient.chat.aggregator import MessageAggregator
-from chatclient.chat.response import ChatResponse
+from chatclient.chat.messages import AssistantMessage, Part, Reasoning
+from chatclient.chat.response import ChatResponse, Generation
 from chatclient.errors import InvalidResponseError, ResponseLimitError
 from chatclient.providers.http.limits import LIMITS, ResponseLimits
-from chatclient.providers.http.sse import ServerSentEvent, ServerSentEventDecoder, is_end
 from chatclient.runtime.observation import WireListener, wire_listener
 
+_BOM = b"\xef\xbb\xbf"
+_MAX_UNKNOWN_LINES = 1000
+
 _R = TypeVar("_R")
+
+
+def is_end(data: bytes) -> bool:
+    """Return whether *data* is `[DONE]`, the end marker of OpenAI and many gateways.
+
+    Variants with white space, without brackets or with trailing text are accepted.
+    """
+    return data[:1] != b"{" and data.lstrip(b' \t"').startswith((b"[DONE]", b"DONE"))
+
+
+ServerSentEvent: TypeAlias = tuple[bytes, str]
+"""The data of an event, lines joined by line feeds, and its type (empty if not given)."""
+
+
+class ServerSentEventDecoder:
+    """Incremental decoder of an event stream."""
+
+    __slots__ = (
+        *("_after_cr", "_data", "_event", "_line", "is_event_stream", "limit"),
+        *("_size", "_start", "_unknown"),
+    )
+
+    def __init__(self, limit: int = LIMITS.event_bytes) -> None:
+        self.limit = limit  # bytes of one event
+        self._start: bytes | None = b""  # possible start of a BOM; None after the first bytes
+        self._after_cr = False
+        self._line: list[bytes] = []  # parts of the unfinished line
+        self._data: list[bytes] = []
+        self._event = ""
+        self._size = 0  # of the unfinished event
+        self._unknown: list[bytes] = []  # lines with unknown field names
+        # Whether an event has started; else the server may have answered with something else.
+        self.is_event_stream = False
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        """Return the events that *chunk* completes."""
+        if self._start is not None:
+            chunk = self._without_bom(chunk)
+        if self._after_cr or b"\r" in chunk:
+            chunk = self._with_line_feeds(chunk)
+        events: list[ServerSentEvent] = []
+        data = self._data
+        for line in self._lines(chunk):
+            if line[:6] == b"data: ":
+                data.append(line[6:])
+            elif line:
+                self._read_field(line)
+            elif data:
+                joined = data[0] if len(data) == 1 else b"\n".join(data)
+                events.append((joined, self._event))
+                data.clear()
+                self._event = ""
+            else:
+                self._event = ""
+        self.is_event_stream = self.is_event_stream or bool(events or data)
+        if data or self._line:
+            self._size = len(chunk) if events else self._size + len(chunk)
+            self._check_size()
+        else:
+            self._size = 0
+        return events
+
+    def finish(self) -> bytes:
+        """Return the data of an unfinished event, else lines without a known field name."""
+        if self._line:
+            self._read_field(b"".join(self._line))
+            self._line = []
+        self.is_event_stream = self.is_event_stream or bool(self._data)
+        return b"\n".join(self._data or self._unknown)
+
+    def _lines(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that *chunk* completes."""
+        if b"\n" not in chunk:
+            if chunk:
+                self._line.append(chunk)
+            return []
+        if self._line:
+            chunk = b"".join((*self._line, chunk))
+            self._line = []
+        lines = chunk.split(b"\n")
+        if rest := lines.pop():
+            self._line.append(rest)
+        return lines
+
+    def _without_bom(self, chunk: bytes) -> bytes:
+        chunk = (self._start or b"") + chunk
+        if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
+            self._start = chunk
+            return b""
+        self._start = None
+        return chunk.removeprefix(_BOM)
+
+    def _with_line_feeds(self, chunk: bytes) -> bytes:
+        # A CR at the end of a chunk ends the line; a LF at the start of the next chunk then belongs
+        # to it.
+        if self._after_cr and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_cr = False
+        if chunk.endswith(b"\r"):
+            self._after_cr = True
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _read_field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"event":
+            self._event = value.decode(errors="replace")
+        elif name == b"error":
+            # llama.cpp reports errors in a non-standard field.
+            self._data.append(b'{"error":' + value + b"}")
+        elif name not in (b"", b"id", b"retry") and len(self._unknown) < _MAX_UNKNOWN_LINES:
+            self._unknown.append(line)
+
+    def _check_size(self) -> None:
+        if self._size > self.limit:
+            msg = f"an event of the stream is larger than {self.limit:,} bytes"
+            raise ResponseLimitError(msg, limit="event_bytes", maximum=self.limit)
 
 
 def with_listener(reader: _R) -> _R:
@@ -277,3 +409,90 @@ def _has_content(chunk: Chunk) -> bool:
     if isinstance(chunk, ChatResponse):
         return any(generation.output.parts for generation in chunk.generations)
     return chunk != ""  # an invalid chunk is passed on and rejected by the caller
+
+
+class SurrogateJoiner:
+    """Reader that holds a high surrogate at the end of a chunk until the low one arrives."""
+
+    __slots__ = ("_held", "_last_bytes", "_may_have_surrogates", "_reader")
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        # JSON contains surrogates only as escapes; before the first one, chunks are not inspected.
+        self._may_have_surrogates = False
+        self._last_bytes = b""
+        # By index of the answer, and type: text or reasoning.
+        self._held: dict[tuple[int, type], str | Reasoning] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether the server has marked the end of the stream."""
+        return is_complete(self._reader)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the answer is complete."""
+        return is_finished(self._reader)
+
+    def feed(self, piece: bytes) -> Iterable[Chunk]:
+        """Return the chunks that *piece* completes."""
+        chunks = self._reader.feed(piece)
+        if not self._may_have_surrogates:
+            seen = self._last_bytes + piece
+            self._may_have_surrogates = b"\\ud" in seen or b"\\uD" in seen
+            self._last_bytes = seen[-2:]
+        return self._join(chunks) if self._may_have_surrogates else chunks
+
+    def finish(self) -> Iterator[Chunk]:
+        """Yield the last chunks, and surrogates that never got their second half."""
+        yield from self._join(self._reader.finish())
+        for (index, _), half in self._held.items():
+            yield ChatResponse((Generation(AssistantMessage([half]), index=index),))
+
+    def _join(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        for chunk in chunks:
+            if isinstance(chunk, ChatResponse):
+                yield self._join_response(chunk)
+            elif self._held or not chunk.isascii():
+                yield _text_of(self._join_part(0, chunk))
+            else:
+                yield chunk
+
+    def _join_response(self, chunk: ChatResponse) -> ChatResponse:
+        parts = (part for generation in chunk.generations for part in generation.output.parts)
+        if not self._held and not any(_is_high_surrogate(_text_of(part)[-1:]) for part in parts):
+            return chunk
+        return replace(chunk, generations=tuple(map(self._join_generation, chunk.generations)))
+
+    def _join_generation(self, generation: Generation) -> Generation:
+        message, index = generation.output, generation.index
+        parts = [self._join_part(index, part) for part in message.parts]
+        return replace(generation, output=AssistantMessage(parts, metadata=message.metadata))
+
+    def _join_part(self, index: int, part: Part) -> Part:
+        """Prepend the held surrogate to *part*, and hold one at its end."""
+        if not isinstance(part, str | Reasoning):
+            return part
+        text = _join_pairs(_text_of(self._held.pop((index, type(part)), "")) + _text_of(part))
+        if _is_high_surrogate(text[-1:]):
+            text, last = text[:-1], text[-1:]
+            held = last if isinstance(part, str) else Reasoning(last, provider=part.provider)
+            self._held[index, type(part)] = held
+        return text if isinstance(part, str) else replace(part, text=text)
+
+
+def _is_high_surrogate(character: str) -> bool:
+    return "\ud800" <= character <= "\udbff"
+
+
+def _join_pairs(text: str) -> str:
+    """Return *text* with adjacent surrogates combined to characters."""
+    if not any("\ud800" <= character <= "\udbff" for character in text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
+def _text_of(part: Part) -> str:
+    if isinstance(part, str):
+        return part
+    return part.text if isinstance(part, Reasoning) else ""

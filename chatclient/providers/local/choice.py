@@ -17,7 +17,7 @@ from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
 from chatclient.providers.compatible import compatible_model
 from chatclient.providers.composite import prompt_for
-from chatclient.providers.http.settings import HttpOptions, HttpSettings
+from chatclient.providers.http.model import HttpOptions, HttpSettings
 from chatclient.providers.local.hub import fetch_model_file, find_model_file
 from chatclient.providers.local.llama_server import LlamaMissingError, llama_installed
 from chatclient.providers.local.model import LocalChatModel

@@ -24,7 +24,7 @@ from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse, Generation
 from chatclient.chat.tool import FAILURE, STEP, ToolCallback
 from chatclient.errors import UsageError
-from chatclient.providers.http.settings import HttpOptions, HttpSettings
+from chatclient.providers.http.model import HttpOptions, HttpSettings
 from chatclient.providers.local.hub import fetch_model_file
 from chatclient.providers.local.llama_server import (
     LlamaServer,
@@ -33,8 +33,7 @@ from chatclient.providers.local.llama_server import (
 )
 from chatclient.providers.local.model_file import QWEN_CODER_0_5B, QWEN_CODER_1_5B, ModelFile
 from chatclient.providers.openai.chat import OpenAIChatModel, OpenAIChatOptions
-from chatclient.providers.openai.dialect import Dialect
-from chatclient.providers.openai.efforts import local
+from chatclient.providers.openai.dialect import Dialect, local
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import ForkSafeLock
 

@@ -44,10 +44,9 @@ from chatclient.providers.http.errors import (
     stream_ended_early,
 )
 from chatclient.providers.http.limits import LIMITS, ResponseLimits
-from chatclient.providers.http.model import HttpModel
+from chatclient.providers.http.model import HttpModel, HttpOptions, HttpSettings
 from chatclient.providers.http.reader import Chunk, join_stream, with_listener
-from chatclient.providers.http.settings import HttpOptions, HttpSettings
-from chatclient.providers.http.url import first_url
+from chatclient.providers.http.request import first_url
 from chatclient.providers.wire.common_options import (
     CommonOptions,
     automatic,
@@ -59,19 +58,18 @@ from chatclient.providers.wire.common_options import (
 from chatclient.providers.wire.fields import (
     MALFORMED,
     arguments_object,
+    base64_of,
     dump_arguments,
+    encode_tool_media,
     int_field,
     option_fields,
     other_fields,
     text_field,
     unsupported_message,
 )
-from chatclient.providers.wire.json_cache import EncodedOptions, WireCache
-from chatclient.providers.wire.media import base64_of, encode_tool_media
-from chatclient.providers.wire.request_body import RequestHead
+from chatclient.providers.wire.request_body import EncodedOptions, RequestHead, WireCache
 from chatclient.providers.wire.sendable_schemas import OLLAMA_RULES
-from chatclient.providers.wire.sendable_tools import sendable_definitions
-from chatclient.providers.wire.server_tools import with_server_tools
+from chatclient.providers.wire.tools import sendable_definitions, with_server_tools
 from chatclient.runtime.runtime import Runtime
 
 PROVIDER = "ollama"

@@ -10,7 +10,7 @@ from chatclient.errors import ChatClientError, ProviderError
 from chatclient.providers.http.client import HttpClient
 from chatclient.providers.http.errors import error_from_data
 from chatclient.providers.http.model import json_lines, json_of
-from chatclient.providers.http.url import path_step
+from chatclient.providers.http.request import path_step
 from chatclient.runtime.runtime import Runtime
 
 _ENDED = {"completed", "expired", "cancelled"}  # an expired batch has partial results

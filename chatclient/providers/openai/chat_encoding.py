@@ -25,10 +25,12 @@ from chatclient.providers.openai.dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai.reasoning import FIELDS, reasoning_item, tagged_text
 from chatclient.providers.wire.fields import (
     arguments_json,
+    base64_of,
+    encode_tool_media,
+    is_inline,
     unsupported_message,
     valid_tool_name,
 )
-from chatclient.providers.wire.media import base64_of, encode_tool_media, is_inline
 
 _ACKNOWLEDGEMENT = AssistantMessage("I have the results.")
 

@@ -10,8 +10,7 @@ from chatclient.errors import InvalidResponseError
 from chatclient.providers.http.auth import Key
 from chatclient.providers.http.client import HttpAnswer
 from chatclient.providers.http.errors import parse_json, raise_for_error
-from chatclient.providers.http.model import HttpModel
-from chatclient.providers.http.settings import HttpOptions
+from chatclient.providers.http.model import HttpModel, HttpOptions
 from chatclient.providers.openai.chat import connect, openai_url
 from chatclient.providers.wire.fields import MALFORMED
 from chatclient.runtime.runtime import Runtime

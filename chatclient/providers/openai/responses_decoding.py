@@ -26,9 +26,8 @@ from chatclient.chat.response import (
 )
 from chatclient.errors import ProviderError
 from chatclient.providers.http.auth import Headers
-from chatclient.providers.http.error_details import request_id
-from chatclient.providers.http.errors import error_from_data, invalid_response
-from chatclient.providers.openai.metadata import rate_limit
+from chatclient.providers.http.errors import error_from_data, invalid_response, request_id
+from chatclient.providers.openai.chat_decoding import rate_limit
 from chatclient.providers.openai.responses_encoding import CONVERSATION, PROVIDER, Item
 from chatclient.providers.wire.fields import (
     MALFORMED,

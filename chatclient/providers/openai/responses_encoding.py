@@ -35,11 +35,12 @@ from chatclient.providers.openai.chat_encoding import file_name, shorten_id
 from chatclient.providers.openai.dialect import IMAGES
 from chatclient.providers.wire.fields import (
     arguments_json,
+    encode_tool_media,
+    is_inline,
     other_fields,
     unsupported_message,
     valid_tool_name,
 )
-from chatclient.providers.wire.media import encode_tool_media, is_inline
 
 PROVIDER = "openai"
 """Provider of the parts from all servers of this API; reasoning has the origin of its server."""

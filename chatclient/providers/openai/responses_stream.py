@@ -14,7 +14,7 @@ from chatclient.chat.response import ChatResponse, Generation
 from chatclient.errors import InvalidResponseError
 from chatclient.providers.http.auth import Headers
 from chatclient.providers.http.errors import invalid_response, stream_ended_early
-from chatclient.providers.http.sse import is_end
+from chatclient.providers.http.reader import is_end
 from chatclient.providers.openai.responses_decoding import (
     CALLS,
     PART_SEPARATOR,

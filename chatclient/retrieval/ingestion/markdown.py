@@ -1,22 +1,26 @@
-"""`MarkdownSplitter`: divides Markdown by its headings, and keeps blocks of code complete."""
+"""`MarkdownSplitter` divides by headings; `FormatSplitter` chooses a splitter by the format."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from chatclient._internal.checks import check_type
 from chatclient._internal.extras import needed_by
 from chatclient.chat.document import Document
+from chatclient.retrieval.ingestion.conversion import CONVERTED
 from chatclient.retrieval.ingestion.splitter import (
     LINE_END,
     ChunkLimit,
     Chunks,
     DocumentSplitter,
+    SentenceSplitter,
     SizeLimit,
+    fitted,
     limit_of,
+    splitters,
 )
-from chatclient.retrieval.ingestion.text import fitted, splitters
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
 # A line of YAML that is a mapping: a key, an element of a list, a comment, or indented. Keys with
@@ -28,6 +32,8 @@ _YAML = re.compile(
 
 _Piece = tuple[int, int, str | None]
 """The offsets of a chunk, and its text if it is not what stands in the document."""
+
+_MARKDOWN = CONVERTED | {"md", "markdown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,3 +205,47 @@ def _plain(inline: Any) -> str:
     """Return the text of a heading without its markup."""
     parts = (" " if each.type == "softbreak" else each.content for each in inline.children)
     return "".join(parts).strip()
+
+
+class FormatSplitter(DocumentSplitter):
+    """Chooses a splitter by the `format` in the metadata of a document.
+
+    Markdown, and what `read_documents` converts to it, is divided by a `MarkdownSplitter`, other
+    text by a `SentenceSplitter`, in which a line that begins with `#` is no heading. Needs the
+    extra `documents`.
+
+    ```python
+    python = CodeSplitter(tree_sitter_python.language(), model)
+    splitter = FormatSplitter(model, py=python, pyi=python)
+    ```
+
+    Args:
+        limit: The maximum size of a chunk, in characters; for an embedding model, its limit.
+        **splitters: Other splitters, by format.
+
+    Raises:
+        UsageError: The limit is less than 1, the embedding model does not count tokens, or the
+            extra is not installed.
+        WrongTypeError: A value has the wrong type.
+    """
+
+    def __init__(self, limit: SizeLimit = 1_000, **splitters: DocumentSplitter) -> None:
+        for splitter in splitters.values():
+            check_type("a splitter", splitter, DocumentSplitter)
+        maximum = limit_of(limit)
+        self._text = SentenceSplitter(maximum)
+        markdown = MarkdownSplitter(maximum)
+        self._splitters: Mapping[str, DocumentSplitter] = (
+            dict.fromkeys(_MARKDOWN, markdown) | splitters
+        )
+
+    @property
+    def key(self) -> str:
+        """The keys of the splitters."""
+        several = [f"{name}: {each.key}" for name, each in sorted(self._splitters.items())]
+        return "; ".join([*several, self._text.key])
+
+    def split(self, document: Document) -> list[Document]:
+        """Return the chunks of *document*."""
+        name = str(document.metadata.get("format"))
+        return self._splitters.get(name, self._text).split(document)

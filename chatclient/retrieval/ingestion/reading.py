@@ -1,24 +1,30 @@
 """Reads files as documents: text, Markdown, source code, HTML, PDF and Office."""
 
 import codecs
+import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
+from uuid import uuid4
 
+from chatclient._internal import json
 from chatclient._internal.checks import check_callable, check_type
 from chatclient._internal.logging import Logger
 from chatclient.chat.document import Document
 from chatclient.errors import ChatClientError, UsageError
 from chatclient.retrieval.ingestion.conversion import CONVERTED, converted
-from chatclient.retrieval.ingestion.conversion_cache import ConversionCache, Pages
 from chatclient.retrieval.ingestion.limits import Extent, ReadLimits
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.progress import OnProgress, Progress
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+
+Pages = list[tuple[str, int | None]]
+"""The text of each page of a file with its number; one without a number if there are no pages."""
 
 _TEXT = frozenset(
     (
@@ -30,6 +36,53 @@ _TEXT = frozenset(
 """Formats that are read as text."""
 
 _log = Logger(__name__)
+
+
+class ConversionCache:
+    """Keeps converted files, so that files that have not changed are not converted again.
+
+    Safe for threads and processes. Files may be deleted from the directory at any time.
+
+    Args:
+        directory: The directory, created if it does not exist.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = Path(directory)
+
+    def path(self, format: str, data: bytes) -> Path:
+        """Return the path of the result for a file.
+
+        Args:
+            format: The format of the file.
+            data: Its contents.
+        """
+        try:
+            release = version("markitdown")
+        except PackageNotFoundError:  # a conversion will fail
+            release = ""
+        settings = f"{format} {release} 3 "  # 3: the version of our conversion
+        name = hashlib.sha256(settings.encode() + data).hexdigest()
+        # Not `.json`: the directory may be in one that is read.
+        return self._directory / f"{name}.converted"
+
+    def load(self, path: Path) -> Pages | None:
+        """Return the result at *path*, or None if there is none or it is damaged."""
+        try:
+            return [(str(text), page) for text, page in json.loads(path.read_bytes())]
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def save(self, path: Path, pages: Iterable[tuple[str, int | None]]) -> None:
+        """Store the result at *path*, complete or not at all.
+
+        Raises:
+            OSError: It cannot be stored.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{uuid4().hex}")
+        temporary.write_bytes(json.dumps([*pages]))
+        temporary.replace(path)
 
 
 class DocumentReadError(ChatClientError):

@@ -33,8 +33,13 @@ from chatclient.retrieval.vector_store.filters import (
     filters_in,
     kind_of,
 )
-from chatclient.retrieval.vector_store.lengths import length_of, mismatch
-from chatclient.retrieval.vector_store.store import SimilaritySearch, metadata_json, plain_json
+from chatclient.retrieval.vector_store.store import (
+    SimilaritySearch,
+    length_of,
+    metadata_json,
+    mismatch,
+    plain_json,
+)
 
 Condition = sa.ColumnElement[bool]
 Metadata = sa.ColumnElement[Any]

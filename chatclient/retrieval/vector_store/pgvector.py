@@ -8,8 +8,7 @@ from chatclient._internal.extras import needed_by
 from chatclient.chat.document import Document
 from chatclient.chat.embedding import EmbeddingModel, Vector
 from chatclient.retrieval.vector_store.filters import Filter
-from chatclient.retrieval.vector_store.hybrid import HybridVectorStore
-from chatclient.retrieval.vector_store.store import SimilaritySearch
+from chatclient.retrieval.vector_store.store import HybridVectorStore, SimilaritySearch
 from chatclient.runtime.runtime import Runtime
 
 if TYPE_CHECKING:

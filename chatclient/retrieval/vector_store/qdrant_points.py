@@ -30,8 +30,13 @@ from chatclient.retrieval.vector_store.filters import (
     kind_of,
     predicate,
 )
-from chatclient.retrieval.vector_store.lengths import length_of, mismatch
-from chatclient.retrieval.vector_store.store import SimilaritySearch, metadata_json, plain_json
+from chatclient.retrieval.vector_store.store import (
+    SimilaritySearch,
+    length_of,
+    metadata_json,
+    mismatch,
+    plain_json,
+)
 from chatclient.runtime.threads import ForkSafeLock
 
 TOKENS = "tokens"

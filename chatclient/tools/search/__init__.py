@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     )
     from chatclient.tools.search.keyword import (
         KeywordToolIndex as KeywordToolIndex,
-    )
-    from chatclient.tools.search.provider import (
         ProviderToolIndex as ProviderToolIndex,
     )
     from chatclient.tools.search.regex import (

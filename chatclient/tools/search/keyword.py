@@ -1,8 +1,10 @@
-"""A tool index that searches keywords, without a model or a server."""
+"""Tool indexes that search keywords, or leave the search to the provider of the model."""
 
 from collections.abc import Sequence
 from time import perf_counter
 
+from chatclient._internal.checks import check_choice, check_type
+from chatclient.chat.server_tools import SearchVariant, ToolSearch
 from chatclient.retrieval.keywords.inverted_index import IndexView, InvertedIndex
 from chatclient.retrieval.keywords.ranking import Ranking, Scored
 from chatclient.retrieval.keywords.tokenizer import Words
@@ -15,8 +17,7 @@ from chatclient.tools.search.index import (
     ToolSearchResponse,
     as_response,
 )
-from chatclient.tools.search.segments import Catalog, Catalogs, Segment
-from chatclient.tools.search.tool_terms import index_of
+from chatclient.tools.search.segments import Catalog, Catalogs, Segment, index_of
 
 _AT_ONCE = 200  # tools that are indexed without leaving the event loop: some 10 ms
 _REMEMBERED = 20_000  # words of queries whose terms are cached
@@ -100,3 +101,43 @@ class KeywordToolIndex(ToolIndex):
 
 def _built(segment: Segment[InvertedIndex]) -> InvertedIndex:
     return segment.built(lambda references: index_of(references, Words()))
+
+
+class ProviderToolIndex(ToolIndex):
+    """Lets the model's provider search.
+
+    All tools are sent to the provider, marked so that the model sees those that it finds. With
+    models without a tool search, and outside of `ToolSearchToolCallingAdvisor`, *fallback* searches
+    in this process.
+
+    Args:
+        fallback: The index for other models; default: by keywords.
+        variant: `bm25` or `regex`, for providers that have both; default: the provider's choice,
+            for Anthropic `bm25`. Models without that variant use *fallback*.
+
+    Raises:
+        UsageError: *variant* is unknown, or *fallback* is not a `ToolIndex`.
+    """
+
+    def __init__(
+        self, fallback: ToolIndex | None = None, *, variant: SearchVariant | None = None
+    ) -> None:
+        if fallback is not None:
+            check_type("the fallback of a tool index", fallback, ToolIndex)
+        check_choice("variant", variant, "bm25", "regex", None)
+        self.fallback = KeywordToolIndex() if fallback is None else fallback
+        self.server_tool = ToolSearch(variant=variant)
+
+    async def put(
+        self, session_id: str, references: Sequence[ToolReference], runtime: Runtime
+    ) -> None:
+        """Set the tools of a session in the fallback."""
+        await self.fallback.put(session_id, references, runtime)
+
+    async def find(self, request: ToolSearchRequest, runtime: Runtime) -> ToolSearchResponse:
+        """Search with the fallback."""
+        return await self.fallback.find(request, runtime)
+
+    async def drop(self, session_id: str, runtime: Runtime) -> None:
+        """Remove the tools of a session from the fallback."""
+        await self.fallback.drop(session_id, runtime)

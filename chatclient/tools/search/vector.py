@@ -18,8 +18,7 @@ from chatclient.tools.search.index import (
     ToolSearchResponse,
     as_response,
 )
-from chatclient.tools.search.segments import Catalog, Catalogs, Segment
-from chatclient.tools.search.tool_terms import parameter_texts
+from chatclient.tools.search.segments import Catalog, Catalogs, Segment, parameter_texts
 
 _DEPTH = 50  # minimum number of documents for each text
 _MOST_CLAUSES = 8  # of a query that are embedded separately

@@ -37,12 +37,11 @@ from chatclient.errors import (
     StreamInterruptedError,
     UsageError,
 )
-from chatclient.providers.anthropic.decoding import decode_response
+from chatclient.providers.anthropic.decoding import StreamDecoder, decode_response
 from chatclient.providers.anthropic.encoding import ANTHROPIC, PROVIDER, encode_blocks
 from chatclient.providers.anthropic.model import AnthropicChatModel, AnthropicChatOptions
 from chatclient.providers.anthropic.options import encode_options, enforceable
-from chatclient.providers.anthropic.stream import StreamDecoder
-from chatclient.providers.http.sse import ServerSentEventDecoder
+from chatclient.providers.http.reader import ServerSentEventDecoder
 from chatclient.providers.openai.chat import OpenAIChatOptions
 from chatclient.runtime.runtime import ON_LOOP
 from chatclient.tools import tool_callbacks

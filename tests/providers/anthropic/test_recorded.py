@@ -26,10 +26,9 @@ from chatclient import (
 from chatclient.chat.messages import ProviderPart
 from chatclient.chat.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.errors import ChatClientError, StreamInterruptedError
-from chatclient.providers.anthropic.decoding import decode_block
+from chatclient.providers.anthropic.decoding import StreamDecoder, decode_block
 from chatclient.providers.anthropic.model import AnthropicChatModel, AnthropicChatOptions
-from chatclient.providers.anthropic.stream import StreamDecoder
-from chatclient.providers.http.sse import ServerSentEventDecoder
+from chatclient.providers.http.reader import ServerSentEventDecoder
 from tests.support.replay import (
     PATIENT,
     Chunking,

@@ -698,7 +698,7 @@ def test_silent_credentials_service(
     converse: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service that does not issue credentials is not awaited for minutes."""
-    monkeypatch.setattr("chatclient.providers.bedrock.aws.TOKEN_SECONDS", 0.2)
+    monkeypatch.setattr("chatclient.providers.bedrock.model.TOKEN_SECONDS", 0.2)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     token = tmp_path / "token"
     token.write_text("eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJtZSJ9.c2ln")

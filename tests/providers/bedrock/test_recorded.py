@@ -10,11 +10,9 @@ from chatclient import AssistantMessage, ChatResponse
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.messages import ProviderPart
 from chatclient.errors import ChatClientError, InvalidRequestError
-from chatclient.providers.bedrock.decoding import decode_response
+from chatclient.providers.bedrock.decoding import MessageSplitter, StreamDecoder, decode_response
 from chatclient.providers.bedrock.encoding import encode_blocks
-from chatclient.providers.bedrock.frames import MessageSplitter
 from chatclient.providers.bedrock.model import BedrockChatModel
-from chatclient.providers.bedrock.stream import StreamDecoder
 from chatclient.providers.http.reader import EventReader
 from tests.support.converse_server import Json, as_stream
 from tests.support.replay import (

@@ -19,10 +19,8 @@ from chatclient.errors import (
     ResponseLimitError,
     StreamInterruptedError,
 )
-from chatclient.providers.bedrock.decoding import decode_response
+from chatclient.providers.bedrock.decoding import MessageSplitter, StreamDecoder, decode_response
 from chatclient.providers.bedrock.encoding import encode_blocks
-from chatclient.providers.bedrock.frames import MessageSplitter
-from chatclient.providers.bedrock.stream import StreamDecoder
 from chatclient.providers.http.limits import ResponseLimits
 from chatclient.providers.http.reader import EventReader
 from tests.support.converse_server import (

@@ -43,7 +43,12 @@ from chatclient.errors import (
     StreamInterruptedError,
     UsageError,
 )
-from chatclient.providers.gemini.decoding import decode_part, decode_response
+from chatclient.providers.gemini.decoding import (
+    StreamDecoder,
+    StreamReader,
+    decode_part,
+    decode_response,
+)
 from chatclient.providers.gemini.encoding import (
     FROM_3,
     UP_TO_2,
@@ -53,7 +58,6 @@ from chatclient.providers.gemini.encoding import (
 )
 from chatclient.providers.gemini.model import GeminiChatModel, GeminiChatOptions
 from chatclient.providers.gemini.options import encode_options
-from chatclient.providers.gemini.stream import StreamDecoder, StreamReader
 from chatclient.tools import tool_callbacks
 from tests.support.ask import Ask, Mode
 from tests.support.loopback import LoopbackServer, as_json

@@ -31,7 +31,12 @@ from chatclient.errors import (
     InvalidResponseError,
     StreamInterruptedError,
 )
-from chatclient.providers.gemini.decoding import decode_part, decode_response
+from chatclient.providers.gemini.decoding import (
+    StreamDecoder,
+    StreamReader,
+    decode_part,
+    decode_response,
+)
 from chatclient.providers.gemini.encoding import (
     FROM_3,
     UP_TO_2,
@@ -40,7 +45,6 @@ from chatclient.providers.gemini.encoding import (
     encode_message,
 )
 from chatclient.providers.gemini.model import GeminiChatModel
-from chatclient.providers.gemini.stream import StreamDecoder, StreamReader
 from tests.support.replay import (
     PATIENT,
     Chunking,

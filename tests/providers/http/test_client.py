@@ -34,10 +34,9 @@ from chatclient.errors import (
 )
 from chatclient.providers.gemini.model import GeminiChatModel
 from chatclient.providers.http.client import HttpClient
-from chatclient.providers.http.reader import EventReader
+from chatclient.providers.http.reader import EventReader, SurrogateJoiner
 from chatclient.providers.http.request import Timeouts, as_timeouts
 from chatclient.providers.http.retry import RetryPolicy
-from chatclient.providers.http.surrogates import SurrogateJoiner
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.providers.openai.chat_stream import StreamDecoder
 from chatclient.providers.openai.dialect import COMPATIBLE

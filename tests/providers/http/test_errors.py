@@ -24,9 +24,14 @@ from chatclient.providers import (
     OpenAIChatModel,
     OpenAIEmbeddingModel,
 )
-from chatclient.providers.http.error_details import parse_duration, request_id, retry_after
-from chatclient.providers.http.errors import error_from_body, error_from_data
-from chatclient.providers.http.redaction import token_service_error
+from chatclient.providers.http.auth import token_service_error
+from chatclient.providers.http.errors import (
+    error_from_body,
+    error_from_data,
+    parse_duration,
+    request_id,
+    retry_after,
+)
 from chatclient.providers.openai.chat_decoding import decode_response
 from chatclient.providers.openai.dialect import COMPATIBLE
 from tests.support.replay import Exchange, exchanges, needs_recordings

@@ -8,8 +8,8 @@ import pytest
 from chatclient.chat.messages import AssistantMessage, Part, ToolCall, ToolCallChunk
 from chatclient.chat.response import ChatResponse, Generation
 from chatclient.errors import ProviderError, ResponseLimitError, UsageError
-from chatclient.providers.gemini import stream as gemini_stream
-from chatclient.providers.http import sse
+from chatclient.providers.gemini import decoding as gemini_stream
+from chatclient.providers.http import reader as sse
 from chatclient.providers.http.limits import CallCounter, ResponseLimits
 from chatclient.providers.http.reader import EventReader
 from chatclient.providers.ollama import model as ollama_codec

@@ -8,7 +8,7 @@ import anyio
 import httpx
 import pytest
 
-from chatclient.providers.http.shielded_stream import shielded_send, shielded_stream
+from chatclient.providers.http.body import shielded_send, shielded_stream
 from tests.support.waiting import LONG
 
 REQUEST = httpx.Request("POST", "http://127.0.0.1")

@@ -17,8 +17,8 @@ import pytest
 import trustme
 
 from chatclient.errors import InvalidResponseError
+from chatclient.providers.http.body import shielded_stream
 from chatclient.providers.http.connections import Connections
-from chatclient.providers.http.shielded_stream import shielded_stream
 from chatclient.providers.openai.chat import OpenAIChatModel
 from tests.support.examples import some
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from chatclient.errors import InvalidResponseError
-from chatclient.providers.http.sse import ServerSentEventDecoder
+from chatclient.providers.http.reader import ServerSentEventDecoder
 
 
 def events_in(*chunks: bytes) -> list[tuple[str, str]]:

@@ -9,11 +9,10 @@ import pytest
 
 from chatclient import ChatClient
 from chatclient.observability.operations import ModelCall
-from chatclient.providers.bedrock.frames import MessageSplitter
+from chatclient.providers.bedrock.decoding import MessageSplitter
 from chatclient.providers.embeddings import OpenAIEmbeddingModel
-from chatclient.providers.http.reader import with_listener
+from chatclient.providers.http.reader import ServerSentEventDecoder, with_listener
 from chatclient.providers.http.retry import RetryPolicy
-from chatclient.providers.http.sse import ServerSentEventDecoder
 from chatclient.runtime.observation import Operation, Step, wire_listener
 from chatclient.runtime.runtime import BLOCKING
 from tests.support.ask import Ask, Mode

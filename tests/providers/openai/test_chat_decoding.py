@@ -17,10 +17,9 @@ from chatclient.errors import (
     ProviderError,
     StreamInterruptedError,
 )
-from chatclient.providers.openai.chat_decoding import decode_response
+from chatclient.providers.openai.chat_decoding import decode_response, rate_limit
 from chatclient.providers.openai.chat_stream import StreamDecoder
 from chatclient.providers.openai.dialect import COMPATIBLE, OPENAI, REASONING_FIELD
-from chatclient.providers.openai.metadata import rate_limit
 from tests.support.replay import collect
 
 

@@ -23,18 +23,17 @@ from chatclient.chat.messages import (
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.errors import UsageError
-from chatclient.providers.openai.chat import OpenAIChatOptions
+from chatclient.providers.openai.chat import OpenAIChatOptions, encode_options
 from chatclient.providers.openai.chat_encoding import encode_message
-from chatclient.providers.openai.chat_options import encode_options
 from chatclient.providers.openai.dialect import (
     COMPATIBLE,
     OPENAI,
+    PRESETS,
     REASONING_FIELD,
     Dialect,
     with_system_role,
 )
-from chatclient.providers.openai.presets import PRESETS
-from chatclient.providers.wire.json_cache import cached_json
+from chatclient.providers.wire.request_body import cached_json
 
 MISTRAL = PRESETS["mistral"].dialect
 OPENROUTER = PRESETS["openrouter"].dialect

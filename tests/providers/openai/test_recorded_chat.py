@@ -10,7 +10,7 @@ import pytest
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import ChatClientError, ProviderError, StreamInterruptedError
-from chatclient.providers.http.sse import ServerSentEventDecoder
+from chatclient.providers.http.reader import ServerSentEventDecoder
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.providers.openai.chat_stream import StreamDecoder
 from chatclient.providers.openai.dialect import COMPATIBLE

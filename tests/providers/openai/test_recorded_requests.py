@@ -24,13 +24,17 @@ from chatclient.chat.messages import (
 )
 from chatclient.chat.serialization import message_from_dict, message_to_dict
 from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
-from chatclient.providers.openai.chat import OpenAIChatOptions
+from chatclient.providers.openai.chat import OpenAIChatOptions, encode_options
 from chatclient.providers.openai.chat_decoding import decode_response
 from chatclient.providers.openai.chat_encoding import encode_message
 from chatclient.providers.openai.chat_format import messages_from_openai, messages_to_openai
-from chatclient.providers.openai.chat_options import encode_options
-from chatclient.providers.openai.dialect import COMPATIBLE, OPENAI, REASONING_FIELD, Dialect
-from chatclient.providers.openai.presets import PRESETS
+from chatclient.providers.openai.dialect import (
+    COMPATIBLE,
+    OPENAI,
+    PRESETS,
+    REASONING_FIELD,
+    Dialect,
+)
 from chatclient.providers.wire.request_body import RequestHead
 from tests.support.replay import RECORDINGS, Exchange, exchanges, needs_recordings
 

@@ -32,7 +32,7 @@ from chatclient.errors import (
     ProviderError,
     StreamInterruptedError,
 )
-from chatclient.providers.http.sse import ServerSentEventDecoder
+from chatclient.providers.http.reader import ServerSentEventDecoder
 from chatclient.providers.openai.responses import (
     OpenAIResponsesChatModel,
     OpenAIResponsesChatOptions,

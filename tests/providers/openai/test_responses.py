@@ -57,9 +57,10 @@ from chatclient.providers.openai.chat import OpenAIChatOptions
 from chatclient.providers.openai.responses import (
     OpenAIResponsesChatModel,
     OpenAIResponsesChatOptions,
+    encode_options,
+    encoding_settings,
 )
 from chatclient.providers.openai.responses_decoding import decode_response
-from chatclient.providers.openai.responses_options import encode_options, encoding_settings
 from chatclient.providers.openai.responses_stream import StreamDecoder
 from chatclient.runtime.runtime import ON_LOOP
 from tests.support.ask import Ask

@@ -16,8 +16,7 @@ from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.providers.openai.chat_decoding import decode_response
 from chatclient.providers.openai.chat_encoding import encode_message
 from chatclient.providers.openai.chat_stream import StreamDecoder
-from chatclient.providers.openai.dialect import COMPATIBLE
-from chatclient.providers.openai.presets import PRESETS
+from chatclient.providers.openai.dialect import COMPATIBLE, PRESETS
 from chatclient.providers.openai.reasoning import tagged_text
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer, completion

@@ -29,10 +29,9 @@ from chatclient.providers import (
 from chatclient.providers.anthropic.options import COMMON_OPTIONS as ANTHROPIC
 from chatclient.providers.gemini.options import COMMON_OPTIONS as GEMINI
 from chatclient.providers.ollama.model import COMMON_OPTIONS as OLLAMA
-from chatclient.providers.openai.chat_options import common_options
-from chatclient.providers.openai.dialect import OPENAI
-from chatclient.providers.openai.presets import PRESETS
-from chatclient.providers.openai.responses_options import COMPATIBLE_OPTIONS, OPENAI_OPTIONS
+from chatclient.providers.openai.chat import common_options
+from chatclient.providers.openai.dialect import OPENAI, PRESETS
+from chatclient.providers.openai.responses import COMPATIBLE_OPTIONS, OPENAI_OPTIONS
 from chatclient.providers.wire.common_options import COMMON_OPTIONS, CommonOptions
 from chatclient.testing import ScriptedModel
 from chatclient.tools import tool_callbacks

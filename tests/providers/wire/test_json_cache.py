@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chatclient import AssistantMessage, ChatOptions, Message, SystemMessage, UserMessage
-from chatclient.providers.wire.json_cache import EncodedOptions, WireCache, cached_json
+from chatclient.providers.wire.request_body import EncodedOptions, WireCache, cached_json
 
 SYSTEM = SystemMessage("s")
 FIRST, SECOND = UserMessage("1"), UserMessage("2")

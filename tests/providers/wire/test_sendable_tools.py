@@ -18,10 +18,9 @@ from chatclient.mcp import McpToolCallbackProvider
 from chatclient.providers.anthropic.options import encode_options as anthropic_request
 from chatclient.providers.gemini.options import encode_options as gemini_request
 from chatclient.providers.ollama.model import encode_options as ollama_request
-from chatclient.providers.openai.chat import OpenAIChatModel
-from chatclient.providers.openai.chat_options import encode_options as chat_request
+from chatclient.providers.openai.chat import OpenAIChatModel, encode_options as chat_request
 from chatclient.providers.openai.dialect import COMPATIBLE, OPENAI
-from chatclient.providers.openai.responses_options import encode_options as responses_request
+from chatclient.providers.openai.responses import encode_options as responses_request
 from chatclient.providers.wire.sendable_schemas import (
     ANTHROPIC_RULES,
     COMPATIBLE_RULES,
@@ -32,7 +31,7 @@ from chatclient.providers.wire.sendable_schemas import (
     converted_tool,
     sendable_tool,
 )
-from chatclient.providers.wire.sendable_tools import RenamedArguments
+from chatclient.providers.wire.tools import RenamedArguments
 from tests.modes.test_entity import entity
 from tests.support.ask import Ask
 from tests.support.mcp_setup import peer

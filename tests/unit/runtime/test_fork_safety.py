@@ -199,7 +199,7 @@ def test_plain_locks_are_listed() -> None:
         "client/call_response.py",
         "runtime/blocking.py",
         # Used by tests.
-        "testing/replaying.py",
+        "testing/recording.py",
         # Compares the process id.
         "providers/local/llama_server.py",
     }

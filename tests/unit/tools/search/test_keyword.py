@@ -14,7 +14,7 @@ import pytest
 from chatclient.retrieval.keywords.inverted_index import term_character
 from chatclient.retrieval.keywords.tokenizer import Words, hinted
 from chatclient.tools.search import KeywordToolIndex, ToolReference, ToolSearchRequest
-from chatclient.tools.search.tool_terms import parameter_texts
+from chatclient.tools.search.segments import parameter_texts
 from tests.support.paths import ROOT
 
 DATA = ROOT.parent / "shared" / "data" / "toolsearch"
