@@ -220,6 +220,14 @@ def test_a_search_finds_phrases_or_else_words(ask: Ask) -> None:
     assert "Give the number of a result, or a query." in empty
 
 
+def test_a_result_can_be_read_any_number_of_times(ask: Ask) -> None:
+    """What was read may be left out again, so that is no sign of a model that is stuck."""
+    again = [call(READ_RESULT, {"result": 1}, id=f"again{at}") for at in range(8)]
+    model = SmallModel(*reads(8), *again, "ok")
+    assert ask(client_of(model).prompt("Read!")).text == "ok"
+    assert all(f"page 1 {'01' * 100}" in results(prompt)[-1] for prompt in model.prompts[9:])
+
+
 def conversation(rounds: int, length: int = 4_000) -> tuple[Message, ...]:
     return (
         UserMessage("?"),

@@ -24,6 +24,7 @@ from chatclient.chat.recorder import Recorder
 from chatclient.chat.tool import CONVERSATION_ID, FAILURE, ToolCallback
 from chatclient.chat.tool_execution import ToolExecution
 from chatclient.chat.turn import TURN_KEY, Turn, present_recorder
+from chatclient.memory.shortening import READ_RESULT
 from chatclient.runtime.concurrency import BackgroundJob
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.compensation import Compensation, IdempotencyKeys
@@ -190,7 +191,12 @@ class ToolState:
         return self.clock() - self.started
 
     def repeats(self, call: ToolCall) -> int:
-        """Return how often in a row *call* has been made with the same result."""
+        """Return how often in a row *call* has been made with the same result.
+
+        What was read again may be left out again, so reading results is never a repetition.
+        """
+        if call.name == READ_RESULT:
+            return 0
         return self._repeats.get(self.keys.canonical(call), ("", 0))[1]
 
     def remember(self, execution: ToolExecution) -> None:
