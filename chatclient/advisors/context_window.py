@@ -24,6 +24,7 @@ CONTEXT_WINDOW_ORDER = LOWEST_PRECEDENCE - 700
 limits and response caches."""
 
 
+_PROVIDER_EDITS = "context_management"  # the field with which Anthropic and OpenAI shorten prompts
 _BYTES_PER_TOKEN = 4
 _READER_TOKENS = 150  # of the tool that reads results, when it is offered
 _LEAST_ROOM = 1000  # tokens; with less, the tool would take too much of it
@@ -97,7 +98,8 @@ class ContextWindowAdvisor:
     def lenient(cls, model: ChatModel) -> Self:
         """Return the advisor of clients that have none: it only leaves out tool results and calls.
 
-        It never raises, and leaves a prompt without tool results as it is.
+        It never raises, and leaves prompts as they are that the provider is asked to shorten. The
+        chain does not call it for prompts without tool results.
         """
         advisor = cls().before_model(model)
         advisor.only_results = True
@@ -109,6 +111,8 @@ class ContextWindowAdvisor:
         Raises:
             ContextWindowError: The prompt does not fit; nothing was sent.
         """
+        if self.only_results and _PROVIDER_EDITS in request.prompt.options.extra:
+            return await call_next(request)
         size = self.max_tokens
         if size is None and self.model is not None:
             await load_prices(request.runtime)

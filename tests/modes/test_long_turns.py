@@ -140,6 +140,14 @@ def test_an_error_without_a_number_is_enough(ask: Ask) -> None:
     assert 0 < len(refused) <= 3
 
 
+def test_a_provider_may_shorten_prompts_itself(ask: Ask) -> None:
+    """Then it gets them as they are."""
+    model = SmallModel(*reads(12), "ok")
+    managed = {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}
+    assert ask(client_of(model).prompt("Read!").options(extra=managed)).text == "ok"
+    assert results(model.prompts[-1]) == [page_text(page) for page in range(1, 13)]
+
+
 def test_what_cannot_be_shortened_fails_as_before(ask: Ask) -> None:
     """An error about a prompt without tool results is not followed by the same prompt."""
     model = ScriptedModel(ContextLengthExceededError("too long"))
