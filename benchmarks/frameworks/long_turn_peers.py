@@ -48,7 +48,9 @@ def _has_result(message: ModelMessage) -> bool:
 def _without_results(message: ModelMessage) -> ModelMessage:
     assert isinstance(message, ModelRequest)
     parts = [
-        replace(part, content="[removed]") if isinstance(part, ToolReturnPart) else part
+        ToolReturnPart(part.tool_name, "[removed]", part.tool_call_id)
+        if isinstance(part, ToolReturnPart)
+        else part
         for part in message.parts
     ]
     return replace(message, parts=parts)
