@@ -14,6 +14,7 @@ from typing import Any
 SWITCH = "CHATCLIENT_FULL_TRACEBACK"
 
 _PACKAGE = __name__.partition(".")[0]
+_marked = 0  # the number of modules of the process when those of this package were marked
 
 
 def hide_from_pytest() -> None:
@@ -21,8 +22,10 @@ def hide_from_pytest() -> None:
 
     Does nothing in a process without pytest.
     """
-    if "_pytest" not in sys.modules:
+    global _marked  # noqa: PLW0603 - called for each error, while modules are imported rarely
+    if "_pytest" not in sys.modules or _marked == len(sys.modules):
         return
+    _marked = len(sys.modules)
     for name, module in sys.modules.copy().items():
         # A value of None prevents the import of a module.
         if name.partition(".")[0] == _PACKAGE and getattr(module, "__dict__", None) is not None:

@@ -253,8 +253,13 @@ class ToolContext(Mapping[str, Any]):
             msg = f"the tool context has no {key!r}; pass it with .tool_context({{{key!r}: ...}})"
             raise MissingContextError(msg) from None
 
+    # `Mapping` would create an error for each missing key.
     def __contains__(self, key: object) -> bool:
-        return key in self._values  # `Mapping` would create an error for missing keys
+        return key in self._values
+
+    def get(self, key: str, default: Any = None, /) -> Any:
+        """Return the value of *key*, or *default*."""
+        return self._values.get(key, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

@@ -242,7 +242,7 @@ def augmented_tool(case: Case) -> None:
         return note
 
     def heard(given: Any) -> None:
-        case.effects.append(f"thought {given.arguments.thought}")
+        case.effects.append(f"thought {given.extra.thought}")
 
     case.tools += augment(think, arguments=Thought, consumer=heard)
     step(case, "think", {"thought": "hm"})
