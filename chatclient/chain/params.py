@@ -50,8 +50,13 @@ ANY = "*"
 
 
 def params_of(*readers: object) -> frozenset[str]:
-    """Return the names in `params` of all *readers*; who has none may read `ANY`."""
-    return frozenset(name for each in readers for name in getattr(each, "params", (ANY,)))
+    """Return the names in `params` of all *readers*; who has none may read `ANY`.
+
+    Names in the `ignored_params` of a reader are left out, although others read them: a search that
+    ignores the filter of a request would find what the filter excludes.
+    """
+    read = frozenset(name for each in readers for name in getattr(each, "params", (ANY,)))
+    return read.difference(*(getattr(each, "ignored_params", ()) for each in readers))
 
 
 def params_of_retrievers(*retrievers: object) -> frozenset[str]:
@@ -100,7 +105,8 @@ def check_params(params: Mapping[str, Any], readable: frozenset[str]) -> None:
         near = get_close_matches(name, {*_CLIENT, *_READERS, *readable}, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "leave it out"
     msg = (
-        f"no advisor of this request reads the advisor param {name!r}, so it would have no effect:"
+        f"no advisor of this request reads the advisor param {name!r}, or one that searches does"
+        " not, so it would not have its effect:"
         f" {hint}; an advisor or a retriever of your own says so with an attribute,"
         f" params = {{{name!r}}}"
     )

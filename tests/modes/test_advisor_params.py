@@ -116,10 +116,14 @@ UNFILTERED = {
 }
 
 
+@pytest.mark.parametrize("others", [[], [QuestionAnswerAdvisor(store())]], ids=["alone", "two"])
 @pytest.mark.parametrize("advisor", UNFILTERED.values(), ids=UNFILTERED)
-def test_retrievers_that_do_not_read_the_filter(ask: Ask, advisor: Any) -> None:
-    """They are refused, because they might find documents of all tenants."""
-    request = client_of(advisor()).prompt("What is the price?")
+def test_retrievers_that_do_not_read_the_filter(ask: Ask, advisor: Any, others: Any) -> None:
+    """They are refused, because they might find documents of all tenants.
+
+    That another advisor reads the filter makes no difference.
+    """
+    request = client_of(advisor(), *others).prompt("What is the price?")
 
     with pytest.raises(UsageError, match="if each of its retrievers does; an advisor or a retriev"):
         ask(request.advisor_params({FILTER_EXPRESSION: equal_to(tenant="acme")}))

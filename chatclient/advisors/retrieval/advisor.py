@@ -120,6 +120,7 @@ class RetrievalAugmentationAdvisor:
         if query_expander is not None:
             others.append(query_expander)
         self.params = params_of_retrievers(*finders) | params_of(*others) - {FILTER_EXPRESSION}
+        self.ignored_params = {FILTER_EXPRESSION} - self.params
         self._augmentation = Augmentation(self.find, augmenter, DOCUMENT_CONTEXT)
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:

@@ -8,8 +8,10 @@ from unittest.mock import AsyncMock
 import pytest
 from pydantic import BaseModel
 
+import chatclient.advisors
 import chatclient.mcp
 import chatclient.retrieval
+import chatclient.tools
 from chatclient import (
     ChatClient,
     ChatClientRequest,
