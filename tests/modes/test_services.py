@@ -566,7 +566,7 @@ def test_a_service_looks_like_its_interface() -> None:
 
     assert Assistant in type(assistant).__mro__
     assert type(assistant).__module__ == __name__
-    assert assistant.chat.__doc__ == "Say something."
+    assert assistant.chat.__doc__ == "Answer."
     assert assistant.chat.__name__ == "chat"
     assert repr(assistant) == "ai_service(Assistant, ChatClient(ScriptedModel))"
 
