@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Literal, NotRequired, Union
 
+import pydantic
 import typing_extensions
-from pydantic import AfterValidator, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter
+from pydantic.annotated_handlers import GetCoreSchemaHandler
 from pydantic_core import PydanticKnownError, SchemaError, core_schema
 
 from chatclient.errors import UsageError
@@ -139,7 +140,7 @@ class _Types:
         fields.update((name, Any) for name in required if name not in fields)
         result = _TYPED_DICT(str(schema.get("title", "answer")), fields)
         extra: Any = "forbid" if additional is False else "allow"
-        result.__pydantic_config__ = ConfigDict(extra=extra)
+        result.__pydantic_config__ = pydantic.ConfigDict(extra=extra)
         return result
 
     def _array(self, schema: Schema) -> Any:
@@ -202,7 +203,7 @@ def _error_text(schema: object) -> str:
 def _bounded(kind: Any, schema: Schema, names: Mapping[str, str]) -> Any:
     """Return *kind* annotated with the bounds in *schema*."""
     bounds = {ours: schema[theirs] for theirs, ours in names.items() if theirs in schema}
-    return Annotated[kind, Field(**bounds)] if bounds else kind
+    return Annotated[kind, pydantic.Field(**bounds)] if bounds else kind
 
 
 def _number(kind: Any, schema: Schema) -> Any:
@@ -214,7 +215,7 @@ def _number(kind: Any, schema: Schema) -> Any:
     step = schema["multipleOf"]
     if not _is_number(step) or not 0 < step < math.inf:
         raise UsageError(_error_text(schema))
-    return Annotated[bounded, AfterValidator(functools.partial(_check_multiple, step))]
+    return Annotated[bounded, pydantic.AfterValidator(functools.partial(_check_multiple, step))]
 
 
 def _is_number(value: object) -> bool:
@@ -233,12 +234,12 @@ def _string(schema: Schema) -> Any:
     if "pattern" not in schema:
         return bounded
     pattern = schema["pattern"]
-    matching = _matching(bounded, Field(pattern=pattern))
+    matching = _matching(bounded, pydantic.Field(pattern=pattern))
     try:
-        TypeAdapter(matching)
+        pydantic.TypeAdapter(matching)
     except SchemaError:  # pydantic's regex engine does not support look-around
         check = functools.partial(_check_pattern, _compiled(pattern))
-        return _matching(bounded, AfterValidator(check))
+        return _matching(bounded, pydantic.AfterValidator(check))
     return matching
 
 

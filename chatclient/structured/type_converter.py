@@ -36,9 +36,9 @@ from typing import (
     get_type_hints,
 )
 
+import pydantic
 import typing_extensions
-from pydantic import AliasChoices, AliasPath, BaseModel, TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic_core import ValidationError, from_json
 
 from chatclient._internal.annotations import alias_value, cached_by_type, replace_variables
 from chatclient._internal.frozen import deep_frozen
@@ -57,9 +57,9 @@ from chatclient.structured.answer_cleaning import (
     without_fence,
 )
 from chatclient.structured.json_schema import AllOf
+from chatclient.tools.function.adapters import reason, schema_of, typed_dict
 from chatclient.tools.function.argument_repair import NumberRewriter, public_schema, repair_value
 from chatclient.tools.function.parameters import PYDANTIC_ERRORS, Path
-from chatclient.tools.function.schema_generator import reason, schema_of, typed_dict
 from chatclient.tools.function.signature import problems
 
 if TYPE_CHECKING:
@@ -179,8 +179,8 @@ def _merged_with_all_of(kind: Any, converted: Any, value: Any) -> Any:
 
 
 @cached_by_type
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+def _adapter(kind: Any) -> "pydantic.TypeAdapter[Any]":
+    return pydantic.TypeAdapter(kind)
 
 
 def _without_annotations(kind: Any) -> Any:
@@ -285,7 +285,7 @@ class _RecordType:
             return values
         empty: dict[str, Any] = dict.fromkeys(name for _, name, _ in self.fields)
         empty.update((name, make()) for name, make in self.factories)
-        if issubclass(kind, BaseModel):
+        if issubclass(kind, pydantic.BaseModel):
             fields = kind.model_fields
             missing = {name: empty[name] for name in empty if fields[name].is_required()}
             return kind.model_construct(set(values), **{**missing, **values})
@@ -333,7 +333,7 @@ def _record_type(kind: Any) -> _RecordType | None:
     model = get_origin(kind) or kind
     if _is_root_model(kind):
         return None
-    if isinstance(model, type) and issubclass(model, BaseModel):
+    if isinstance(model, type) and issubclass(model, pydantic.BaseModel):
         return _RecordType.of(kind, _model_fields(kind))
     named = isinstance(model, type) and issubclass(model, tuple) and hasattr(model, "_fields")
     if named or dataclasses.is_dataclass(model) or typing_extensions.is_typeddict(model):
@@ -350,15 +350,17 @@ def _is_root_model(kind: Any) -> bool:
 
 
 @cached_by_type
-def _model_fields(model: type[BaseModel]) -> tuple[tuple[Path, str, Any], ...]:
+def _model_fields(model: type["pydantic.BaseModel"]) -> tuple[tuple[Path, str, Any], ...]:
     fields: list[tuple[Path, str, Any]] = []
     for name, field in model.model_fields.items():
         alias = field.validation_alias
-        choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+        choices = alias.choices if isinstance(alias, pydantic.AliasChoices) else [alias]
         kind: Any = field.annotation
         for constraint in field.metadata:
             kind = Annotated[kind, constraint]
-        paths = [c.path if isinstance(c, AliasPath) else [c] for c in choices if c is not None]
+        paths = [
+            c.path if isinstance(c, pydantic.AliasPath) else [c] for c in choices if c is not None
+        ]
         fields.extend((tuple(path), name, kind) for path in (*paths, [name]))
     return tuple(fields)
 
@@ -390,7 +392,7 @@ class TypeOutputConverter(Generic[T]):
         self.kind = kind
         self._cleaners = tuple(cleaners)
         try:
-            adapter: TypeAdapter[T] = TypeAdapter(kind)
+            adapter: pydantic.TypeAdapter[T] = pydantic.TypeAdapter(kind)
             self._schema = schema_of(adapter) if schema is None else schema
         except PYDANTIC_ERRORS as error:
             msg = (
@@ -522,7 +524,9 @@ def _with_wrapper(schema: JsonSchema, wrapped: str | None) -> JsonSchema:
     return {"anyOf": [_wrapper(schema), schema], "$defs": schema.get("$defs", {})}
 
 
-def _reader(adapter: TypeAdapter[T], kind: Any, wrapped: str | None) -> Callable[[str], T]:
+def _reader(
+    adapter: "pydantic.TypeAdapter[T]", kind: Any, wrapped: str | None
+) -> Callable[[str], T]:
     """Return a function that converts JSON of *kind*, or of an object with it in *wrapped*."""
     read: Callable[[str], T] = adapter.validator.validate_json
     if wrapped is None:

@@ -25,9 +25,9 @@ from chatclient.chat.tool import (
 )
 from chatclient.errors import ChatClientError, ToolDefinitionError
 from chatclient.runtime.threads import is_async
+from chatclient.tools.function.adapters import reason, schema_of
 from chatclient.tools.function.argument_repair import public_schema
 from chatclient.tools.function.parameters import PYDANTIC_ERRORS
-from chatclient.tools.function.schema_generator import reason, schema_of
 from chatclient.tools.function.signature import (
     ArgumentReader,
     object_in,

@@ -18,7 +18,7 @@ from typing import (
     get_type_hints,
 )
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.annotated_handlers import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic_core import CoreSchema, SchemaError
 from pydantic_core.core_schema import with_default_schema

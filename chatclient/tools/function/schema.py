@@ -9,13 +9,20 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NotRequired
 
-from pydantic import TypeAdapter
+import pydantic
 
 from chatclient._internal.frozen import deep_frozen
 from chatclient._internal.json_schema import JsonSchema, complete_object_schema, strict_form
 from chatclient.chat.tool import ToolContext
 from chatclient.chat.tool_definition import check_tool_name, describe_name, sanitise_tool_name
 from chatclient.errors import ToolDefinitionError
+from chatclient.tools.function.adapters import (
+    arguments_of,
+    reason,
+    schema_of,
+    typed_dict,
+    validator_of,
+)
 from chatclient.tools.function.argument_repair import public_schema, repair_value
 from chatclient.tools.function.docstring import parse_docstring
 from chatclient.tools.function.parameters import (
@@ -29,13 +36,6 @@ from chatclient.tools.function.parameters import (
     describe_callable,
     returns_function,
     returns_nothing,
-)
-from chatclient.tools.function.schema_generator import (
-    arguments_of,
-    reason,
-    schema_of,
-    typed_dict,
-    validator_of,
 )
 from chatclient.tools.function.schema_parts import misfits
 from chatclient.tools.function.signature import (
@@ -273,7 +273,7 @@ def _input_parameter(
 ) -> tuple[JsonSchema, Validate, str | None]:
     """Return the schema of one value as all arguments, its reader, and its name if it has one."""
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(parameter.annotation)
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(parameter.annotation)
         schema = schema_of(adapter)
     except PYDANTIC_ERRORS as error:
         msg = f"{place} cannot take {parameter.annotation!r} as its input: {reason(error)}"

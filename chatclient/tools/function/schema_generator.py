@@ -1,10 +1,10 @@
-"""JSON Schema of Python types, for models and their providers.
+"""pydantic's generator of JSON Schemas, with exact schemas instead.
 
 pydantic accepts less than its own schemas allow, and adds titles, which cost tokens without telling
-the model anything. The schemas of `schema_of` are exact: pydantic accepts every value that matches
-one, including its formats. Exceptions are rules that JSON Schema cannot express: validators written
-in Python, bounds of dates and durations, files that must exist, and numbers or years out of
-Python's range.
+the model anything. These schemas are exact: pydantic accepts every value that matches one,
+including its formats. Exceptions are rules that JSON Schema cannot express: validators written in
+Python, bounds of dates and durations, files that must exist, and numbers or years out of Python's
+range.
 
 A schema may contain marks for later steps: `READS_TEXT`, which `tidied` removes, and `DECIMAL` and
 `ENUM_NAMES`, which repair arguments and which `public_schema` removes before the schema is sent.
@@ -12,53 +12,26 @@ A schema may contain marks for later steps: `READS_TEXT`, which `tidied` removes
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NotRequired, TypeVar, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from typing import Any, get_type_hints
 
-import typing_extensions  # pydantic's own; its TypedDict is the one that pydantic reads everywhere
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    TypeAdapter,
-)
+from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
-from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaWarningKind
-from pydantic_core import CoreSchema, SchemaError, SchemaValidator, to_json
 
-from chatclient._internal.json import loads
 from chatclient._internal.json_schema import JsonSchema
-from chatclient.chat.messages import UserMessage
-from chatclient.chat.tool import ToolContext, ToolRequest
-from chatclient.errors import ToolDefinitionError
 from chatclient.tools.function.argument_repair import DECIMAL, ENUM_NAMES
 from chatclient.tools.function.docstring import parse_docstring
 from chatclient.tools.function.parameters import (
-    MISSING,
-    PYDANTIC_ERRORS,
-    Parameter,
-    ToolParam,
     insert_at,
-    is_memory_id,
-    members_of,
-    metadata_of,
     path_of,
     text_beside,
-    unannotated,
 )
 from chatclient.tools.function.schema_parts import BASE64URL, READS_TEXT, tidied
 
 
-def schema_of(adapter: TypeAdapter[Any]) -> JsonSchema:
-    """Return the schema of the values that *adapter* accepts, with `$defs` at its root.
-
-    Raises:
-        pydantic.errors.PydanticInvalidForJsonSchema: A value of the type cannot be written as JSON.
-    """
+def exact_schema(adapter: TypeAdapter[Any]) -> JsonSchema:
+    """Return the schema of the values that *adapter* accepts; see `schema_of`."""
     return tidied(adapter.json_schema(schema_generator=_Generator))
 
 
@@ -353,224 +326,3 @@ def _hints(cls: type[Any]) -> Mapping[str, Any]:
         TypeError,
     ):  # pydantic resolves more names than `get_type_hints`
         return {}
-
-
-T = TypeVar("T")
-
-
-def reason(error: Exception) -> str:
-    """Return pydantic's message without its advice, which is for authors of models."""
-    if isinstance(error, SchemaError):  # whose first line names a class of pydantic's own
-        return str(error).rpartition("SchemaError: ")[2]
-    return str(error).partition("\n")[0].partition(". Set `")[0]
-
-
-_make: Any = typing_extensions.TypedDict
-
-
-def arguments_of(
-    parameters: Iterable[Parameter], texts: Mapping[str, str], place: str
-) -> tuple[TypeAdapter[dict[str, Any]], JsonSchema]:
-    """Return what reads the arguments of a function, and their schema.
-
-    Args:
-        parameters: What the model may give.
-        texts: Their descriptions in the docstring, by name.
-        place: The function, for messages.
-
-    Raises:
-        ToolDefinitionError: A parameter cannot come from JSON; the error names it.
-    """
-    parameters = tuple(parameters)
-    fields = {each.name: _field(each, texts.get(each.name), place) for each in parameters}
-    try:
-        adapter = typed_dict(fields, extra="forbid")
-        schema = schema_of(adapter)
-    except PYDANTIC_ERRORS as error:
-        raise _culprit(fields, error, place) from error
-    return adapter, schema
-
-
-def typed_dict(
-    fields: Mapping[str, Any], *, extra: Literal["allow", "forbid"]
-) -> TypeAdapter[dict[str, Any]]:
-    """Return what reads a JSON object with *fields*, a mapping of names to annotations."""
-    made: Any = _make("Arguments", fields)
-    made.__pydantic_config__ = ConfigDict(extra=extra)
-    return TypeAdapter(made)
-
-
-def _field(parameter: Parameter, text: str | None, place: str) -> Any:
-    """Return the annotation that makes pydantic treat a parameter as its tool should."""
-    kind = Any if parameter.annotation is MISSING else parameter.annotation
-    default = parameter.default
-    _refuse_misplaced_mark(parameter, place)
-    if isinstance(default, FieldInfo):
-        kind, default = Annotated[kind, default], MISSING
-    fields = [each for each in metadata_of(kind) if isinstance(each, FieldInfo)]
-    descriptions = [each.description for each in fields if each.description]
-    field = descriptions[-1] if descriptions else None
-    if description := parameter.description or field or parameter.text or text:
-        kind = Annotated[kind, Field(description=description)]
-    has_default = any(not each.is_required() for each in fields)
-    if parameter.required is False and not (has_default or parameter.may_be_left_out):
-        msg = (
-            f"parameter {parameter.name!r} of {place} is not required, but has no default and its"
-            " type does not admit None; give it one or the other"
-        )
-        raise ToolDefinitionError(msg)
-    if parameter.required or (has_default and default is MISSING):
-        return kind
-    if has_default:  # of the two defaults, Python's counts
-        return Annotated[kind, Field(default=default)]
-    if default is not MISSING:
-        return NotRequired[Annotated[kind, _ShownDefault(default)]]
-    return Annotated[kind, Field(default=None)] if parameter.admits_none else kind
-
-
-def _refuse_misplaced_mark(parameter: Parameter, place: str) -> None:
-    """Check that the marks of a parameter are in their place, and known to tools.
-
-    Raises:
-        ToolDefinitionError: A mark is a type or a default, where pydantic would misunderstand it;
-            nothing was made of `ToolParam`; or the mark has a meaning in services only.
-    """
-    kind, notes = unannotated(parameter.annotation)
-    kinds = members_of(kind)
-    places = (*kinds, parameter.default, *(note for note in notes if note is ToolParam))
-    for given in places:
-        if isinstance(given, ToolParam) or given is ToolParam or is_memory_id(given):
-            mark = given if isinstance(given, type) else type(given)
-            shown = f"{mark.__name__}(...)" if mark is ToolParam else mark.__name__
-            msg = (
-                f"parameter {parameter.name!r} of {place} must have its {mark.__name__} beside its"
-                f" type: {parameter.name}: Annotated[str, {shown}]"
-            )
-            raise ToolDefinitionError(msg)
-    for mark, mend in _MARKS_OF_SERVICES.items():
-        if any(mark in (note, type(note)) for note in notes):
-            msg = (
-                f"parameter {parameter.name!r} of {place} is annotated with {mark.__name__}; {mend}"
-            )
-            raise ToolDefinitionError(msg)
-
-
-_MARKS_OF_SERVICES: Mapping[type[Any], str] = {
-    ToolContext: "a tool gets its context in a parameter of this type: context: ToolContext",
-    UserMessage: "that marks a parameter of a service's method; a tool gets no message",
-}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _ShownDefault:
-    """Adds the default of the function to the schema, if it has a JSON form."""
-
-    default: Any
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        schema = handler(source)
-        # None is `ToolParam`'s for what is left out, and here the function's own default counts.
-        return schema["schema"] if schema["type"] == "default" else schema
-
-    def __get_pydantic_json_schema__(
-        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchema:
-        schema = handler(core_schema)
-        try:
-            return {**schema, "default": loads(to_json(self.default, inf_nan_mode="strings"))}
-        except (ValueError, TypeError):
-            return schema
-
-
-def _culprit(fields: Mapping[str, Any], error: Exception, place: str) -> ToolDefinitionError:
-    """Return the error that names the parameter whose type cannot be described."""
-    guilty = [name for name, kind in fields.items() if not _is_describable(kind)]
-    where = f"parameter {guilty[0]!r} of {place}" if guilty else place
-    kind = unannotated(fields[guilty[0]])[0] if guilty else None
-    if get_origin(kind) is ToolContext:
-        mend = "a ToolContext has values by name and no type: context.require(name, type)"
-        return ToolDefinitionError(f"{where} cannot be a {kind}; {mend}")
-    if kind is ToolRequest:
-        mend = "what chooses tools is a provider, an object with a method tool_callbacks(request)"
-        return ToolDefinitionError(f"{where} is known to providers only; {mend}")
-    msg = (
-        f"{where} has a type that cannot come from a model: {reason(error)}; use JSON's types,"
-        " pydantic models, dataclasses and the like. What only the application knows goes"
-        " through a ToolContext"
-    )
-    return ToolDefinitionError(msg)
-
-
-def _is_describable(kind: Any) -> bool:
-    try:
-        schema_of(typed_dict({"it": kind}, extra="forbid"))
-    except PYDANTIC_ERRORS:
-        return False
-    return True
-
-
-def validator_of(adapter: TypeAdapter[T]) -> Callable[[str], T]:
-    """Return a function that reads JSON text with *adapter*.
-
-    pydantic validates the items of an `Iterable` when they are used, which would be inside of the
-    tool. The function validates them immediately, and returns lists.
-    """
-    if not _has_lazy_items(adapter.core_schema):
-        validate: Callable[[str], T] = adapter.validator.validate_json
-        return validate
-    schema = _with_list_schemas(adapter.core_schema)
-    if _CAN_REBUILD_MODELS:
-        return SchemaValidator(schema, _use_prebuilt=False).validate_json
-    validator = SchemaValidator(schema)
-    return lambda text: _with_lists(validator.validate_json(text))
-
-
-_CAN_REBUILD_MODELS = "_use_prebuilt" in (
-    getattr(SchemaValidator, "__text_signature__", None) or ""
-)
-"""Whether pydantic can be told to read the fields of a model by the schema that it is given.
-Its versions 2.11 and 2.12 take the validator that the class of an inner model already has."""
-
-_NO_SCHEMAS = frozenset({"config", "default", "expected", "metadata", "serialization"})
-"""The keys of a core schema whose values are not schemas for validation."""
-
-
-def _has_lazy_items(schema: Any) -> bool:
-    """Return whether a core schema of pydantic contains an `Iterable`."""
-    if isinstance(schema, Mapping):
-        return schema.get("type") == "generator" or any(map(_has_lazy_items, schema.values()))
-    return isinstance(schema, list | tuple) and any(map(_has_lazy_items, schema))
-
-
-def _with_list_schemas(schema: Any) -> Any:
-    """Return a core schema of pydantic with a list for each `Iterable` in it."""
-    if isinstance(schema, list | tuple):
-        return type(schema)(map(_with_list_schemas, schema))
-    if not isinstance(schema, Mapping):
-        return schema
-    kind = schema.get("type")
-    # Fields and choices are mappings by name, and a name may be one of these keys.
-    kept = _NO_SCHEMAS if isinstance(kind, str) else ()
-    copy = {
-        key: value if key in kept else _with_list_schemas(value) for key, value in schema.items()
-    }
-    return {**copy, "type": "list"} if kind == "generator" else copy
-
-
-def _with_lists(value: Any) -> Any:
-    """Return *value* with a list for each `Iterable` of an inner model in it.
-
-    Raises:
-        ValidationError: An item is invalid.
-    """
-    if type(value).__name__ == "ValidatorIterator":
-        return [_with_lists(item) for item in value]
-    if type(value) is list or type(value) is tuple:
-        return type(value)(map(_with_lists, value))
-    if type(value) is dict:
-        return {key: _with_lists(item) for key, item in value.items()}
-    for name, item in getattr(value, "__dict__", {}).items():  # of a model or a dataclass
-        value.__dict__[name] = _with_lists(item)
-    return value

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+import pydantic
+from pydantic_core import ValidationError
 
 from chatclient._internal.frozen import FrozenDict
 from chatclient._internal.json import loads_exact
@@ -369,7 +370,7 @@ class ConversationParameter:
             ToolDefinitionError: No text can become a value of its type.
         """
         try:
-            convert = TypeAdapter(parameter.annotation).validate_python
+            convert = pydantic.TypeAdapter(parameter.annotation).validate_python
         except PYDANTIC_ERRORS as error:
             raise _no_id(parameter, place) from error
         try:

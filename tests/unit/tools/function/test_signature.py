@@ -21,7 +21,7 @@ from chatclient.chat.messages import UserMessage
 from chatclient.chat.tool import CONVERSATION_ID, ToolContext
 from chatclient.errors import ToolArgumentError, ToolDefinitionError
 from chatclient.services import MemoryId
-from chatclient.tools.function import schema_generator
+from chatclient.tools.function import adapters
 from chatclient.tools.function.schema import (
     ToolMemoryId,
     ToolParam,
@@ -820,7 +820,7 @@ def test_items_of_inner_models_in_older_versions_of_pydantic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Versions that use the validator of an inner model validate its items up front, too."""
-    monkeypatch.setattr(schema_generator, "_CAN_REBUILD_MODELS", False)
+    monkeypatch.setattr(adapters, "_CAN_REBUILD_MODELS", False)
     signature = signature_of(add_batches)
     arguments = '{"batches": [{"numbers": [1]}], "named": {"a": {"numbers": [%s]}}}'
 
