@@ -270,11 +270,12 @@ def test_importing_is_cheap(package: str) -> None:
 
 
 def test_the_client_loads_no_provider() -> None:
-    """No HTTP library, MCP or database driver is imported before it is used."""
+    """HTTP libraries, MCP, drivers and pydantic's types are imported when they are used."""
     modules = imported_by("from chatclient import ChatClient, tool")
 
     roots = {name.partition(".")[0] for name in modules}
     assert roots.isdisjoint({"httpx", "httpx2", "httpcore", "mcp", "structlog", "sqlite3", "redis"})
+    assert "pydantic.main" not in modules
     assert {name for name in modules if name.startswith("chatclient.providers.")} <= {
         "chatclient.providers.registry"
     }
