@@ -402,7 +402,7 @@ class PgDocuments:
             return []
         columns, gap = self._columns(len(vector))
         matching = condition(search.where, self._table.columns.metadata)
-        query = sa.select(*columns).where(matching).order_by(gap).limit(limit)
+        query: sa.Select[Any] = sa.select(*columns).where(matching).order_by(gap).limit(limit)
         given = {_QUERY_VECTOR.key: _vector_text(vector)}
         rows = connection.execute(query, given).all()
         if len(rows) < limit:
@@ -422,7 +422,7 @@ class PgDocuments:
         every = sa.func.plainto_tsquery(self._language, storable(search.query))
         some = sa.cast(sa.func.replace(sa.cast(every, sa.Text), " & ", " | "), TSQUERY)
         words = self._table.columns.words
-        query = (
+        query: sa.Select[Any] = (
             sa.select(*columns)
             .where(words.bool_op("@@")(some))
             .where(condition(search.where, self._table.columns.metadata))
