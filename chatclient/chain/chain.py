@@ -408,6 +408,8 @@ def _shortening(shorten: Advisor, call_next: Next) -> Next:
     """Return *call_next* behind *shorten*, which leaves out tool calls and results."""
 
     def call(request: ChatClientRequest) -> Awaitable[ChatClientResponse]:
+        if type(request) is not ChatClientRequest:
+            raise _wrong_request(request)
         messages, state = request.prompt.messages, request.turn.state
         # The next round mostly adds messages to those of the last one, which are not read again.
         length, count, last = state.get(call, (0, 0, None))

@@ -150,6 +150,7 @@ class DbosSteps:
         self.recorded: dict[str, Any] = {}
         self.interrupted: list[str] = []
         self.is_cancelled = False
+        self._is_past_record = False  # whether a step was called that was not recorded
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = None
 
@@ -187,6 +188,7 @@ class DbosSteps:
             return self.recorded[name]
         if self.is_cancelled and not name.rpartition("/")[2].startswith(UNDO):
             self._refuse(name)
+        self._is_past_record = True
         values: list[Any] = []
 
         async def run() -> Any:
@@ -237,6 +239,12 @@ class DbosSteps:
 
     def _cancel(self) -> None:
         self.is_cancelled = True
+        # A turn that still repeats its record continues to its end, where it is refused: calls that
+        # it has not repeated yet could not be undone.
+        if self._is_past_record or not self.recorded:
+            self._cancel_task()
+
+    def _cancel_task(self) -> None:
         if self._task is not None and not self._task.cancelling():  # or it would cancel the undoing
             self._task.cancel()
 
@@ -251,7 +259,8 @@ class DbosSteps:
         kind, _, call = own.partition(" ")
         if kind == "tool" and f"{path}{slash}begin {call}" in self.recorded:
             self.interrupted.append(call.partition(" ")[0])
-        self._cancel()  # so that the request ends if an advisor catches the error
+        self._is_past_record = True
+        self._cancel_task()  # so that the request ends if an advisor catches the error
         raise asyncio.CancelledError
 
     def detach(self) -> None:

@@ -12,6 +12,7 @@ from dbos import DBOS
 
 from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, tool
 from chatclient.durable import DurableClient, connect, durable, launch
+from chatclient.durable.dbos_steps import DbosSteps
 from chatclient.errors import ConversationBusyError, TurnCancelledError, UsageError
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, ToolInvocation
@@ -225,3 +226,29 @@ def test_cancelled_in_dbos(url: str) -> None:
 
         assert settled(lambda: hotel.log[-1] == "freed")
         assert turn.status().state == "cancelled"
+
+
+async def test_cancelled_while_the_record_is_repeated() -> None:
+    """A turn that is continued after a crash repeats its whole record before it ends.
+
+    Otherwise, calls that it has not repeated yet would not be undone, and it would not be known
+    which one was interrupted.
+    """
+    steps = DbosSteps("turn")
+    steps.recorded = {"model 1": "call", "tool book": "booked", "begin pay": True}
+    repeated = []
+
+    async def never() -> None:
+        raise AssertionError
+
+    async def turn() -> None:
+        steps.cancel()
+        await asyncio.sleep(0.01)  # the cancellation arrives
+        repeated.append(await steps.step("model 1", never))
+        repeated.append(await steps.step("tool book", never))
+        await steps.step("tool pay", never)
+
+    with pytest.raises(asyncio.CancelledError):
+        await steps.execute(turn(), cancelled=False)
+    assert repeated == ["call", "booked"]
+    assert steps.interrupted == ["pay"]

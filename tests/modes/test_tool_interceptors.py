@@ -80,8 +80,8 @@ def test_an_interceptor_sees_everything_about_a_call(ask: Ask) -> None:
     ask(intercepted(model, watch))
 
     assert seen == {
-        "greet": ({"name": "Ann"}, "Greet somebody.", "write", "acme", "Hello Ann"),
-        "wave": ({"name": "Ann"}, "Wave at somebody.", "read", "acme", "*waves at Ann*"),
+        "greet": ({"name": "Ann"}, "Greet by name.", "write", "acme", "Hello Ann"),
+        "wave": ({"name": "Ann"}, "Wave at a person.", "read", "acme", "*waves at Ann*"),
     }
     assert results(model.prompts[1]) == ["Hello Ann", "*waves at Ann*"]
 

@@ -402,9 +402,9 @@ class PgDocuments:
             return []
         columns, gap = self._columns(len(vector))
         matching = condition(search.where, self._table.columns.metadata)
-        query: sa.Select[Any] = sa.select(*columns).where(matching).order_by(gap).limit(limit)
+        query = sa.select(*columns).where(matching).order_by(gap).limit(limit)
         given = {_QUERY_VECTOR.key: _vector_text(vector)}
-        rows = connection.execute(query, given).all()
+        rows: Sequence[Any] = connection.execute(query, given).all()
         if len(rows) < limit:
             # The scan of an HNSW index ends early if few documents match the filter.
             connection.execute(sa.select(_setting("enable_indexscan", "off")))
@@ -422,14 +422,16 @@ class PgDocuments:
         every = sa.func.plainto_tsquery(self._language, storable(search.query))
         some = sa.cast(sa.func.replace(sa.cast(every, sa.Text), " & ", " | "), TSQUERY)
         words = self._table.columns.words
-        query: sa.Select[Any] = (
+        query = (
             sa.select(*columns)
             .where(words.bool_op("@@")(some))
             .where(condition(search.where, self._table.columns.metadata))
             .order_by(sa.func.ts_rank(words, some, 1).desc(), self._table.columns.digest)
             .limit(limit)
         )
-        return by_vector, connection.execute(query, {_QUERY_VECTOR.key: _vector_text(vector)}).all()
+        given = {_QUERY_VECTOR.key: _vector_text(vector)}
+        by_words: Sequence[Any] = connection.execute(query, given).all()
+        return by_vector, by_words
 
     def _prepare(self, connection: sa.Connection, length: int, limit: int) -> bool:
         """Configure the transaction for a search; return whether there may be documents."""
