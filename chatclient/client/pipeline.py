@@ -1,11 +1,13 @@
 """`Pipeline`: builds the advisor chain of a request, runs it, and observes it."""
 
+import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from chatclient._internal.frozen import merged
+from chatclient._internal.logging import described, get_logger
 from chatclient.advisors.context_window import ContextWindowAdvisor
 from chatclient.advisors.structured_output import (
     StructuredOutputAdvisor,
@@ -31,12 +33,14 @@ from chatclient.chain.params import NATIVE_STRUCTURED_OUTPUT
 from chatclient.chat.message_merging import with_answered_calls
 from chatclient.chat.messages import without_system
 from chatclient.chat.model import ChatModel
+from chatclient.chat.options import ChatOptions
 from chatclient.chat.pending_notes import begin_turn
 from chatclient.chat.pending_turn import PendingTurn, Resumption
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID
 from chatclient.chat.turn import (
     ShownAnswer,
+    Turn,
     TurnEnd,
     TurnSettings,
     count_default_messages,
@@ -57,6 +61,8 @@ from chatclient.runtime.cancellation import UndoLog
 from chatclient.runtime.runtime import CallerDeadline, Runtime, within_callers_deadline
 from chatclient.structured.output import StructuredOutput
 from chatclient.tools.handoff import handoff_before
+
+log = get_logger(__name__)
 
 
 class Pipeline:
@@ -134,10 +140,15 @@ class Pipeline:
             with limit, runtime.observe(call) as step, within:
                 if continued is None:
                     step.link_to_parent(trail.steps)
-                chain, request = await self._prepare(settings, output, call, runtime)
-                if runtime.observers:
-                    step.found = call.advisors_and_tools()
                 async with TurnEnd(turn, undo_log, runtime, is_part=continued is not None):
+                    try:
+                        chain, request = await self._prepare(settings, output, call, runtime)
+                    except BaseException as error:
+                        if continued is None and turn.request_messages and turn.keeps(error):
+                            await runtime.shielded(_begin_memories(settings, turn, runtime))
+                        raise
+                    if runtime.observers:
+                        step.found = call.advisors_and_tools()
                     response = await runtime.until_deadline(chain(request))
                 # From here on, only a failure of the request that this one is part of undoes the
                 # calls.
@@ -282,6 +293,23 @@ class Pipeline:
             settings = with_output_advisors(self.defaults, validate=validate)
             chain = self._entity_chains[validate] = build_chain(self.shared, settings)
         return chain
+
+
+async def _begin_memories(settings: RequestSettings, turn: Turn, runtime: Runtime) -> None:
+    """Let memories begin a turn that has ended before its chain began, so that they store it."""
+    prompt = Prompt.of(turn.request_messages, ChatOptions())
+    request = ChatClientRequest(prompt, settings.advisor_params, runtime, turn)
+
+    async def end(_: ChatClientRequest) -> NoReturn:
+        raise asyncio.CancelledError
+
+    for memory in filter(is_memory, settings.advisors):
+        try:
+            await memory(request, end)
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:  # noqa: BLE001 - the turn has another error already
+            log.warning("turn that ended early was not stored", error=described(error))
 
 
 def _check_resumed(settings: RequestSettings, pending: PendingTurn) -> None:

@@ -26,7 +26,8 @@ from chatclient.chat.events import ReasoningDelta, TextDelta, ToolCallFinished
 from chatclient.chat.message_merging import INTERRUPTED
 from chatclient.chat.messages import Reasoning
 from chatclient.chat.tool import ToolProgress
-from chatclient.errors import ChatMemoryError, OverloadedError
+from chatclient.chat.turn import TurnSettings
+from chatclient.errors import ChatMemoryError, OverloadedError, UsageError
 from chatclient.memory import (
     ENDED_EARLY,
     ChatMemory,
@@ -334,3 +335,41 @@ def test_stream_that_fails(ask: Ask) -> None:
         ask(talk.say("one"))
 
     assert talk.stored == []
+
+
+@orders
+@pytest.mark.parametrize("advisor", [MessageChatMemoryAdvisor, PromptChatMemoryAdvisor])
+@pytest.mark.parametrize("ending", ["stop", "fail", "refuse"])
+async def test_ended_before_the_chain_begins(ending: str, advisor: Any, order: int) -> None:
+    """A frontend displays the question of a turn that ended while its system text was awaited."""
+    begun = asyncio.Event()
+
+    async def system() -> str:
+        begun.set()
+        if ending == "stop":
+            await asyncio.sleep(3600)
+        raise OSError("down") if ending == "fail" else UsageError("no text")
+
+    memory = MessageWindowChatMemory()
+    model = ScriptedModel("never")
+    builder = ChatClient.builder(model).default_system(system)
+    client = builder.default_advisors(advisor(memory, order=order)).build()
+    request = client.prompt("My name is Ada.").conversation("c")
+
+    async def consume() -> None:
+        async for _ in request.in_turn(TurnSettings(is_displayed=True)).astream().events():
+            pass
+
+    task = asyncio.create_task(consume())
+    await begun.wait()
+    if ending == "stop":
+        task.cancel()
+    with pytest.raises((asyncio.CancelledError, OSError, UsageError)):
+        await task
+
+    stored = await memory.aget("c")
+    assert [message.text for message in stored[:1]] == (
+        [] if ending == "refuse" else ["My name is Ada."]
+    )
+    assert all(ENDED_EARLY in message.metadata for message in stored[1:])
+    assert model.prompts == []
