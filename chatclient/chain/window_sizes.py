@@ -65,7 +65,8 @@ def learn_window_size(
         for match in _LIMITS.finditer(str(error))
         if (number := next(filter(None, match.groups()), None))
     ]
-    size = min([number for number in numbers if number < tokens], default=tokens * 3 // 4)
+    # The largest: others are limits of the answer or of images, and the size is kept.
+    size = max([number for number in numbers if number < tokens], default=tokens * 3 // 4)
     name = options.model or model.name
     vars(model).setdefault(_LEARNED, {})[name] = size
     if runtime.state is not None:

@@ -1,4 +1,4 @@
-"""What authors of providers, stores and integrations need, beside what applications use."""
+"""Names for authors of providers, stores and integrations."""
 
 from typing import TYPE_CHECKING
 

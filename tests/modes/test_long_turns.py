@@ -107,15 +107,25 @@ def test_the_tool_is_offered_when_something_is_left_out(ask: Ask) -> None:
     assert offered == [["read"]] * 6 + [["read", READ_RESULT]] * 3
 
 
-def test_an_unknown_window_is_learned_from_the_first_error(ask: Ask) -> None:
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "This model's maximum context length is 8192 tokens. You sent 12000.",
+        "max_tokens 1024 and the prompt exceed the maximum context length of 8,192 tokens",
+        "12000 tokens > 8192 maximum, with a limit of 100 images",
+    ],
+)
+def test_an_unknown_window_is_learned_from_the_first_error(ask: Ask, reason: str) -> None:
     """Other turns with the same model know it as well."""
     refused: list[int] = []
+    largest = 0
 
     def answer(prompt: Prompt) -> Any:
+        nonlocal largest
         if size(prompt) > 8_000:
             refused.append(size(prompt))
-            msg = "This model's maximum context length is 8192 tokens. You sent 12000."
-            raise ContextLengthExceededError(msg)
+            raise ContextLengthExceededError(reason)
+        largest = max(largest, size(prompt) if refused else 0)
         page = sum(isinstance(m, AssistantMessage) for m in prompt.messages) + 1
         return call("read", {"page": page}, id=f"c{page}") if page < 12 else "ok"
 
@@ -123,6 +133,7 @@ def test_an_unknown_window_is_learned_from_the_first_error(ask: Ask) -> None:
     assert ask(client.prompt("Read!")).text == "ok"
     assert ask(client.prompt("Read!")).text == "ok"
     assert len(refused) == 1
+    assert largest > 4_000
 
 
 def test_an_error_without_a_number_is_enough(ask: Ask) -> None:
