@@ -783,8 +783,9 @@ FEATURES = (
     Feature("fallback", fallback, "model"),
     Feature("routing", routing, "model"),
     Feature("budget", budget, "budget"),
-    Feature("exceeded budget", exceeded_budget, "budget look", ends=True),
-    Feature("response cache", response_cache),
+    Feature("exceeded budget", exceeded_budget, "budget look cache", ends=True),
+    # What a stopped turn paid for is in the cache, so the next one spends less of its budget.
+    Feature("response cache", response_cache, "cache"),
     Feature("rate limit", rate_limit),
     Feature("context window", context_window, "window"),
     Feature("long results", long_results, "window"),
