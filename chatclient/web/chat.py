@@ -87,25 +87,27 @@ _COMMENT: Message = {"type": "http.response.body", "body": b": wait\n\n", "more_
 
 
 class EventStreamResponse(StreamingResponse):
-    """Sends *events* until they end or the browser disconnects, and closes them.
+    """Sends *data* until it ends or the browser disconnects, and closes *events*.
 
     Starlette's own response, on a server of ASGI 2.4 or newer, notices a disconnection at the next
     event only; a model that is thinking would continue.
 
     Args:
-        events: The encoded events, one in each piece.
+        data: The encoded events, one in each piece.
+        events: The events of the turn, which *data* reads as soon as it is read itself.
         headers: More headers.
         keep_alive_seconds: How often a comment is sent, which proxies take for a sign of life.
     """
 
     def __init__(
         self,
-        events: AsyncGenerator[bytes, None],
+        data: AsyncGenerator[bytes, None],
+        events: AsyncGenerator[Any, None],
         headers: Mapping[str, str],
         keep_alive_seconds: float,
     ) -> None:
-        super().__init__(events, headers={**_HEADERS, **headers}, media_type="text/event-stream")
-        self._events = events
+        super().__init__(data, headers={**_HEADERS, **headers}, media_type="text/event-stream")
+        self._data, self._events = data, events
         self._keep_alive_seconds = keep_alive_seconds
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,6 +129,7 @@ class EventStreamResponse(StreamingResponse):
             finally:
                 # Shielded, because the group is cancelled by now, and the turn has to clean up.
                 with anyio.CancelScope(shield=True):
+                    await self._data.aclose()
                     await self._events.aclose()
 
     async def _wait_for_disconnect(self, receive: Receive, scope: anyio.CancelScope) -> None:
@@ -355,10 +358,10 @@ class WebChat:
         self, running: TurnEvents, encoder_for: Callable[[PartReader], Encoder]
     ) -> Response:
         encoder = encoder_for(PartReader(running.record, running.resumed))
-        events = self._events(running, encoder)
-        return EventStreamResponse(events, encoder.headers, self.keep_alive_seconds)
+        data = self._encoded(running, encoder)
+        return EventStreamResponse(data, running.events, encoder.headers, self.keep_alive_seconds)
 
-    async def _events(self, running: TurnEvents, encoder: Encoder) -> AsyncGenerator[bytes, None]:
+    async def _encoded(self, running: TurnEvents, encoder: Encoder) -> AsyncGenerator[bytes, None]:
         """Yield the encoded events."""
         try:
             for data in encoder.begin():

@@ -1,5 +1,6 @@
 """Run the turns of frontends: `TurnRunner`, and `ProcessRunner` in the process of the server."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.turn import Turn
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.extend import ON_LOOP
+from chatclient.runtime.cancellation import consume_error
 from chatclient.web.pending_turns import PendingTurnStore
 from chatclient.web.requests import InvalidInputError, RefusedError
 
@@ -50,7 +52,7 @@ class TurnRunner(Protocol):
         ...
 
     async def begin(self, conversation_id: str, request: ChatClientRequestSpec) -> TurnEvents:
-        """Begin a turn.
+        """Begin a turn. If its events are closed unread, it ends like any that is cancelled.
 
         Raises:
             RefusedError: Another one was started at the same time.
@@ -104,7 +106,7 @@ class ProcessRunner:
 
     async def begin(self, conversation_id: str, request: ChatClientRequestSpec) -> TurnEvents:
         """Begin a turn."""
-        return self._running(conversation_id, request, None)
+        return await self._begun(conversation_id, request, None)
 
     async def resume(
         self,
@@ -122,7 +124,7 @@ class ProcessRunner:
         request = request.resuming(turn, decisions).conversation(conversation_id)
         if not await ON_LOOP.invoke(self.store.take, conversation_id, turn):
             raise RefusedError(409, GONE)
-        return self._running(conversation_id, request, turn)
+        return await self._begun(conversation_id, request, turn)
 
     async def follow(self, conversation_id: str, unanswered: str | None) -> None:  # noqa: ARG002
         """Return None: a turn has no other reader than the one who has started it."""
@@ -131,22 +133,29 @@ class ProcessRunner:
     async def cancel(self, conversation_id: str) -> None:
         """Do nothing: a turn is cancelled when its reader disconnects."""
 
-    def _running(
-        self, conversation_id: str, request: ChatClientRequestSpec, turn: PendingTurn | None
+    async def _begun(
+        self, conversation_id: str, request: ChatClientRequestSpec, pending: PendingTurn | None
     ) -> TurnEvents:
-        turns: list[Turn] = []
-        how = replace(request.settings.turn, began=turns.append)
-        stream = request.in_turn(how).astream()
+        """Begin or continue a turn, so that it is stored also if nobody reads its events."""
+        turn: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        stream = request.in_turn(replace(request.settings.turn, began=turn.set_result)).astream()
 
-        async def events() -> AsyncGenerator[Any, None]:
+        async def running() -> AsyncGenerator[Any, None]:
             async with stream, aclosing(stream.events()) as found:
-                async for event in found:
+                first: asyncio.Future[Any] = asyncio.ensure_future(anext(found, None))
+                first.add_done_callback(consume_error)  # nobody awaits it, if they are not read
+                await asyncio.wait({first, turn}, return_when=asyncio.FIRST_COMPLETED)
+                yield None  # for the caller of this function
+                event = await first
+                while event is not None:
                     if isinstance(event, ApprovalNeeded):
-                        yield await self._stored(conversation_id, event.turn)
-                    else:
-                        yield event
+                        event = await self._stored(conversation_id, event.turn)
+                    yield event
+                    event = await anext(found, None)
 
-        return TurnEvents(lambda: turns[0], events(), turn)
+        events = running()
+        await anext(events)
+        return TurnEvents(turn.result, events, pending)
 
     async def _stored(self, conversation_id: str, turn: PendingTurn) -> ApprovalNeeded:
         """Store *turn*, and return the event for it.

@@ -20,14 +20,14 @@ from chatclient.errors import UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
-from chatclient.web import UiRequest, WebChat, web_app
+from chatclient.web import InMemoryPendingTurns, UiRequest, WebChat, web_app
 from tests.support.gated_model import GatedModel
 from tests.support.waiting import settled
 from tests.support.web_app import endpoints, travel_client
 from tests.support.web_server import serving
 
 BOOKING = call("book_train", {"number": "IC 1"}, id="call_9")
-AI_SDK = {
+AI_SDK: dict[str, Any] = {
     "id": "c1",
     "messages": [{"id": "1", "role": "user", "parts": [{"type": "text", "text": "Hi"}]}],
 }
@@ -172,10 +172,9 @@ def test_disconnected_browser(path: str) -> None:
     assert settled(lambda: [m.text for m in memory.get("c1")] == ["Hi", "There are "])
 
 
-async def over_asgi(app: Any, after_body: Any, send: Any) -> None:
+async def over_asgi(app: Any, body: Any, after_body: Any, send: Any) -> None:
     """Send the request as a server does that does not tell of disconnections by itself."""
-    body = {"type": "http.request", "body": json.dumps(AI_SDK).encode(), "more_body": False}
-    messages = iter([body])
+    messages = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
 
     async def receive() -> Any:
         return next(messages, None) or await after_body()
@@ -203,9 +202,54 @@ async def test_disconnection_by_asgi() -> None:
         if b"There are" in message.get("body", b""):
             half_sent.set()
 
-    await over_asgi(endpoints(WebChat(ChatClient.create(model))), disconnect, send)
+    await over_asgi(endpoints(WebChat(ChatClient.create(model))), AI_SDK, disconnect, send)
 
     assert model.closed.is_set()
+
+
+async def send_nothing(_: Any) -> None:
+    """Take a message as a server does whose client is gone."""
+    await asyncio.sleep(0)
+
+
+async def test_disconnected_before_the_turn() -> None:
+    """What the user wrote is stored, though nobody waits for the answer any more."""
+    gone, memory = asyncio.Event(), MessageWindowChatMemory()
+
+    async def prepare(request: Any, _: Any) -> Any:
+        gone.set()
+        return request
+
+    async def disconnect() -> Any:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    client = travel_client(ScriptedModel(), memory=memory)
+    app = endpoints(WebChat(client, prepare=prepare))
+    await over_asgi(app, AI_SDK, disconnect, send_nothing)
+
+    assert [message.text for message in memory.get("c1")][:1] == ["Hi"]
+
+
+async def test_disconnected_after_a_decision() -> None:
+    """A turn that was taken from the store is not lost when nobody reads how it goes on."""
+    memory, store = MessageWindowChatMemory(), InMemoryPendingTurns()
+    client = travel_client(ScriptedModel(BOOKING), memory=memory)
+    app = endpoints(WebChat(client, store))
+    await over_asgi(app, AI_SDK, asyncio.Event().wait, send_nothing)
+    assert store.get("c1") is not None
+    approved = {"type": "tool-book_train", "toolCallId": "call_9", "state": "approval-responded"}
+    approved |= {"input": {"number": "IC 1"}, "approval": {"id": "call_9", "approved": True}}
+    answer = {"id": "2", "role": "assistant", "parts": [approved]}
+
+    async def disconnect() -> Any:
+        return {"type": "http.disconnect"}
+
+    body = {**AI_SDK, "messages": [*AI_SDK["messages"], answer]}
+    await over_asgi(app, body, disconnect, send_nothing)
+
+    assert store.get("c1") is None
+    assert [message.text for message in memory.get("c1")][:1] == ["Hi"]
 
 
 async def test_closed_connection() -> None:
@@ -217,7 +261,7 @@ async def test_closed_connection() -> None:
             raise OSError("closed")
 
     app = endpoints(WebChat(ChatClient.create(model), keep_alive_seconds=0.01))
-    await over_asgi(app, asyncio.Event().wait, send)
+    await over_asgi(app, AI_SDK, asyncio.Event().wait, send)
 
     assert model.closed.is_set()
 
