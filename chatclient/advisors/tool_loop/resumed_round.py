@@ -117,5 +117,5 @@ class ResumedRound:
         state.end_round()
         state.calls.update(call.name for call in (*self.pending.pending, *self.pending.held))
         for call in self.pending.message.tool_calls:
-            state.keys.next_ordinal(call)
+            state.keys.count(call)
         return result

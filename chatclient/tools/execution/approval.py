@@ -116,19 +116,20 @@ def _around(interceptor: ToolInterceptor, call_next: NextTool) -> NextTool:
         except ApprovalRequired as suspension:
             invocation.context.suspended = ApprovalRequired(suspension.turn)
             raise
-        return check_result(result, f"tool interceptor {name}")
+        return check_result(result, "tool interceptor {}", name)
 
     return call
 
 
-def check_result(result: object, origin: str) -> ToolResult:
-    """Return *result*, which *origin* has returned.
+def check_result(result: object, origin: str, name: str) -> ToolResult:
+    """Return *result*, which *origin* has returned, with braces in place of its *name*.
 
     Raises:
         ToolResultError: It is no `ToolResult`.
     """
     if not isinstance(result, ToolResult):
-        raise ToolResultError(f"{origin} returned {result!r}; it must return a ToolResult")
+        msg = f"{origin.format(name)} returned {result!r}; it must return a ToolResult"
+        raise ToolResultError(msg)
     return result
 
 
@@ -213,19 +214,17 @@ def _writes(invocation: ToolInvocation) -> bool:
 
 
 def check_confirmed(invocation: ToolInvocation) -> None:
-    """Check that a call of a tool with `confirm` has been approved; called before it is run.
+    """Check that a call of a tool with `confirm` may be run, which nobody has approved so far.
 
     Raises:
         ToolArgumentError: It cannot be run with its arguments.
         ApprovalRequired: There is no decision yet.
     """
-    context = invocation.context
-    if not invocation.metadata.confirm or context.decided:
-        return
     if earlier_decision(invocation) is None:
         invocation.arguments()
-        context.suspended = ApprovalRequired()  # even if an interceptor catches the exception
-        raise context.suspended
+        suspension = ApprovalRequired()
+        invocation.context.suspended = suspension  # even if an interceptor catches the exception
+        raise suspension
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """One tool call: runs the tool, and turns its result or its failure into a response."""
 
 import asyncio
-import functools
 import math
 import time
 from collections.abc import Awaitable
@@ -24,6 +23,7 @@ from chatclient.chat.tool import (
     RETURN_DIRECT,
     ToolCallback,
     ToolContext,
+    ToolMetadata,
     ToolResult,
 )
 from chatclient.chat.tool_execution import ToolExecution
@@ -93,46 +93,70 @@ class ToolCallRunner:
     approvals: tuple[ToolApproval, ...] | None = None
 
     async def run(
-        self, call: ToolCall, runtime: Runtime, *, attempt: int, ordinal: int
+        self, call: ToolCall, tool: ToolCallback | None, context: ToolContext
     ) -> ToolExecution | SuspendedCall:
         """Run one call.
 
         Args:
             call: The call.
-            runtime: How the request runs.
-            attempt: The number of calls of this tool in the turn, including this one.
-            ordinal: The position of the call among the equal calls of the turn, from 1.
+            tool: The tool, or None if the toolset has none of this name.
+            context: The context of the call.
 
         Raises:
             ToolUsageError: The application made a mistake that no model can correct.
             Exception: What the exception processor raises.
         """
+        runtime = context.runtime
         runtime.check_cancelled()
-        context = self._context(call, runtime, attempt=attempt, ordinal=ordinal)
-        callback = self.toolset.get(call.name)
-        description = "" if callback is None else callback.definition.description
+        description = "" if tool is None else tool.definition.description
         operation = ToolRun(call, description, self.state.context.get(CONVERSATION_ID))
+        error: Exception | None = None
         with runtime.observe(operation) as step:
+            started_at = time.time()
             try:
-                outcome = await self._outcome(call, context)
-            except BaseException:
-                if context.result is not None:  # the tool has finished all the same
-                    self._record_completed(call, context, context.result)
-                raise
-            if isinstance(outcome, SuspendedCall):
-                step.note(WAITS, "approval")
+                if self.forbidden or call.id == self.truncated:
+                    self._check_admissible(call, tool)
+                if tool is None:
+                    tool = await self.toolset.find(call.name, runtime)
+                metadata = tool.metadata
+                # Before the call, because one that is interrupted may have to be undone.
+                if metadata.compensation is not None:
+                    self.state.compensation.tools[call_key(call)] = tool
+                context.timeout = _time_limit(metadata, runtime)
+                invocation = ToolInvocation(call, tool, context)
+                if runtime.deadline is None:
+                    result = await self.chain(invocation)
+                else:
+                    with CallerDeadline(runtime.deadline):
+                        result = await self.chain(invocation)
+            except Exception as raised:  # noqa: BLE001 - the failure policy decides
+                suspended = _suspension(context, raised)
+                if suspended is None:
+                    error = _for_model(call, raised)
+                    seconds = time.perf_counter() - step.started
+                    result = await self._failure_result(error, call, context, seconds)
             else:
-                step.result = outcome
-        return outcome
+                suspended = None if context.suspended is None else _suspension(context)
+                # An interceptor may treat the result of a tool that has finished as a failure.
+                if result.is_error and suspended is None and self._has_completed(call, context):
+                    result = replace(result, metadata=merged(result.metadata, {DONE: True}))
+            if suspended is not None:
+                step.note(WAITS, "approval")
+                return suspended
+            ran = started_at, time.perf_counter() - step.started
+            result = _annotated(result, call, context)
+            execution = execution_of(call, result, context.attempt, ran=ran, error=error)
+            if runtime.streaming:
+                await runtime.emit(finished_event(execution))
+            step.result = execution
+        return execution
 
-    async def waits(self, call: ToolCall, runtime: Runtime, *, attempt: int, ordinal: int) -> bool:
+    async def waits(self, call: ToolCall, tool: ToolCallback | None, context: ToolContext) -> bool:
         """Return whether *call* will wait for a decision, as far as that is known before."""
-        callback = self.toolset.get(call.name)
         # These calls fail without running, so there is nothing to decide.
-        if callback is None or self.forbidden or call.id == self.truncated:
+        if tool is None or self.forbidden or call.id == self.truncated:
             return False
-        context = self._context(call, runtime, attempt=attempt, ordinal=ordinal)
-        invocation = ToolInvocation(call, callback, context)
+        invocation = ToolInvocation(call, tool, context)
         try:
             invocation.arguments()
         except ToolArgumentError:
@@ -141,90 +165,9 @@ class ToolCallRunner:
             return False
         approvals = self.approvals or ()
         asked = any(approval.ask is not None for approval in approvals)
-        if is_external(callback) or (callback.metadata.confirm and not asked):
+        if is_external(tool) or (tool.metadata.confirm and not asked):
             return True
         return any([await approval.waits(invocation) for approval in approvals])
-
-    def _context(
-        self, call: ToolCall, runtime: Runtime, *, attempt: int, ordinal: int
-    ) -> ToolContext:
-        return ToolContext(
-            self.state.context,
-            runtime=runtime,
-            tool_call_id=call.id,
-            tool_name=call.name,
-            attempt=attempt,
-            idempotency=functools.partial(self.state.idempotency_key, call, ordinal),
-        )
-
-    async def answer(
-        self,
-        call: ToolCall,
-        result: ToolResult,
-        runtime: Runtime,
-        *,
-        attempt: int,
-        ran: tuple[float | None, float] = (None, 0.0),
-        error: Exception | None = None,
-    ) -> ToolExecution:
-        """Return the execution of *call* with *result*, and emit the event of its end.
-
-        Args:
-            call: The call.
-            result: The result that goes to the model.
-            runtime: How the request runs.
-            attempt: The number of calls of this tool in the turn, including this one.
-            ran: When the tool started and how long it took, if it was run.
-            error: The error, if the call failed.
-        """
-        started, seconds = ran
-        response = _response(call, result)
-        execution = ToolExecution(call, response, seconds, attempt, error, result.value, started)
-        if runtime.streaming:
-            event = ToolCallFinished(call, response, seconds, attempt, error, result.value)
-            await runtime.emit(event)
-        return execution
-
-    async def _outcome(self, call: ToolCall, context: ToolContext) -> ToolExecution | SuspendedCall:
-        runtime = context.runtime
-        started_at, started = time.time(), time.perf_counter()
-        error: Exception | None = None
-        try:
-            if self.forbidden or call.id == self.truncated:
-                self._check_admissible(call)
-            callback = self.toolset.get(call.name)
-            if callback is None:
-                callback = await self.toolset.find(call.name, runtime)
-            # Before the call, because one that is interrupted may have to be undone.
-            if callback.metadata.compensation is not None:
-                self.state.compensation.tools[call_key(call)] = callback
-            context.timeout = _time_limit(callback, runtime)
-            invocation = ToolInvocation(call, callback, context)
-            if runtime.deadline is None:
-                result = await self.chain(invocation)
-            else:
-                with CallerDeadline(runtime.deadline):
-                    result = await self.chain(invocation)
-        except Exception as raised:  # noqa: BLE001 - the failure policy decides
-            if (suspended := _suspension(context, raised)) is not None:
-                return suspended
-            problem = single_error(raised)
-            if isinstance(problem, (ToolUsageError, MemoryError)):
-                raise problem from problem.__cause__  # no model can correct it
-            log_programming_error(call.name, problem)
-            seconds = time.perf_counter() - started
-            error, result = problem, await self._failure_result(problem, call, context, seconds)
-        else:
-            if (suspended := _suspension(context)) is not None:
-                return suspended
-            # An interceptor may treat the result of a tool that has finished as a failure.
-            if result.is_error and self._has_completed(call, context):
-                result = replace(result, metadata=merged(result.metadata, {DONE: True}))
-        ran = started_at, time.perf_counter() - started
-        result = _annotated(result, call, context)
-        return await self.answer(
-            call, result, runtime, attempt=context.attempt, ran=ran, error=error
-        )
 
     async def _failure_result(
         self, error: Exception, call: ToolCall, context: ToolContext, seconds: float
@@ -234,11 +177,14 @@ class ToolCallRunner:
             return await self._handle_failure(call, error, context)
         except Exception:
             if context.runtime.streaming:
-                event = _failed_event(call, error, context.attempt, seconds)
-                await context.runtime.emit(event)
+                text = f"The tool {call.name!r} failed, and ended the turn."
+                failure = ToolResult(text, is_error=True)
+                ran = None, seconds
+                failed = execution_of(call, failure, context.attempt, ran=ran, error=error)
+                await context.runtime.emit(finished_event(failed))
             raise
 
-    def _check_admissible(self, call: ToolCall) -> None:
+    def _check_admissible(self, call: ToolCall, tool: ToolCallback | None) -> None:
         """Check that *call* may be run at all.
 
         Raises:
@@ -248,7 +194,7 @@ class ToolCallRunner:
         if self.forbidden:
             msg = "No tool may be called here; answer without"
             raise ToolDeniedError(msg, tool_name=call.name)
-        check_complete(call, self.toolset.get(call.name))
+        check_complete(call, tool)
 
     async def _handle_failure(
         self, call: ToolCall, error: Exception, context: ToolContext
@@ -268,16 +214,54 @@ class ToolCallRunner:
 
     def _has_completed(self, call: ToolCall, context: ToolContext) -> bool:
         """Return whether the tool of a failed *call* has finished, and record its result."""
-        result = context.result
-        if result is None or result.is_error:
+        if context.result is None or context.result.is_error:
             return False
-        self._record_completed(call, context, result)
+        self.record_completed(call, context)
         return True
 
-    def _record_completed(self, call: ToolCall, context: ToolContext, result: ToolResult) -> None:
-        response = _response(call, _with_arguments_note(result, context.arguments))
-        execution = ToolExecution(call, response, attempt=context.attempt, value=result.value)
-        self.state.compensation.completed[call_key(call)] = execution
+    def record_completed(self, call: ToolCall, context: ToolContext) -> None:
+        """Record the result of the tool, if it has finished although its *call* failed."""
+        if context.result is not None:
+            result = _with_arguments_note(context.result, context.arguments)
+            completed = execution_of(call, result, context.attempt)
+            self.state.compensation.completed[call_key(call)] = completed
+
+
+def execution_of(
+    call: ToolCall,
+    result: ToolResult,
+    attempt: int,
+    *,
+    ran: tuple[float | None, float] = (None, 0.0),
+    error: Exception | None = None,
+) -> ToolExecution:
+    """Return the execution of *call* with *result*.
+
+    Args:
+        call: The call.
+        result: The result that goes to the model.
+        attempt: The number of calls of this tool in the turn, including this one.
+        ran: When the tool started and how long it took, if it was run.
+        error: The error, if the call failed.
+    """
+    metadata = result.metadata
+    if result.return_direct is not None:
+        metadata = merged(metadata, {RETURN_DIRECT: result.return_direct})
+    text, is_error, media = result.text, result.is_error, result.media
+    response = ToolResponse(call.id, call.name, text, is_error, media, metadata)
+    return ToolExecution(call, response, ran[1], attempt, error, result.value, ran[0])
+
+
+def finished_event(execution: ToolExecution) -> ToolCallFinished:
+    """Return the event of the end of a call."""
+    return ToolCallFinished(
+        execution.tool_call,
+        execution.response,
+        execution.seconds,
+        execution.attempt,
+        execution.error,
+        execution.value,
+    )
 
 
 def _suspension(context: ToolContext, error: Exception | None = None) -> SuspendedCall | None:
@@ -289,20 +273,13 @@ def _suspension(context: ToolContext, error: Exception | None = None) -> Suspend
     return None
 
 
-def _failed_event(
-    call: ToolCall, error: Exception, attempt: int, seconds: float
-) -> ToolCallFinished:
-    """Return the event of a call whose failure is raised, so that no model gets a response."""
-    text = f"The tool {call.name!r} failed, and ended the turn."
-    response = ToolResponse(call.id, call.name, text, is_error=True)
-    return ToolCallFinished(call, response, seconds, attempt, error)
-
-
-def _response(call: ToolCall, result: ToolResult) -> ToolResponse:
-    metadata = result.metadata
-    if result.return_direct is not None:
-        metadata = merged(metadata, {RETURN_DIRECT: result.return_direct})
-    return ToolResponse(call.id, call.name, result.text, result.is_error, result.media, metadata)
+def _for_model(call: ToolCall, raised: Exception) -> Exception:
+    """Return the error of a failed *call*, or raise it if no model can correct it."""
+    problem = single_error(raised)
+    if isinstance(problem, (ToolUsageError, MemoryError)):
+        raise problem from problem.__cause__
+    log_programming_error(call.name, problem)
+    return problem
 
 
 def _annotated(result: ToolResult, call: ToolCall, context: ToolContext) -> ToolResult:
@@ -322,9 +299,9 @@ def _with_arguments_note(result: ToolResult, arguments: str | None) -> ToolResul
     return replace(result, metadata=merged(result.metadata, {RAN_WITH: arguments}))
 
 
-def _time_limit(callback: ToolCallback, runtime: Runtime) -> float | None:
+def _time_limit(metadata: ToolMetadata, runtime: Runtime) -> float | None:
     """Return how many seconds a tool may take: its own timeout, or less until the deadline."""
-    timeout = callback.metadata.timeout
+    timeout = metadata.timeout
     if runtime.deadline is None:
         return timeout
     remaining = runtime.remaining()
@@ -343,9 +320,11 @@ async def invoke_tool(invocation: ToolInvocation) -> ToolResult:
     if isinstance(waiting := context.suspended, ApprovalRequired) and waiting.turn is not None:
         raise ApprovalRequired(waiting.turn)  # a suspended agent is not called again
     context.suspended = None  # an interceptor asked for approval and then continued
+    metadata = callback.metadata
     # Inside all interceptors, so that none of them can run the tool without a decision.
-    check_confirmed(invocation)
-    context.timeout = timeout = _time_limit(callback, context.runtime)
+    if metadata.confirm and not context.decided:
+        check_confirmed(invocation)
+    context.timeout = timeout = _time_limit(metadata, context.runtime)
     context.arguments = invocation.tool_call.arguments
     if context.runtime.streaming:
         await context.runtime.emit(ToolRunStarted(invocation.tool_call, context.attempt))
@@ -370,7 +349,7 @@ async def invoke_tool(invocation: ToolInvocation) -> ToolResult:
     except ApprovalRequired as suspension:
         context.suspended = ApprovalRequired(suspension.turn)
         raise
-    context.result = check_result(result, f"invoke() of tool {callback.definition.name!r}")
+    context.result = check_result(result, "invoke() of tool {!r}", callback.definition.name)
     return result
 
 

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import secrets
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -67,7 +68,10 @@ CanonicalCall = tuple[str, str]
 
 
 class IdempotencyKeys:
-    """Counts the equal calls of one turn and derives their idempotency keys.
+    """Counts the calls of one turn and derives their idempotency keys.
+
+    Which calls are equal is only determined when a key or a count is asked for: few tools use their
+    keys.
 
     Args:
         identity: Identifies the turn; None for a random value.
@@ -76,8 +80,12 @@ class IdempotencyKeys:
     def __init__(self, identity: str | None = None) -> None:
         self._identity = identity
         self._seed: str | None = None
-        self._counts: Counter[CanonicalCall] = Counter()
         self._canonical: dict[tuple[str, str], CanonicalCall] = {}
+        self._calls: list[ToolCall] = []
+        # Of the first of them, which have been compared: the position of each among the equal ones.
+        self._ordinals: list[int] = []
+        self._counts: Counter[CanonicalCall] = Counter()
+        self._comparing = threading.Lock()  # tools that run concurrently ask for their keys
 
     def canonical(self, call: ToolCall) -> CanonicalCall:
         """Return *call* in the form in which equal calls are equal, however they are formatted."""
@@ -87,19 +95,28 @@ class IdempotencyKeys:
             canonical = self._canonical[written] = call.name, _canonical_json(call.arguments)
         return canonical
 
-    def count(self, calls: Iterable[ToolCall]) -> None:
-        """Count *calls* that the turn made before."""
-        self._counts.update(map(self.canonical, calls))
+    def count(self, call: ToolCall) -> int:
+        """Count *call*, and return its position among the calls of the turn, from 0."""
+        self._calls.append(call)
+        return len(self._calls) - 1
 
     def call_count(self, call: ToolCall) -> int:
         """Return how many calls equal to *call* were counted."""
+        self._compare()
         return self._counts[self.canonical(call)]
 
-    def next_ordinal(self, call: ToolCall) -> int:
-        """Count *call* and return its position among the equal calls of the turn, from 1."""
-        canonical = self.canonical(call)
-        self._counts[canonical] = ordinal = self._counts.get(canonical, 0) + 1
-        return ordinal
+    def _compare(self) -> None:
+        """Determine the positions of all counted calls among the equal ones, from 1."""
+        with self._comparing:
+            for call in self._calls[len(self._ordinals) :]:
+                canonical = self.canonical(call)
+                self._counts[canonical] += 1
+                self._ordinals.append(self._counts[canonical])
+
+    def key_of(self, position: int, context: Mapping[str, Any]) -> str:
+        """Return the idempotency key of the call that was counted at *position*; see `key`."""
+        self._compare()
+        return self.key(self._calls[position], self._ordinals[position], context)
 
     def key(self, call: ToolCall, ordinal: int, context: Mapping[str, Any]) -> str:
         """Return the idempotency key of a call.

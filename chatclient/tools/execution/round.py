@@ -1,5 +1,6 @@
 """One round of tool calls: in order, concurrently, or while the model is still streaming."""
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import copy_context
@@ -17,12 +18,24 @@ from chatclient.chat.messages import (
 )
 from chatclient.chat.parts import call_key
 from chatclient.chat.pending_turn import EXTERNAL_CALLS, Decision, PendingTurn
-from chatclient.chat.tool import RETURN_DIRECT, ReturnDirect, ToolContext, ToolResult, is_handoff
+from chatclient.chat.tool import (
+    RETURN_DIRECT,
+    ReturnDirect,
+    ToolCallback,
+    ToolContext,
+    ToolResult,
+    is_handoff,
+)
 from chatclient.chat.tool_execution import ToolExecution
 from chatclient.errors import ToolUsageError, UnknownToolError
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.approval import ToolInvocation, check_edit
-from chatclient.tools.execution.call import SuspendedCall, ToolCallRunner
+from chatclient.tools.execution.call import (
+    SuspendedCall,
+    ToolCallRunner,
+    execution_of,
+    finished_event,
+)
 from chatclient.tools.execution.compensation import rewritten, with_undone_executions
 from chatclient.tools.execution.failure import ToolLimits
 from chatclient.tools.execution.result import ToolExecutionResult
@@ -97,20 +110,20 @@ class EagerReads:
         if self._last is None:
             return
         call = self._last.call()
-        if self._can_start(call):
+        tool = self._runner.toolset.get(call.name)
+        if self._can_start(call, tool):
             self._available -= 1
-            self._start(call)
+            self._start(call, tool)
         # Calls that do not start early count as well: the round numbers the attempts of all calls.
         self._names[call.name] += 1
         self._equal[call.name, call.arguments] += 1
         self._ids.add(call.id)
 
-    def _can_start(self, call: ToolCall) -> bool:
-        callback = self._runner.toolset.get(call.name)
-        if callback is None:  # a resolver may return a tool that has to run alone
+    def _can_start(self, call: ToolCall, tool: ToolCallback | None) -> bool:
+        if tool is None:  # a resolver may return a tool that has to run alone
             self._available = 0
             return False
-        metadata, limits = callback.metadata, self._limits
+        metadata, limits = tool.metadata, self._limits
         if metadata.exclusive:
             self._available = 0
         concurrent = not metadata.sequential and metadata.concurrency_group is None
@@ -132,15 +145,25 @@ class EagerReads:
         """Return the number of calls of each tool in the turn, including *call*."""
         return self._state.calls + self._names + Counter([call.name])
 
-    def _start(self, call: ToolCall) -> None:
-        attempt = self._state.calls[call.name] + self._names[call.name] + 1
+    def _start(self, call: ToolCall, tool: ToolCallback | None) -> None:
+        state = self._state
+        attempt = state.calls[call.name] + self._names[call.name] + 1
         equal = self._equal[call.name, call.arguments]
-        ordinal = self._state.keys.call_count(call) + equal + 1
+        ordinal = state.keys.call_count(call) + equal + 1
+        key = functools.partial(state.keys.key, call, ordinal, state.context)
 
         async def run(runtime: Runtime) -> ToolExecution | SuspendedCall:
-            return await self._runner.run(call, runtime, attempt=attempt, ordinal=ordinal)
+            context = ToolContext(
+                state.context,
+                runtime=runtime,
+                tool_call_id=call.id,
+                tool_name=call.name,
+                attempt=attempt,
+                idempotency=key,
+            )
+            return await self._runner.run(call, tool, context)
 
-        self._state.early_calls[streamed_call(call)] = self._runtime.begin(run, self._context)
+        state.early_calls[streamed_call(call)] = self._runtime.begin(run, self._context)
 
 
 def _is_json(arguments: str) -> bool:
@@ -152,6 +175,23 @@ def _is_json(arguments: str) -> bool:
 
 
 Outcome = ToolExecution | SuspendedCall
+
+
+@dataclass(slots=True, eq=False)
+class _AdmittedCall:
+    """A call of a round that may be run.
+
+    Attributes:
+        position: Its position in the message.
+        call: The call.
+        tool: The tool, or None if there is none of this name.
+        context: The context that the tool gets.
+    """
+
+    position: int
+    call: ToolCall
+    tool: ToolCallback | None
+    context: ToolContext
 
 
 @dataclass(slots=True, eq=False)
@@ -181,13 +221,15 @@ class ToolRound:
     breach: str | None = None
     calls: tuple[ToolCall, ...] = field(init=False)
     state: ToolState = field(init=False)
-    # By the position of the call: the numbers that it runs with, and what has come of it.
-    _admitted: dict[int, tuple[int, int]] = field(default_factory=dict)
-    _outcomes: dict[int, Outcome] = field(default_factory=dict)
+    _admitted: list[_AdmittedCall] = field(default_factory=list)
+    # By the position of the call: what has come of it so far.
+    _outcomes: list[Outcome | None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.calls = self.message.tool_calls
         self.state = self.runner.state
+        # Calls that need not be run have to be undone as well if anything fails.
+        self._outcomes = [self.done.get(call.id) for call in self.calls]
 
     async def run(self) -> ToolExecutionResult:
         """Run the calls and return the result of the round.
@@ -200,16 +242,13 @@ class ToolRound:
             await self._admit()
             first = await self._waiting()
             # Calls that wait come first: if one of them is suspended, none of the others runs.
-            for positions in (first, [at for at in self._admitted if at not in first]):
-                if not positions:
-                    continue
+            for calls in (first, [each for each in self._admitted if each not in first]):
                 if self._is_suspended:
                     break
-                if self.concurrency > 1 and len(positions) > 1:
-                    await self._run_stages(positions)
-                    continue
-                for position in positions:
-                    self._outcomes[position] = await self._start(position, self.runtime)
+                if self.concurrency > 1 and len(calls) > 1:
+                    await self._run_stages(calls)
+                else:
+                    await self._run_lane(calls, self.runtime)
         # Also a cancellation: calls that have run are undone before it is raised.
         except BaseException:
             await self._abandon()
@@ -220,34 +259,42 @@ class ToolRound:
 
     @property
     def _is_suspended(self) -> bool:
-        return SuspendedCall in map(type, self._outcomes.values())
+        return SuspendedCall in map(type, self._outcomes)
 
     async def _admit(self) -> None:
         """Count the calls that may be run, in their order, and answer the others."""
-        # First of all, because these calls have to be undone if anything fails.
-        for position, call in enumerate(self.calls):
-            if call.id in self.done:
-                self._outcomes[position] = self.done[call.id]
         # Before the calls are checked, because limits depend on the effects of their tools.
         names = [call.name for call in self.calls]
         toolset = await self.runner.toolset.with_resolved(names, self.runtime)
         if toolset is not self.runner.toolset:
             self.runner = replace(self.runner, toolset=toolset)
+        state = self.state
         for position, call in enumerate(self.calls):
             if call.id in self.done:
-                self.state.keys.next_ordinal(call)  # counted in the order of the message
+                state.keys.count(call)  # counted in the order of the message
                 continue
-            refusal = self._refusal(call)
-            attempt = self.state.calls[call.name]
-            if refusal is None:  # counted here, because threads start in any order
-                self._admitted[position] = attempt, self.state.keys.next_ordinal(call)
-            else:
+            tool = toolset.get(call.name)
+            refusal = self._refusal(call, tool)
+            attempt = state.calls[call.name]
+            if refusal is not None:
                 refused = ToolResult(refusal, is_error=True)
-                self._outcomes[position] = await self.runner.answer(
-                    call, refused, self.runtime, attempt=attempt
-                )
+                self._outcomes[position] = execution = execution_of(call, refused, attempt)
+                if self.runtime.streaming:
+                    await self.runtime.emit(finished_event(execution))
+                continue
+            # Counted here, because threads start in any order.
+            key = functools.partial(state.keys.key_of, state.keys.count(call), state.context)
+            context = ToolContext(
+                state.context,
+                runtime=self.runtime,
+                tool_call_id=call.id,
+                tool_name=call.name,
+                attempt=attempt,
+                idempotency=key,
+            )
+            self._admitted.append(_AdmittedCall(position, call, tool, context))
 
-    def _refusal(self, call: ToolCall) -> str | None:
+    def _refusal(self, call: ToolCall, tool: ToolCallback | None) -> str | None:
         """Return why *call* is not run, or None if it is."""
         limits, state = self.limits, self.state
         if self.breach is not None and limits.on_exceeded != "tell_model":
@@ -263,13 +310,12 @@ class ToolRound:
                     f"'{call.name}' has been called {repeats} times with these very arguments, "
                     "with the same result each time. Use that result, or do something else."
                 )
-        callback = self.runner.toolset.get(call.name)
-        if is_handoff(callback) and self._follows_handoff(call):
+        if is_handoff(tool) and self._follows_handoff(call):
             return "Not run. The conversation can be handed over to one at a time."
         # Counted even if it exceeds a limit, so that a model that ignores refusals reaches the next
         # one.
         state.calls[call.name] += 1
-        effect = PLAIN.effect if callback is None else callback.metadata.effect
+        effect = PLAIN.effect if tool is None else tool.metadata.effect
         breach = limits.breach(call.name, effect, state.calls)
         if breach is not None:
             self.breach = breach
@@ -280,64 +326,57 @@ class ToolRound:
         toolset = self.runner.toolset
         return call is not next(c for c in self.calls if is_handoff(toolset.get(c.name)))
 
-    async def _waiting(self) -> list[int]:
+    async def _waiting(self) -> list[_AdmittedCall]:
         """Return the calls that are run first: those that wait, if others wait with them."""
         if self.runner.approvals is None:
             return []
-        return [
-            position
-            for position, (attempt, ordinal) in self._admitted.items()
-            if await self.runner.waits(
-                self.calls[position], self.runtime, attempt=attempt, ordinal=ordinal
-            )
-        ]
+        waits = self.runner.waits
+        return [e for e in self._admitted if await waits(e.call, e.tool, e.context)]
 
-    async def _run_stages(self, positions: Sequence[int]) -> None:
+    async def _run_stages(self, calls: Sequence[_AdmittedCall]) -> None:
         """Run calls concurrently, as far as their tools allow."""
 
-        def job(lane: Sequence[int]) -> Any:
+        def job(lane: Sequence[_AdmittedCall]) -> Any:
             return lambda runtime: self._run_lane(lane, runtime)
 
         early = self.state.early_calls  # already running, so they take the first places
-        order = sorted(positions, key=lambda at: streamed_call(self.calls[at]) not in early)
-        calls = [(position, self.calls[position]) for position in order]
-        for stage in _stages(calls, self.runner.toolset):
+        order = sorted(calls, key=lambda each: streamed_call(each.call) not in early)
+        for stage in _stages(order):
             await self.runtime.gather([job(lane) for lane in stage], limit=self.concurrency)
 
-    async def _run_lane(self, lane: Iterable[int], runtime: Runtime) -> None:
-        for position in lane:
-            self._outcomes[position] = await self._start(position, runtime)
+    async def _run_lane(self, lane: Iterable[_AdmittedCall], runtime: Runtime) -> None:
+        """Run calls one after another."""
+        early = self.state.early_calls
+        for each in lane:
+            if early and streamed_call(each.call) in early:
+                outcome = await self._early_outcome(each, runtime)
+            else:
+                each.context.runtime = runtime
+                outcome = await self.runner.run(each.call, each.tool, each.context)
+            self._outcomes[each.position] = outcome
 
-    def _start(self, position: int, runtime: Runtime) -> Any:
-        """Return an awaitable for the outcome of the call at *position*."""
-        call, (attempt, ordinal) = self.calls[position], self._admitted[position]
-        if self.state.early_calls and streamed_call(call) in self.state.early_calls:
-            return self._early_outcome(call, attempt, runtime)
-        return self.runner.run(call, runtime, attempt=attempt, ordinal=ordinal)
-
-    async def _early_outcome(self, call: ToolCall, attempt: int, runtime: Runtime) -> Outcome:
+    async def _early_outcome(self, admitted: _AdmittedCall, runtime: Runtime) -> Outcome:
         """Return the outcome of a call that was started while the model was streaming."""
+        call = admitted.call
         job = self.state.early_calls.pop(streamed_call(call))
         outcome: Outcome = await job.result(runtime.emit)
         if isinstance(outcome, SuspendedCall):
             return outcome
-        return replace(outcome, tool_call=call, attempt=attempt)
+        return replace(outcome, tool_call=call, attempt=admitted.context.attempt)
 
     def _record(self) -> None:
         """Add the executions of this round to the turn."""
-        for position, outcome in sorted(self._outcomes.items()):
-            if isinstance(outcome, SuspendedCall):
-                continue
-            if position in self._admitted:
+        for each in self._admitted:
+            outcome = self._outcomes[each.position]
+            if isinstance(outcome, ToolExecution):
                 self.state.remember(outcome)
-            if self.calls[position].id not in self.done:
-                self.state.executions.append(outcome)
+        executions = self._executions()
+        self.state.executions += [e for e in executions if e.tool_call.id not in self.done]
         self.state.end_round()
 
     def _executions(self) -> list[ToolExecution]:
         """Return the executions of this round so far, in the order of the calls."""
-        outcomes = sorted(self._outcomes.items())
-        return [outcome for _, outcome in outcomes if isinstance(outcome, ToolExecution)]
+        return [outcome for outcome in self._outcomes if isinstance(outcome, ToolExecution)]
 
     def _suspended(self) -> ToolExecutionResult:
         """Return the result of a round in which calls wait, with the pending turn.
@@ -345,8 +384,8 @@ class ToolRound:
         Its history ends before this round: the model's message has unanswered calls.
         """
         pending: dict[str, PendingTurn | None] = {
-            self.calls[position].id: outcome.turn
-            for position, outcome in self._outcomes.items()
+            call.id: outcome.turn
+            for call, outcome in zip(self.calls, self._outcomes, strict=True)
             if isinstance(outcome, SuspendedCall)
         }
         result = ToolExecutionResult(
@@ -392,11 +431,14 @@ class ToolRound:
 
     async def _abandon(self) -> None:
         """Undo the calls of the turn, because the round raises."""
+        # An interrupted call has no outcome, but its tool may have finished all the same.
+        for each in self._admitted:
+            if self._outcomes[each.position] is None:
+                self.runner.record_completed(each.call, each.context)
         completed = self.state.compensation.completed
-        # An interrupted call has no outcome here, but its tool may have finished all the same.
         outcomes = [
-            self._outcomes.get(position) or completed.get(call_key(call))
-            for position, call in enumerate(self.calls)
+            outcome or completed.get(call_key(call))
+            for call, outcome in zip(self.calls, self._outcomes, strict=True)
         ]
         executions = [outcome for outcome in outcomes if isinstance(outcome, ToolExecution)]
         await self.state.abandon(self.runner.toolset, self.runtime, executions)
@@ -410,39 +452,37 @@ def direct_responses(
     They are final if every tool returns directly, or if the last one returns `"if_last"`. If a call
     failed, none is: an error is no answer.
     """
-    modes: list[ReturnDirect] = []
-    for execution in executions:
-        if execution.response.is_error:
-            return ()
-        mode = execution.response.metadata.get(RETURN_DIRECT)  # that of the result itself
-        if mode is None:
-            mode = toolset.metadata_of(execution.tool_call.name).return_direct
-        modes.append(mode)
-    if all(modes):
-        return tuple(execution.response for execution in executions)
-    if modes[-1] != "if_last":
+
+    def mode(execution: ToolExecution) -> ReturnDirect:
+        own: ReturnDirect | None = execution.response.metadata.get(RETURN_DIRECT)
+        return toolset.metadata_of(execution.tool_call.name).return_direct if own is None else own
+
+    last = mode(executions[-1])
+    if not last or any(execution.is_error for execution in executions):
         return ()
-    *others, last = [e.response for e, mode in zip(executions, modes, strict=True) if mode]
-    return (last, *others)
+    direct = [execution.response for execution in executions if mode(execution)]
+    if len(direct) == len(executions):
+        return tuple(direct)
+    return (direct[-1], *direct[:-1]) if last == "if_last" else ()
 
 
-def _stages(calls: Sequence[tuple[int, ToolCall]], toolset: Toolset) -> list[list[list[int]]]:
+def _stages(calls: Iterable[_AdmittedCall]) -> list[list[list[_AdmittedCall]]]:
     """Return stages that run one after another, of lanes that run concurrently.
 
     The calls of a lane run one after another.
     """
-    stages: list[dict[object, list[int]]] = [{}]
-    for position, call in calls:
-        metadata = toolset.metadata_of(call.name)
+    stages: list[dict[object, list[_AdmittedCall]]] = [{}]
+    for each in calls:
+        metadata = PLAIN if each.tool is None else each.tool.metadata
         if metadata.exclusive:
-            stages.extend(({position: [position]}, {}))
+            stages.extend(({each: [each]}, {}))
             continue
-        lane: object = position
+        lane: object = each
         if metadata.concurrency_group is not None:
             lane = ("group", metadata.concurrency_group)
         elif metadata.sequential:
-            lane = ("tool", call.name)
-        stages[-1].setdefault(lane, []).append(position)
+            lane = ("tool", each.call.name)
+        stages[-1].setdefault(lane, []).append(each)
     return [list(stage.values()) for stage in stages if stage]
 
 

@@ -74,8 +74,10 @@ class ToolState:
     abandoned: bool = False
     keys: IdempotencyKeys = field(init=False)
     compensation: Compensation = field(init=False)
-    # The last result of each call, and how often in a row the call had it.
+    # The last result of each call, and how often in a row the call had it; without those of the
+    # executions that follow, which are compared when the model calls tools again.
     _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    _not_compared: list[ToolExecution] = field(default_factory=list)
     _failed_in_round: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -136,7 +138,7 @@ class ToolState:
             conversation_id=self.context.get(CONVERSATION_ID),
             agents=result.agents,
             failures=tuple((*key, count) for key, count in self.failures.items()),
-            repeats=tuple((*key, *seen) for key, seen in self._repeats.items()),
+            repeats=tuple((*key, *seen) for key, seen in self._compared().items()),
             seconds=self.seconds(),
             notes={_SEED: self.keys.seed(self.context)},
             breach=result.breach,
@@ -183,7 +185,8 @@ class ToolState:
             return
         for message in turn:
             if isinstance(message, AssistantMessage):
-                self.keys.count(message.tool_calls)
+                for call in message.tool_calls:
+                    self.keys.count(call)
         self.compensation.add_earlier(turn)
 
     def seconds(self) -> float:
@@ -195,16 +198,24 @@ class ToolState:
 
         What was read again may be left out again, so reading results is never a repetition.
         """
-        if call.name == READ_RESULT:
+        repeats = self._compared()
+        if not repeats or call.name == READ_RESULT:
             return 0
-        return self._repeats.get(self.keys.canonical(call), ("", 0))[1]
+        return repeats.get(self.keys.canonical(call), ("", 0))[1]
 
     def remember(self, execution: ToolExecution) -> None:
         """Record the result of a call, to recognise repetitions."""
-        key = self.keys.canonical(execution.tool_call)
-        before, count = self._repeats.get(key, ("", 0))
-        result = _comparison_key(execution.response)
-        self._repeats[key] = (result, count + 1 if result == before else 1)
+        self._not_compared.append(execution)
+
+    def _compared(self) -> dict[tuple[str, str], tuple[str, int]]:
+        """Return the last result of each call, and how often in a row the call had it."""
+        for execution in self._not_compared:
+            key = self.keys.canonical(execution.tool_call)
+            before, count = self._repeats.get(key, ("", 0))
+            result = _comparison_key(execution.response)
+            self._repeats[key] = (result, count + 1 if result == before else 1)
+        self._not_compared.clear()
+        return self._repeats
 
     def count_reminder(self, call: ToolCall) -> None:
         """Count a call that was answered with a reminder instead of being run."""
@@ -225,10 +236,6 @@ class ToolState:
     def end_round(self) -> None:
         """Start counting failures for the next round."""
         self._failed_in_round.clear()
-
-    def idempotency_key(self, call: ToolCall, ordinal: int) -> str:
-        """Return the idempotency key of a call; see `IdempotencyKeys.key`."""
-        return self.keys.key(call, ordinal, self.context)
 
     async def undo(
         self,
