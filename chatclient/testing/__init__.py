@@ -7,14 +7,17 @@ from chatclient._internal.exports import lazy_exports
 if TYPE_CHECKING:
     from chatclient.testing.evaluation import (
         CORRECTNESS_TEMPLATE as CORRECTNESS_TEMPLATE,
+        CRITERION_TEMPLATE as CRITERION_TEMPLATE,
         FACT_CHECKING_TEMPLATE as FACT_CHECKING_TEMPLATE,
         RELEVANCY_TEMPLATE as RELEVANCY_TEMPLATE,
         CorrectnessEvaluator as CorrectnessEvaluator,
+        CriterionEvaluator as CriterionEvaluator,
         EvaluationRequest as EvaluationRequest,
         EvaluationResponse as EvaluationResponse,
         Evaluator as Evaluator,
         FactCheckingEvaluator as FactCheckingEvaluator,
         RelevancyEvaluator as RelevancyEvaluator,
+        assert_passes as assert_passes,
     )
     from chatclient.testing.plugin import (
         chat_redact as chat_redact,
@@ -58,6 +61,12 @@ if TYPE_CHECKING:
     )
     from chatclient.testing.session_contract import (
         SessionRepositoryContract as SessionRepositoryContract,
+    )
+    from chatclient.testing.trajectory import (
+        ExpectedToolCalls as ExpectedToolCalls,
+        SpendingLimit as SpendingLimit,
+        ToolCallCount as ToolCallCount,
+        ToolCallPattern as ToolCallPattern,
     )
     from chatclient.testing.vector_store_contract import (
         VectorStoreContract as VectorStoreContract,

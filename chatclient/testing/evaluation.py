@@ -1,8 +1,8 @@
-"""Evaluators: a model judges whether answers are relevant and supported by documents.
+"""Evaluators: a model judges whether answers are relevant, supported by documents, or as wanted.
 
-For tests of prompts and retrieval, and for guardrails. The judging model should be better than the
-one that wrote the answer. The data to judge is escaped and put into tags, so that the judge does
-not follow instructions in it.
+For tests of prompts, agents and retrieval, and for guardrails. The judging model should be better
+than the one that wrote the answer. The data to judge is escaped and put into tags, so that the
+judge does not follow instructions in it.
 """
 
 import re
@@ -10,16 +10,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Self
+from typing import Protocol, Self
 
+from chatclient._internal.checks import check_type
+from chatclient._internal.text import on_one_line, printable
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.document import Document, documents_among
+from chatclient.chat.messages import last_user_message
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.errors import InvalidResponseError, UsageError
+from chatclient.observability.operations import WAITS, ClientCall, ToolRun
+from chatclient.observability.trail import Trail
 from chatclient.retrieval.prompt import framed
 from chatclient.retrieval.transformers import DATA, TemplateCall
 from chatclient.runtime.blocking import drive
+from chatclient.runtime.observation import Step
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 
 _VERDICT = "Say yes or no first, and then in one sentence why."
@@ -39,6 +45,14 @@ CORRECTNESS_TEMPLATE = (
     f"in other words and say more, but must not contradict it. {DATA} {_VERDICT}\n\n"
     "<question>{query}</question>\n<expected>{expected}</expected>\n<answer>{response}</answer>"
 )
+CRITERION_TEMPLATE = (
+    "Judge whether the answer, and what the assistant did before it, meets the criterion. "
+    f"{DATA} {_VERDICT}\n\n"
+    "<criterion>{criterion}</criterion>\n<question>{query}</question>\n"
+    "<calls>\n{calls}\n</calls>\n<answer>{response}</answer>"
+)
+
+_RESULT_LENGTH = 2000  # maximum number of characters of a tool's result that the judge is shown
 
 _YES_OR_NO = re.compile(
     # Unless it is "yes and no".
@@ -56,18 +70,58 @@ class EvaluationRequest:
         answer: The answer.
         documents: The documents that the answer should be based on.
         expected: The expected answer, or None if it is not known.
+        trails: The trails of the turns that led to the answer; several for a conversation.
     """
 
     question: str
     answer: str
     documents: Sequence[Document] = ()
     expected: str | None = None
+    trails: Sequence[Trail] = ()
 
     @classmethod
     def of(cls, question: str, response: ChatClientResponse, expected: str | None = None) -> Self:
-        """Return a request to judge *response*, with its retrieved documents."""
+        """Return a request to judge *response*, with its retrieved documents and its trail."""
         documents = documents_among(response.turn.sources)
-        return cls(question, response.chat_response.text, documents, expected)
+        trails = () if response.trail is None else (response.trail,)
+        return cls(question, response.chat_response.text, documents, expected, trails)
+
+    @classmethod
+    def of_trail(cls, trail: Trail, expected: str | None = None) -> Self:
+        """Return a request to judge the answer of a turn; that of a failed turn is empty."""
+        question = last_user_message(trail.request_messages)
+        call = trail.steps[0].operation if trail.steps else None
+        found = call.turn.sources if isinstance(call, ClientCall) else ()
+        answer = trail.steps[0].result if trail.steps else None
+        return cls(
+            "" if question is None else question.text,
+            "" if answer is None else answer.text,
+            documents_among(found),
+            expected,
+            (trail,),
+        )
+
+    @property
+    def tool_calls(self) -> tuple[Step, ...]:
+        """The steps of the tool calls, in order; without those of agents that are tools."""
+        steps = [step for trail in self.trails for step in trail.steps]
+        return tuple(step for step in steps if isinstance(step.operation, ToolRun))
+
+
+def call_line(step: Step, length: int) -> str:
+    """Return a tool call with its result, in one line.
+
+    Args:
+        step: The step of the call.
+        length: The maximum number of characters of the result.
+    """
+    run = step.operation
+    assert isinstance(run, ToolRun)  # noqa: S101 - for type checkers
+    call = f"{run.call.name}({run.call.arguments})"
+    if WAITS in step.found:
+        return f"{call} waits for {step.found[WAITS]}"
+    result = "no result" if step.result is None else step.result.response.data
+    return f"{call} {'->' if step.error is None else 'failed:'} {on_one_line(result, length)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +137,11 @@ class EvaluationResponse:
     passed: bool
     score: float
     feedback: str = ""
+
+    @classmethod
+    def of(cls, problem: str) -> Self:
+        """Return the verdict of a check that has found a *problem*, or none if that is empty."""
+        return cls(not problem, float(not problem), problem)
 
 
 class Evaluator(ABC):
@@ -235,3 +294,107 @@ class CorrectnessEvaluator(Evaluator):
             expected=escape(request.expected, quote=False),
             response=escape(request.answer, quote=False),
         )
+
+
+class CriterionEvaluator(Evaluator):
+    """Judges whether an answer, and the tool calls before it, meet a criterion of your own.
+
+    Args:
+        model: The judge; a low temperature is recommended.
+        criterion: The criterion as a statement, such as `"The answer names the price."`
+        template: The prompt, with `{criterion}`, `{query}`, `{calls}` and `{response}`.
+        options: Options of the request to the judge.
+
+    Raises:
+        UsageError: The criterion is blank.
+        TemplateError: The template lacks a placeholder.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        criterion: str,
+        *,
+        template: str = CRITERION_TEMPLATE,
+        options: ChatOptions | None = None,
+    ) -> None:
+        check_type("the criterion", criterion, str)
+        if not criterion.strip():
+            msg = "the criterion must not be blank"
+            raise UsageError(msg)
+        self.criterion = criterion
+        placeholders = ("criterion", "query", "calls", "response")
+        self._judge = _Judge(model, template, {}, placeholders, options)
+
+    def __repr__(self) -> str:
+        return f"CriterionEvaluator({self.criterion!r})"
+
+    async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
+        """Return whether the answer meets the criterion."""
+        calls = [call_line(step, _RESULT_LENGTH) for step in request.tool_calls]
+        return await self._judge(
+            runtime,
+            criterion=escape(self.criterion, quote=False),
+            query=escape(request.question, quote=False),
+            calls=escape("\n".join(calls), quote=False),
+            response=escape(request.answer, quote=False),
+        )
+
+
+class HasTrail(Protocol):
+    """A response of a client, which has a trail."""
+
+    def trail(self) -> Trail:
+        """Return the trail of the turn."""
+        ...
+
+
+Judged = Trail | HasTrail | ChatClientResponse | EvaluationRequest
+"""What is judged: a trail or what has one, or a request to judge."""
+
+
+def request_of(judged: Judged) -> EvaluationRequest:
+    """Return the request to judge *judged*.
+
+    Raises:
+        WrongTypeError: It is something else.
+    """
+    if isinstance(judged, EvaluationRequest):
+        return judged
+    found: object = judged if isinstance(judged, Trail) else getattr(judged, "trail", None)
+    found = found() if callable(found) else found
+    check_type("the trail of what is judged", found, Trail, "of an awaited answer: await trail()")
+    assert isinstance(found, Trail)  # noqa: S101 - for type checkers
+    return EvaluationRequest.of_trail(found)
+
+
+def assert_passes(judged: Judged, *evaluators: Evaluator) -> None:
+    """Assert that an answer and the way to it pass all *evaluators*.
+
+    ```python
+    assert_passes(answer, ExpectedToolCalls("search", "book"), SpendingLimit(model_calls=4))
+    ```
+
+    Args:
+        judged: A response of a client, its trail (that of a failed turn is `error.trail`), or an
+            `EvaluationRequest`.
+        evaluators: The evaluators and checks.
+
+    Raises:
+        AssertionError: One does not pass; the message has the feedback of each that does not, and
+            the trails.
+        UsageError: There is no evaluator, or one lacks documents or an expected answer.
+        ProviderError: A judge failed, or answered neither yes nor no.
+    """
+    if not evaluators:
+        msg = "assert_passes needs at least one evaluator"
+        raise UsageError(msg)
+    request = request_of(judged)
+    failed: list[str] = []
+    for evaluator in evaluators:
+        check_type("an evaluator", evaluator, Evaluator)
+        verdict = evaluator.evaluate(request)
+        if not verdict.passed:
+            failed.append(f"{evaluator!r}: {verdict.feedback}")
+    if failed:
+        raise AssertionError(printable("\n".join([*failed, *map(str, request.trails)])))
