@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         SpendingLimit as SpendingLimit,
         ToolCallCount as ToolCallCount,
         ToolCallPattern as ToolCallPattern,
+        TrailCheck as TrailCheck,
     )
     from chatclient.testing.vector_store_contract import (
         VectorStoreContract as VectorStoreContract,

@@ -3,6 +3,7 @@
 They are evaluators without a model, for `assert_passes` and everything that takes an `Evaluator`.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -83,8 +84,12 @@ def _pattern_of(expected: ExpectedCall) -> ToolCallPattern:
     return expected
 
 
-class _Check(Evaluator):
-    """Judges turns by their trails."""
+class TrailCheck(Evaluator):
+    """Judges turns by their trails; a subclass implements `problem`."""
+
+    @abstractmethod
+    def problem(self, request: EvaluationRequest) -> str:
+        """Return what is not as expected in `request.trails`; empty if everything is."""
 
     def can_judge(self, request: EvaluationRequest) -> bool:
         """Return whether there is a trail."""
@@ -103,11 +108,7 @@ class _Check(Evaluator):
         if not request.trails:
             msg = f"{self!r} needs a trail, and the request has none: use EvaluationRequest.of"
             raise UsageError(msg)
-        return EvaluationResponse.of(self._problem(request))
-
-    def _problem(self, request: EvaluationRequest) -> str:
-        """Return what is not as expected; empty if everything is."""
-        raise NotImplementedError
+        return EvaluationResponse.of(self.problem(request))
 
 
 def _with_calls(problem: str, steps: Sequence[Step]) -> str:
@@ -121,7 +122,7 @@ def _call_of(step: Step) -> ToolCall:
     return step.operation.call
 
 
-class ExpectedToolCalls(_Check):
+class ExpectedToolCalls(TrailCheck):
     """Checks that tools were called.
 
     Args:
@@ -146,7 +147,8 @@ class ExpectedToolCalls(_Check):
         patterns = "".join(f"{pattern}, " for pattern in self._patterns)
         return f"ExpectedToolCalls({patterns}order={self._order!r})"
 
-    def _problem(self, request: EvaluationRequest) -> str:
+    def problem(self, request: EvaluationRequest) -> str:
+        """Return what is not as expected; empty if everything is."""
         steps = request.tool_calls
         calls = [_call_of(step) for step in steps]
         find = {"exact": _not_exact, "in_order": _not_in_order, "any_order": _not_among}
@@ -191,7 +193,7 @@ def _not_among(patterns: Sequence[ToolCallPattern], calls: Sequence[ToolCall]) -
     return f"no call of its own is {missing[0]}" if missing else ""
 
 
-class ToolCallCount(_Check):
+class ToolCallCount(TrailCheck):
     """Checks how often a tool was called, or that it was not.
 
     Args:
@@ -214,7 +216,8 @@ class ToolCallCount(_Check):
     def __repr__(self) -> str:
         return f"ToolCallCount({self._pattern}, {self._least}, {self._most})"
 
-    def _problem(self, request: EvaluationRequest) -> str:
+    def problem(self, request: EvaluationRequest) -> str:
+        """Return what is not as expected; empty if everything is."""
         steps = request.tool_calls
         count = sum(self._pattern.matches(_call_of(step)) for step in steps)
         if self._least <= count <= self._most:
@@ -223,7 +226,7 @@ class ToolCallCount(_Check):
         return _with_calls(f"calls of {self._pattern}: {count}, not {expected}", steps)
 
 
-class SpendingLimit(_Check):
+class SpendingLimit(TrailCheck):
     """Checks what turns spent at most, with the agents that they called.
 
     Args:
@@ -263,7 +266,8 @@ class SpendingLimit(_Check):
     def __repr__(self) -> str:
         return f"SpendingLimit({', '.join(f'{k}={v}' for k, v in self._limits.items())})"
 
-    def _problem(self, request: EvaluationRequest) -> str:
+    def problem(self, request: EvaluationRequest) -> str:
+        """Return what is not as expected; empty if everything is."""
         steps = [step for trail in request.trails for _, step in trail.tree()]
         usage: Usage = sum((trail.usage for trail in request.trails), NO_USAGE)
         spent: dict[str, Any] = {
