@@ -9,12 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
 from chatclient._internal.logging import described, get_logger
-from chatclient.chat.events import RoundEnded, TextDelta, ToolCallFinished, ToolCallUndone
-from chatclient.chat.message_merging import INTERRUPTED
 from chatclient.chat.messages import (
     AssistantMessage,
     Message,
-    ToolResponse,
     ToolResponseMessage,
     last_user_message,
     without_system,
@@ -22,6 +19,7 @@ from chatclient.chat.messages import (
 from chatclient.chat.pending_turn import PendingTurn, Resumption
 from chatclient.chat.recorder import Recorder, Work
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
+from chatclient.chat.shown_answer import ShownAnswer
 from chatclient.chat.tool import ToolCallback
 from chatclient.chat.tool_execution import ToolExecution
 from chatclient.errors import (
@@ -33,7 +31,6 @@ from chatclient.errors import (
 from chatclient.runtime.blocking import context_variable
 from chatclient.runtime.cancellation import UndoLog
 from chatclient.runtime.runtime import Runtime
-from chatclient.runtime.threads import Emitter
 
 log = get_logger(__name__)
 
@@ -174,7 +171,7 @@ class Turn:
     """
 
     resumed = history_sent = is_running = is_nested = replaces = is_displayed = False
-    shown: "ShownAnswer | None" = None
+    shown: ShownAnswer | None = None
     offered_tools: Sequence[ToolCallback] | None = None
     conversation_id: str | None = None
     handoffs: tuple[str, ...] = ()
@@ -281,6 +278,8 @@ class Turn:
         first = len(self.request_messages) + len(self.rounds)
         added = self._identified(messages, first)
         self.rounds = (*self.rounds, *added)
+        if self.shown is not None:
+            self.shown.end_round()
         return added
 
     def messages(self, *following: Message) -> tuple[Message, ...]:
@@ -470,68 +469,6 @@ class TurnEnd:
         await self._undo_log.undo()
         if keeps:
             await self._turn.store_ended_early(self._runtime)
-
-
-class ShownAnswer:
-    """What a consumer has seen of the round of a turn that is not complete.
-
-    It is next to the consumer, because advisors may withhold or change what the model says.
-
-    Args:
-        turn: The turn.
-        emitter: Receives the events.
-
-    Attributes:
-        anything: Whether the consumer was sent anything at all.
-    """
-
-    def __init__(self, turn: Turn, emitter: Emitter) -> None:
-        self.anything = False
-        self._turn = turn
-        self._emitter = emitter
-        self._texts: list[str] = []
-        self._ended: AssistantMessage | None = None  # the message of the model, at its end
-        self._rounds = 0  # the number of the turn's messages in rounds, at that time
-        self._results: dict[str, ToolResponse] = {}
-        if turn.part.resumption is not None:  # a round that waited was shown before
-            pending = turn.part.resumption.pending
-            self._ended, self._rounds = pending.message, len(turn.rounds)
-            self._results = {each.id: each for each in pending.responses}
-
-    async def emit(self, event: Any) -> None:
-        """Note *event*, and pass it on."""
-        self.anything = True
-        match event:
-            case TextDelta(text=text):
-                if self._ended is not None:  # another round, or another attempt
-                    self._ended = None
-                    self._texts.clear()
-                self._texts.append(text)
-            case RoundEnded(response=response):
-                self._ended, self._rounds = response.output, len(self._turn.rounds)
-                self._results.clear()
-            case ToolCallFinished(tool_call=call, response=result):
-                self._results[call.id] = result
-            case ToolCallUndone(tool_call=call, response=result):
-                self._results[call.id] = result
-            case _:
-                pass
-        await self._emitter(event)
-
-    def messages(self) -> tuple[Message, ...]:
-        """Return the messages of the round: the text so far, or the calls and their results."""
-        ended = self._ended
-        if ended is None or not ended.tool_calls:
-            text = "".join(self._texts)
-            return (AssistantMessage(text),) if text.strip() else ()
-        if len(self._turn.rounds) > self._rounds:
-            return ()  # the round is complete, and the next one has no text yet
-        results = [
-            self._results.get(call.id)
-            or ToolResponse(call.id, call.name, INTERRUPTED, is_error=True)
-            for call in ended.tool_calls
-        ]
-        return ended, ToolResponseMessage(results)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,14 +37,9 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.pending_notes import begin_turn
 from chatclient.chat.pending_turn import PendingTurn, Resumption
 from chatclient.chat.prompt import Prompt
+from chatclient.chat.shown_answer import ShownAnswer
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID
-from chatclient.chat.turn import (
-    ShownAnswer,
-    Turn,
-    TurnEnd,
-    TurnSettings,
-    count_default_messages,
-)
+from chatclient.chat.turn import Turn, TurnEnd, TurnSettings, count_default_messages
 from chatclient.client.options import (
     RequestOptions,
     runs_tools,
@@ -126,7 +121,7 @@ class Pipeline:
         )
         outer, undo_log = runtime.undo_log, UndoLog()
         if runtime.streaming and outer is None and any(map(is_memory, settings.advisors)):
-            turn.shown = ShownAnswer(turn, runtime.emitter)
+            turn.shown = ShownAnswer(runtime.emitter, turn.part.resumption)
             runtime = runtime.with_emitter(turn.shown.emit)
         runtime = within_callers_deadline(runtime)
         if settings.deadline is not None:
