@@ -40,6 +40,13 @@ if TYPE_CHECKING:
         ReplayError as ReplayError,
         ReplayingModel as ReplayingModel,
     )
+    from chatclient.testing.repetition import (
+        PassRate as PassRate,
+        RunResult as RunResult,
+        RunsReport as RunsReport,
+        aevaluate_runs as aevaluate_runs,
+        evaluate_runs as evaluate_runs,
+    )
     from chatclient.testing.repository_contract import (
         ChatMemoryRepositoryContract as ChatMemoryRepositoryContract,
     )
@@ -61,6 +68,11 @@ if TYPE_CHECKING:
     )
     from chatclient.testing.session_contract import (
         SessionRepositoryContract as SessionRepositoryContract,
+    )
+    from chatclient.testing.simulated_user import (
+        SimulatedConversation as SimulatedConversation,
+        SimulatedTurn as SimulatedTurn,
+        SimulatedUser as SimulatedUser,
     )
     from chatclient.testing.trajectory import (
         ExpectedToolCalls as ExpectedToolCalls,

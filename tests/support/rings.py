@@ -30,7 +30,8 @@ EDGES: Mapping[str, tuple[str, ...]] = {
     "retrieval": (
         *("retrieval", "advisors.retrieval", "advisors.memory.vector_store"),
         *("testing.evaluation", "testing.pydantic_evals", "testing.retrieval_evaluation"),
-        *("testing.trajectory", "testing.vector_store_contract"),
+        *("testing.repetition", "testing.simulated_user", "testing.trajectory"),
+        *("testing.vector_store_contract",),
     ),
     "sql": ("memory.sql",),
     "redis": ("memory.redis", "memory.redis_server"),
