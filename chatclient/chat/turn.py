@@ -168,6 +168,7 @@ class Turn:
         state: What participants keep for the turn, by participant.
         stores: How memories store the turn when it ends, by participant.
         model_state: What models keep for the turn; see `Runtime.state`.
+        span: The context of its OpenTelemetry span, if a `Telemetry` observes it; else None.
     """
 
     resumed = history_sent = is_running = is_nested = replaces = is_displayed = False
@@ -182,6 +183,7 @@ class Turn:
     blocked: Literal["input", "output"] | None = None
     recorder: Recorder | None = None
     outer_recorder: Recorder | None = None
+    span: Any = None
     _outer: "Turn | None" = None
 
     def __init__(

@@ -18,7 +18,7 @@ from chatclient._internal.logging import get_logger
 from chatclient._internal.redaction import redacted_text
 from chatclient._internal.text import error_text
 from chatclient.errors import UnknownToolError
-from chatclient.observability.operations import TIME_TO_FIRST_CHUNK
+from chatclient.observability.operations import TIME_TO_FIRST_CHUNK, ClientCall
 from chatclient.observability.semantic_conventions import COST, CURRENCY
 from chatclient.runtime.observation import Attributes, Kind, Observer, Operation, Step
 
@@ -133,6 +133,8 @@ class Telemetry:
             kind=_KINDS.get(operation.kind, SpanKind.INTERNAL),
             attributes=operation.attributes(),
         )
+        if isinstance(operation, ClientCall):
+            operation.turn.span = operation.turn.span or span.get_span_context()
         token = otel_context.attach(trace.set_span_in_context(span))
         return _SpanObservation(self, span, token)
 

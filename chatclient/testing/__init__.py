@@ -19,6 +19,10 @@ if TYPE_CHECKING:
         RelevancyEvaluator as RelevancyEvaluator,
         assert_passes as assert_passes,
     )
+    from chatclient.testing.evaluation_events import (
+        EVALUATION_EVENT as EVALUATION_EVENT,
+        record_evaluations as record_evaluations,
+    )
     from chatclient.testing.plugin import (
         chat_redact as chat_redact,
         recorded_model as recorded_model,

@@ -29,7 +29,12 @@ EDGES: Mapping[str, tuple[str, ...]] = {
     "vertex": ("providers.vertex",),
     "retrieval": (
         *("retrieval", "advisors.retrieval", "advisors.memory.vector_store"),
-        *("testing.evaluation", "testing.pydantic_evals", "testing.retrieval_evaluation"),
+        *(
+            "testing.evaluation",
+            "testing.evaluation_events",
+            "testing.pydantic_evals",
+            "testing.retrieval_evaluation",
+        ),
         *("testing.repetition", "testing.simulated_user", "testing.trajectory"),
         *("testing.vector_store_contract",),
     ),

@@ -18,6 +18,7 @@ from chatclient.testing import (
     FactCheckingEvaluator,
     RetrievalCase,
     ScriptedModel,
+    SpendingLimit,
 )
 
 pytest.importorskip("pydantic_evals", reason="the extra `evals` is not installed")
@@ -58,6 +59,7 @@ def test_answers_of_a_client() -> None:
     evaluators = (
         AnswerJudge(FactCheckingEvaluator(judge), "faithfulness"),
         AnswerJudge(CorrectnessEvaluator(ScriptedModel("no")), "correctness"),
+        AnswerJudge(SpendingLimit(model_calls=0), "spending"),
         RetrievalMetrics(k=1),
     )
     dataset = pydantic_evals_dataset("zoo", CASES, evaluators)
@@ -70,10 +72,11 @@ def test_answers_of_a_client() -> None:
         False,
         None,
     )
+    assert first.assertions["spending"].reason == "model_calls: 1, not 0 at most"
     assert {name: score.value for name, score in first.scores.items()} == dict.fromkeys(
         ("hit_rate", "recall", "mrr", "ndcg"), 1.0
     )
-    assert second.assertions == {}  # no documents and no expected answer
+    assert [*second.assertions] == ["spending"]  # no documents and no expected answer
     assert second.scores["hit_rate"].value == 0
     assert verdict.source.arguments["evaluator"] == "FactCheckingEvaluator"
 
