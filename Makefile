@@ -3,7 +3,7 @@
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 BIN := .venv/bin
-EXTRAS := ag-ui,httpx2,aiohttp,azure,bedrock,dbos,documents,embeddings,evals,fastembed,langchain,limits,mcp,mysql,openai-agents,postgres,prices,pydantic-ai,qdrant,redis,search,settings,vertex,web
+EXTRAS := ag-ui,httpx2,aiohttp,azure,bedrock,dbos,documents,embeddings,evals,fastembed,keyring,langchain,limits,mcp,mysql,openai-agents,postgres,prices,pydantic-ai,qdrant,redis,search,settings,vertex,web
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 # Two workers per core, because tests wait for servers, databases, browsers and processes; those in
 # tests/unit compute only.

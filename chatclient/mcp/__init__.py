@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from chatclient.mcp.limits import (
         McpLimits as McpLimits,
     )
+    from chatclient.mcp.oauth import (
+        McpOAuth as McpOAuth,
+        OpenUrl as OpenUrl,
+    )
     from chatclient.mcp.provider import (
         McpToolCallbackProvider as McpToolCallbackProvider,
         ToolNamePrefix as ToolNamePrefix,

@@ -4,6 +4,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import filterfalse
 from typing import Any, assert_never
 
@@ -126,13 +127,25 @@ def _contains(text: str, data: Any) -> bool:
     return bool(parsed == data or (wrapped is not None and parsed == wrapped))
 
 
-def to_mcp_result(result: ToolResult) -> CallToolResult:
-    """Return *result* as a result of MCP."""
+def to_mcp_result(result: ToolResult, *, structured: bool = False) -> CallToolResult:
+    """Return *result* as a result of MCP.
+
+    Args:
+        result: The result.
+        structured: Whether the client expects a JSON object, and gets the text as structured
+            content, too. The value of the tool is not used: interceptors may have changed the text.
+            Another text is sent as an error, which clients do not check.
+    """
     content: list[ContentBlock] = []
     if result.text or not result.media:
         content.append(TextContent(text=result.text))
     content.extend(_block(media) for media in result.media)
-    return CallToolResult(content=content, is_error=result.is_error)
+    if not structured or result.is_error:
+        return CallToolResult(content=content, is_error=result.is_error)
+    with suppress(ValueError):
+        if isinstance(data := json.loads(result.text), dict):
+            return CallToolResult(content=content, structured_content=data)
+    return CallToolResult(content=content, is_error=True)
 
 
 def _block(media: Media) -> ContentBlock:

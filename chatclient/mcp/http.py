@@ -11,6 +11,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client  # the SDK has no other place for it
 
 from chatclient._internal.decompression import Decompressor
+from chatclient.mcp.login import Login
+from chatclient.mcp.oauth import McpOAuth
 
 _ENCODINGS = "gzip, deflate"
 _REFUSALS = (401, 403)  # of the user, not of the request
@@ -23,13 +25,15 @@ class HttpTransport:
     Args:
         url: The URL of the server.
         headers: Sent with every request.
-        auth: An `httpx2.Auth`, or None.
+        auth: An `httpx2.Auth`, the settings of a login, or None.
         most: Bytes of a message of the server, unpacked.
     """
 
     def __init__(self, url: str, headers: dict[str, str], auth: Any, most: int) -> None:
         self._url = url
         self._most = most
+        self.login = Login(url, auth) if isinstance(auth, McpOAuth) else None
+        auth = auth if self.login is None else self.login.auth
         self._http = create_mcp_http_client(headers=headers, auth=auth)
         self._http.headers["accept-encoding"] = _ENCODINGS
         self._http.event_hooks = {"response": [self._record_refusal, self._limit]}

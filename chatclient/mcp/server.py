@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from chatclient.chat.model import ChatModel
 from chatclient.chat.tool import ToolContext
@@ -13,6 +13,10 @@ from chatclient.chat.tool_definition import check_provider_options
 from chatclient.errors import MissingExtraError, UsageError
 from chatclient.extend import EMPTY, check_callable, check_choice, check_type, seconds
 from chatclient.mcp.limits import MCP_LIMITS, McpLimits
+from chatclient.mcp.oauth import McpOAuth
+
+if TYPE_CHECKING:
+    import httpx2  # that of the MCP SDK
 
 MAKE_ONE = "make one: McpServer.stdio(name, command, *args), or McpServer.http(name, url)"
 
@@ -192,7 +196,7 @@ class McpServer:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        auth: Any = None,
+        auth: "httpx2.Auth | McpOAuth | Literal['oauth'] | None" = None,
         **settings: Unpack[McpServerSettings],
     ) -> "McpServer":
         """Return a server that uses streamable HTTP.
@@ -201,21 +205,27 @@ class McpServer:
             name: See the attributes.
             url: Its URL, such as `https://example.com/mcp`.
             headers: Sent with every request.
-            auth: An `httpx2.Auth`, such as the OAuth providers of the MCP SDK.
+            auth: `"oauth"` to let the user log in through the browser, an `McpOAuth` for the same
+                with settings, or an `httpx2.Auth`.
             **settings: See the attributes.
 
         Raises:
-            UsageError: The URL does not begin with http:// or https://; see also `McpServer`.
+            UsageError: The URL does not begin with http:// or https://, or *auth* is another text;
+                see also `McpServer`.
         """
         if not str(url).lower().startswith(("http://", "https://")):
             msg = f"the URL of an MCP server must begin with http:// or https://, not {url!r}"
+            raise UsageError(msg)
+        login: Any = McpOAuth() if auth == "oauth" else auth
+        if isinstance(login, str):
+            msg = "auth must be 'oauth', an McpOAuth or an httpx2.Auth; pass a token in headers"
             raise UsageError(msg)
 
         def connect() -> Any:
             from chatclient.mcp.http import HttpTransport  # noqa: PLC0415 - loads the SDK
 
             limits = settings.get("limits", MCP_LIMITS)
-            return HttpTransport(url, dict(headers or {}), auth, limits.message_size)
+            return HttpTransport(url, dict(headers or {}), login, limits.message_size)
 
         return cls(name, connect, **settings)
 

@@ -1,6 +1,9 @@
 """Handles the requests that clients send to an `McpToolServer`."""
 
+import inspect
 import json
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -14,19 +17,22 @@ from mcp_types import (
     ListToolsResult,
     PaginatedRequestParams,
     Tool,
-    ToolAnnotations,
 )
+from pydantic import PydanticUserError, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
-from chatclient.chat.messages import AssistantMessage, ToolCall, UserMessage
+from chatclient.chat.messages import AssistantMessage, Media, ToolCall, UserMessage
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse, Generation
 from chatclient.chat.tool import CONVERSATION_ID, ToolCallback, ToolProgress, ToolResult
+from chatclient.extend import dumps
 from chatclient.mcp.content import to_mcp_result
 from chatclient.mcp.server import McpProgress
 from chatclient.observability.observers import all_observers
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.state import ToolState
+from chatclient.tools.function.callback import FunctionToolCallback
 
 if TYPE_CHECKING:
     from chatclient.mcp.tool_server import McpToolServer
@@ -56,15 +62,57 @@ def server_of(tools: "McpToolServer") -> Server[Any]:
 
 def _to_mcp_tool(callback: ToolCallback) -> Tool:
     definition, effect = callback.definition, callback.metadata.effect
-    return Tool(
-        name=definition.name,
-        description=definition.description,
-        # As JSON, because the SDK needs plain lists and dicts.
-        input_schema=json.loads(json.dumps(definition.input_schema)),
-        annotations=ToolAnnotations(
-            read_only_hint=effect == "read", idempotent_hint=effect != "write"
-        ),
-    )
+    title = definition.metadata.get("mcp", {}).get("title")  # of another server's tool
+    fields: dict[str, Any] = {
+        "annotations": {"readOnlyHint": effect == "read", "idempotentHint": effect != "write"},
+        "outputSchema": _output_schema(callback),
+        **({} if title is None else {"title": title}),
+        **definition.provider_options.get("mcp", {}),
+        "name": definition.name,
+        "description": definition.description,
+        "inputSchema": definition.input_schema,
+    }
+    # As JSON, because the SDK needs plain lists and dicts.
+    return Tool.model_validate_json(dumps(fields))
+
+
+def _output_schema(callback: ToolCallback) -> Mapping[str, Any] | None:
+    """Return the JSON Schema of a tool's results; None unless they are objects.
+
+    It is that of the return type, or `outputSchema` in the options for `"mcp"`.
+    """
+    given = callback.definition.provider_options.get("mcp", {})
+    if "outputSchema" in given:
+        declared: Mapping[str, Any] = given["outputSchema"]
+        return declared
+    # A converter decides what the client gets to see.
+    if not isinstance(callback, FunctionToolCallback) or callback.result_converter is not None:
+        return None
+    try:
+        returned = inspect.signature(callback.function, eval_str=True).return_annotation
+        return _schema_of(returned)
+    except (NameError, TypeError, ValueError):  # not found, not hashable, without a signature
+        return None
+
+
+@lru_cache(maxsize=1_000)
+def _schema_of(returned: Any) -> Mapping[str, Any] | None:
+    """Return the JSON Schema of a return type if it is that of an object, otherwise None."""
+    if returned in (inspect.Signature.empty, Any, Media, ToolResult):
+        return None
+    try:
+        adapter = TypeAdapter(returned)
+        schema = adapter.json_schema(mode="serialization", schema_generator=_SchemaGenerator)
+    except PydanticUserError:  # a type that has no schema
+        return None
+    return schema if schema.get("type") == "object" else None
+
+
+class _SchemaGenerator(GenerateJsonSchema):
+    ignored_warning_kinds = {  # noqa: RUF012 - declared so by pydantic
+        "skipped-choice",
+        "non-serializable-default",
+    }
 
 
 class _Call:
@@ -99,7 +147,11 @@ class _Call:
         if result.pending:
             return to_mcp_result(ToolResult("The call waits for an approval.", is_error=True))
         response = result.executions[0].response
-        return to_mcp_result(ToolResult(response.data, response.media, response.is_error))
+        tool = next(each for each in callbacks if each.definition.name == name)
+        return to_mcp_result(
+            ToolResult(response.data, response.media, response.is_error),
+            structured=_output_schema(tool) is not None,
+        )
 
     async def _emit(self, event: object) -> None:
         """Report the progress of the tool, if the client asked for it."""

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from typing import Any, Self
 
@@ -29,6 +29,7 @@ from chatclient.extend import get_logger
 from chatclient.mcp.client_features import callbacks_of
 from chatclient.mcp.http import HttpTransport
 from chatclient.mcp.limits import MessageCounter
+from chatclient.mcp.login import login_failure
 from chatclient.mcp.server import McpServer
 from chatclient.mcp.stdio import StdioTransport, with_last_lines
 from chatclient.runtime.cancellation import consume_error
@@ -55,6 +56,7 @@ class Session:
         self._changed = changed
         self._stop = asyncio.Event()
         self._error: BaseException | None = None
+        self._connecting: asyncio.Timeout | None = None
         self._transport: Any = None
         self._watched: _WatchedTransport | None = None
         self._log_messages = MessageCounter(server.limits.log_messages)
@@ -74,7 +76,7 @@ class Session:
         """
         server = self._server
         try:
-            async with asyncio.timeout(server.connect_timeout):
+            async with asyncio.timeout(server.connect_timeout) as self._connecting:
                 # Not awaited directly: the timeout would cancel the future, which other code reads.
                 await asyncio.wait([self._ready])
         except TimeoutError as error:
@@ -85,6 +87,8 @@ class Session:
         except asyncio.CancelledError:
             self._scope.cancel()
             raise
+        finally:
+            self._connecting = None
         # Raising it here would keep the caller alive through the traceback.
         failure = self._ready.exception()
         if failure is not None:
@@ -97,6 +101,9 @@ class Session:
                 f" ({type(cause).__name__}{reason}){self._exit_report}"
                 f"{_command_hint(server.command, cause)}"
             )
+            if failed := login_failure(cause):
+                msg = f"the login at the MCP server {server.name!r} failed: {failed}"
+                raise self._failed(msg) from cause
             raise self._failed(self.refused() or msg) from cause
 
     @property
@@ -214,6 +221,8 @@ class Session:
             transport.on_exceeded = self._give_up
         if isinstance(transport, HttpTransport):
             transport.set_read_timeout(self._server.timeout)
+            if transport.login is not None:
+                transport.login.waiting = self._login
         self._watched = _WatchedTransport(self._transport, self._stop)
         return Client(
             self._watched,
@@ -224,6 +233,18 @@ class Session:
             log_level=self._server.log_level,
             **callbacks_of(self._server, self._calls),
         )
+
+    @contextmanager
+    def _login(self) -> Iterator[None]:
+        """Stop the timeout of connecting while the user logs in."""
+        if self._connecting is not None:
+            self._connecting.reschedule(None)
+        try:
+            yield
+        finally:
+            if self._connecting is not None:
+                now = asyncio.get_running_loop().time()
+                self._connecting.reschedule(now + self._server.connect_timeout)
 
     async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):

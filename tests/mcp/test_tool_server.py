@@ -8,10 +8,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
+import jsonschema
 import pytest
+from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from tests.support.ask import Ask
 from tests.support.mcp_setup import ask_with_tools
@@ -35,6 +38,7 @@ from chatclient.tools import (
     ToolApproval,
     ToolCallback,
     ToolCallingManager,
+    ToolDefinition,
     ToolRegistry,
     ToolRequest,
     ToolResult,
@@ -146,6 +150,141 @@ async def test_tools_in_the_sdk_client() -> None:
     assert not result.is_error
     assert info is not None
     assert (info.name, info.version, instructions) == ("sums", "2", "Add things.")
+
+
+class Stock(BaseModel):
+    """What is left."""
+
+    item: str
+    left: int
+
+
+class Pair(TypedDict):
+    first: int
+
+
+class Plain:
+    """A class without a schema."""
+
+
+class Unhashable:
+    __hash__ = None  # type: ignore[assignment]
+
+
+def stock_of(returned: Any, value: Any, **options: Any) -> FunctionToolCallback:
+    """Return a tool with the return type *returned* that returns *value*."""
+
+    async def stock() -> Any:
+        return value
+
+    stock.__annotations__["return"] = returned
+    return FunctionToolCallback(stock, **options)
+
+
+@pytest.mark.parametrize(
+    ("returned", "value", "data"),
+    [
+        (Stock, Stock(item="tea", left=3), {"item": "tea", "left": 3}),
+        ("Stock", Stock(item="tea", left=3), {"item": "tea", "left": 3}),
+        (Pair, {"first": 1}, {"first": 1}),
+        (dict[str, int], {"tea": 3}, {"tea": 3}),
+    ],
+)
+async def test_structured_content(returned: Any, value: Any, data: Any) -> None:
+    """The return type is the output schema if it is an object, and the result fits it."""
+    async with Client(McpToolServer(stock_of(returned, value)).server) as client:
+        [listed] = (await client.list_tools()).tools
+        result = await client.call_tool("stock", {})  # which the SDK checks
+
+    assert listed.output_schema is not None
+    jsonschema.validate(result.structured_content, listed.output_schema)
+    assert result.structured_content == data
+    assert [json.loads(block.text) for block in result.content] == [data]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("returned", "value"),
+    [
+        (str, "text"),
+        (list[Stock], []),
+        (Stock | None, None),
+        (Media, Media("image/png", b"1")),
+        (dict[str, Media], {}),
+        (ToolResult, ToolResult("{}")),
+        ("Missing", {}),
+        (Annotated[dict[str, int], Unhashable()], {}),
+        (Plain, {}),
+    ],
+)
+async def test_no_structured_content(returned: Any, value: Any) -> None:
+    """Other results are content only."""
+    async with Client(McpToolServer(stock_of(returned, value)).server) as client:
+        [listed] = (await client.list_tools()).tools
+        result = await client.call_tool("stock", {})
+
+    if returned != dict[str, Media]:  # an object, whose values are JSON
+        assert listed.output_schema is None
+        assert result.structured_content is None
+    assert not result.is_error
+
+
+async def test_converted_results_are_not_structured() -> None:
+    """A client sees no more than what the result converter lets through."""
+    stock = stock_of(Stock, Stock(item="tea", left=3), result_converter=lambda _value: "some")
+
+    async with Client(McpToolServer(stock).server) as client:
+        [listed] = (await client.list_tools()).tools
+        result = await client.call_tool("stock", {})
+
+    assert listed.output_schema is None
+    assert result.structured_content is None
+    assert result.content == [TextContent(text="some")]
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "is_error"),
+    [('{"item":"tea","left":0}', {"item": "tea", "left": 0}, False), ("[]", None, True)],
+)
+async def test_changed_structured_content(text: str, data: Any, is_error: bool) -> None:
+    """A client sees what an interceptor makes of a result."""
+
+    async def masked(_invocation: Any, _call_next: Any) -> ToolResult:
+        return ToolResult(text)
+
+    stock = stock_of(Stock, Stock(item="tea", left=3))
+    manager = ToolCallingManager(interceptors=[masked])
+    async with Client(McpToolServer(stock, manager=manager).server) as client:
+        result = await client.call_tool("stock", {})
+
+    assert result.content == [TextContent(text=text)]
+    assert (result.structured_content, result.is_error) == (data, is_error)
+
+
+async def test_title_and_other_fields() -> None:
+    """What only MCP has is in the options for `"mcp"`; a server's own tools keep their title."""
+    schema = {"type": "object", "properties": {"left": {"type": "integer"}}}
+    fields = {"title": "Stock", "outputSchema": schema, "_meta": {"shelf": 1}}
+    inner = stock_of(Any, {"left": 3}, provider_options={"mcp": fields})
+
+    async with Client(McpToolServer(inner).server) as client:
+        [listed] = (await client.list_tools()).tools
+        result = await client.call_tool("stock", {})
+
+    assert (listed.title, listed.output_schema, listed.meta) == ("Stock", schema, {"shelf": 1})
+    assert result.structured_content == {"left": 3}
+
+    definition = ToolDefinition("stock", metadata={"mcp": {"title": "Stock"}})
+    forwarded = replace_definition(stock_of(str, "x"), definition)
+    async with Client(McpToolServer(forwarded).server) as client:
+        [listed] = (await client.list_tools()).tools
+    assert listed.title == "Stock"
+
+
+def replace_definition(
+    tool: FunctionToolCallback, definition: ToolDefinition
+) -> FunctionToolCallback:
+    tool.definition = definition
+    return tool
 
 
 async def test_invalid_arguments() -> None:

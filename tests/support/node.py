@@ -18,7 +18,12 @@ FRONTEND = ROOT / "tests" / "web" / "frontend"
 
 
 def node_modules() -> Path:
-    """Return a folder with the packages of `package.json`, installed at the first use.
+    """Return a folder with the packages of `package.json` of the frontend; see `npm_folder`."""
+    return npm_folder((FRONTEND / "package.json").read_text())
+
+
+def npm_folder(manifest: str) -> Path:
+    """Return a folder with the packages of a `package.json`, installed at the first use.
 
     The test is skipped without Node.js, and if npm cannot install them.
     """
@@ -27,7 +32,7 @@ def node_modules() -> Path:
     version = subprocess.run(["node", "--version"], check=True, capture_output=True, text=True)
     if int(version.stdout.removeprefix("v").partition(".")[0]) < _OLDEST_NODE:
         pytest.skip(f"Node.js is {version.stdout.strip()}, and {_OLDEST_NODE} is needed")
-    wanted = (FRONTEND / "package.json").read_bytes()
+    wanted = manifest.encode()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "chatclient-tests" / hashlib.sha256(wanted).hexdigest()[:12]
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +52,7 @@ def _install(folder: Path) -> None:
         command, cwd=folder, check=False, capture_output=True, text=True, timeout=300
     )
     if done.returncode:
-        pytest.skip(f"npm cannot install the clients: {done.stderr[-200:]}")
+        pytest.skip(f"npm cannot install the packages: {done.stderr[-200:]}")
 
 
 class NodeScript:
