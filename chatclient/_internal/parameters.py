@@ -128,7 +128,7 @@ def explained(function: F) -> F:
     """Return *function*, a constructor or a class method that makes an object, with such errors."""
 
     @wraps(function)
-    def explaining(owner: Any, *args: Any, **kwargs: Any) -> Any:
+    def explaining(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
             return function(owner, *args, **kwargs)
         except TypeError as error:

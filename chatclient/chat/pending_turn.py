@@ -304,6 +304,7 @@ class Decision:
             are reported to the model, before the result.
         result: The result, if the call was executed externally; the tool is not run then. See
             `answered`.
+        by: Who or what has decided, for the trail and for `ToolExecution.decided_by`.
 
     Raises:
         ToolUsageError: *approved* is no bool, *arguments* are no text, or *result* is no
@@ -314,6 +315,7 @@ class Decision:
     message: str = ""
     arguments: str | None = None
     result: ToolResult | None = None
+    by: str = ""
 
     def __post_init__(self) -> None:
         approved: object = self.approved

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ACTIVATED_SKILL",
     "CONVERSATION_ID",
+    "DECIDED_BY",
     "DONE",
     "FAILURE",
     "HANDOFF",
@@ -73,6 +74,9 @@ produced the result."""
 REMARK = "remark"
 """A text for the model that precedes the result."""
 
+DECIDED_BY = "decided_by"
+"""Who or what has decided that the call may run, or may not."""
+
 RETURN_DIRECT = "return_direct"
 """The `return_direct` of the `ToolResult`, stored with a suspended turn."""
 
@@ -84,7 +88,8 @@ HANDOFF = "handoff"
 
 OWN_METADATA = frozenset(
     {
-        *(STEP, FAILURE, DONE, RAN_WITH, REMARK, RETURN_DIRECT, ACTIVATED_SKILL, HANDOFF),
+        *(STEP, FAILURE, DONE, RAN_WITH, REMARK, DECIDED_BY, RETURN_DIRECT, ACTIVATED_SKILL),
+        HANDOFF,
         # Of messages, defined in modules above this one.
         *("ends_turn", "correction", "chat_memory_summary", "found_tools", "tool_search_roles"),
         *("name", "role", "cache_control", "reasoning_field", "anthropic_container"),
@@ -211,6 +216,7 @@ class ToolContext(Mapping[str, Any]):
         remark: A text for the model that precedes the result, or None; set by approval, for example
             if the user has changed the arguments.
         decided: Whether the call has been approved or denied; set by approval.
+        decided_by: Who or what has decided, or None; set by approval.
         result: The result of the tool; None before it has run.
         suspended: The `ApprovalRequired` that suspends the call, even if an interceptor catches
             it; None unless the call waits for a decision.
@@ -218,8 +224,8 @@ class ToolContext(Mapping[str, Any]):
     """
 
     __slots__ = (
-        *("_idempotency", "_values", "arguments", "attempt", "decided", "remark", "result"),
-        *("runtime", "suspended", "timeout", "tool_call_id", "tool_name"),
+        *("_idempotency", "_values", "arguments", "attempt", "decided", "decided_by", "remark"),
+        *("result", "runtime", "suspended", "timeout", "tool_call_id", "tool_name"),
     )
 
     def __init__(
@@ -237,6 +243,7 @@ class ToolContext(Mapping[str, Any]):
         self.arguments: str | None = None
         self.remark: str | None = None
         self.decided = False
+        self.decided_by: str | None = None
         self.attempt = attempt
         self._idempotency = idempotency
         self.result: ToolResult | None = None

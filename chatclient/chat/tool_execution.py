@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from chatclient.chat.messages import ToolCall, ToolResponse
-from chatclient.chat.tool import RAN_WITH, REMARK
+from chatclient.chat.tool import DECIDED_BY, RAN_WITH, REMARK
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,11 @@ class ToolExecution:
         """
         ran_with: str | None = self.response.metadata.get(RAN_WITH, self.tool_call.arguments)
         return ran_with
+
+    @property
+    def decided_by(self) -> str | None:
+        """Who or what has decided about the call, as `Decision.by` says, or None."""
+        return self.response.metadata.get(DECIDED_BY)
 
     @property
     def metadata(self) -> Mapping[str, Any]:

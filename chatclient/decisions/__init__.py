@@ -1,10 +1,17 @@
-"""Decision models: yes or no, a choice, or a score, with probabilities."""
+"""Decision models, with probabilities, and rules and reviews that decide about tool calls."""
 
 from typing import TYPE_CHECKING
 
 from chatclient._internal.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient.decisions.approval_rules import (
+        ApprovalRule as ApprovalRule,
+        ApprovalRules as ApprovalRules,
+    )
+    from chatclient.decisions.approval_rules_sql import (
+        SqlApprovalRules as SqlApprovalRules,
+    )
     from chatclient.decisions.call import (
         ask_decision as ask_decision,
     )
@@ -45,6 +52,9 @@ if TYPE_CHECKING:
         ScoreQuestion as ScoreQuestion,
         YesNoAnswer as YesNoAnswer,
         YesNoQuestion as YesNoQuestion,
+    )
+    from chatclient.decisions.review import (
+        ToolCallReview as ToolCallReview,
     )
     from chatclient.decisions.systemone import (
         SystemOneDecisionModel as SystemOneDecisionModel,

@@ -330,6 +330,7 @@ def decisions_to_dict(decisions: Mapping[str, Decision]) -> dict[str, Any]:
             "message": decision.message,
             "arguments": decision.arguments,
             "result": None if result is None else tool_result_to_dict(result),
+            "by": decision.by,
         }
     return to_stored(found)
 
@@ -342,6 +343,7 @@ def decisions_from_dict(data: Mapping[str, Any]) -> dict[str, Decision]:
             each["message"],
             each["arguments"],
             None if each["result"] is None else tool_result_from_dict(each["result"]),
+            each.get("by", ""),  # older records have none
         )
         for id, each in from_stored(data).items()
         if id != LEFT_OUT

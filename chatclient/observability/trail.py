@@ -267,8 +267,11 @@ def _tool_line(step: Step) -> str:
     if step.seconds is None:
         return f"{run.call.name}({_short(run.call.arguments)}) running"
     result = "" if step.result is None else _short(step.result.response.data)
-    problem = f" failed: {step.error!r}" if step.error is not None else ""
-    return f"{run.call.name}({_short(run.call.arguments)}){problem} -> {result}{_duration(step)}"
+    by = None if step.result is None else step.result.decided_by
+    notes = "" if by is None else f" decided by {by}"
+    if step.error is not None:
+        notes += f" failed: {step.error!r}"
+    return f"{run.call.name}({_short(run.call.arguments)}){notes} -> {result}{_duration(step)}"
 
 
 def _duration(step: Step) -> str:

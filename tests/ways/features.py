@@ -48,6 +48,7 @@ from chatclient.bridges import (
     tools_from_openai_agents,
     tools_from_pydantic_ai,
 )
+from chatclient.decisions import ApprovalRule, ApprovalRules, ChatDecisionModel, ToolCallReview
 from chatclient.errors import OverloadedError
 from chatclient.mcp import McpServer, McpToolCallbackProvider
 from chatclient.memory import (
@@ -372,6 +373,26 @@ def approval(case: Case) -> None:
     case.tools.append(pay)
     case.interceptors.append(ToolApproval(needed=lambda call: call.tool_call.name == "pay"))
     step(case, "pay", {})
+
+
+def approval_rule(case: Case) -> None:
+    """A rule allows one of two calls; about the other one a decision model decides."""
+
+    @tool
+    def sign(to: str, note: str) -> str:
+        """Sign a letter."""
+        case.effects.append(f"sign {to} {note}")
+        return f"signed {note}"
+
+    rules = ApprovalRules(owner=lambda invocation: "ada")
+    rules.add("ada", ApprovalRule("sign", {"to": "bo"}, frozenset({"note"}), id="r1"))
+    case.tools.append(sign)
+    judge = ChatDecisionModel(case.scripted(lambda prompt: '{"q1": {"Yes": 0.99, "No": 0.01}}'))
+    ask = (rules, ToolCallReview(judge))
+    case.interceptors.append(
+        ToolApproval(needed=lambda call: call.tool_call.name == "sign", ask=ask)
+    )
+    step(case, "sign", {"to": "bo"}, {"to": "eve"})
 
 
 def external_tool(case: Case) -> None:
@@ -758,6 +779,7 @@ FEATURES = (
     Feature("OpenAI Agents tool", openai_agents_tool),
     Feature("MCP tool", mcp_tool),
     Feature("approval", approval),
+    Feature("approval by rule", approval_rule),
     Feature("external tool", external_tool),
     Feature("interceptor", interceptor, "look"),
     Feature("handoff", handoff_to_other, "end", order=LAST, ends=True),

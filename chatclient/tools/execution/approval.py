@@ -1,7 +1,7 @@
 """Interceptors of tool calls; one of them, `ToolApproval`, lets calls wait for a decision."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 from chatclient._internal.checks import check_callable, check_type
@@ -237,21 +237,26 @@ class ToolApproval:
         needed: A function, plain or asynchronous, that returns whether a call needs approval, in
             addition to those of tools with `confirm`; default: calls of tools that write.
             `invocation.arguments()` are the arguments by name.
-        ask: A function, plain or asynchronous, that returns a `Decision` or a bool immediately.
-            Without it the turn is suspended: its response contains a `PendingTurn`, which
-            `client.resume` continues.
+        ask: A function, plain or asynchronous, that returns a `Decision` or a bool immediately,
+            or several, of which the first decides that does not return None. Without a decision
+            the turn is suspended: its response contains a `PendingTurn`, which `client.resume`
+            continues.
 
     Raises:
         UsageError: One of them is not a function.
     """
 
     needed: Callable[[ToolInvocation], bool | Awaitable[bool]] = _writes
-    ask: Ask | None = None
+    ask: Ask | Sequence[Ask] | None = None
+    _asked: tuple[Ask, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_callable("needed", self.needed, takes=("invocation",))
-        if self.ask is not None:
-            check_callable("ask", self.ask, takes=("invocation",))
+        ask = () if self.ask is None else self.ask
+        asked = tuple(ask) if isinstance(ask, Sequence) else (ask,)
+        for each in asked:
+            check_callable("ask", each, takes=("invocation",))
+        object.__setattr__(self, "_asked", asked)
 
     async def __call__(self, invocation: ToolInvocation, call_next: NextTool, /) -> ToolResult:
         """Run the tool if that is allowed.
@@ -273,7 +278,7 @@ class ToolApproval:
 
     async def waits(self, invocation: ToolInvocation) -> bool:
         """Return whether the call has to wait for a decision; one by `ask` is not known before."""
-        return self.ask is None and await self._is_needed(invocation)
+        return not self._asked and await self._is_needed(invocation)
 
     async def _is_needed(self, invocation: ToolInvocation) -> bool:
         if invocation.metadata.confirm:
@@ -287,8 +292,10 @@ class ToolApproval:
         if decision is None:
             if not await self._is_needed(invocation):
                 return None
-            if self.ask is not None:
-                decision = await context.runtime.invoke(self.ask, invocation)
+            for ask in self._asked:
+                decision = await context.runtime.invoke(ask, invocation)
+                if decision is not None:
+                    break
         if decision is None:
             raise ApprovalRequired
         return decision_of(decision)
@@ -321,6 +328,8 @@ async def _as_decided(
         ToolDeniedError: It is not allowed.
         ToolUsageError: It cannot be run with the arguments of the decision.
     """
+    if decision.by:
+        invocation.context.decided_by = decision.by
     if not decision.approved:
         raise ToolDeniedError(decision.message, tool_name=invocation.tool_call.name)
     _add_remark(invocation.context, remark_on(decision, invocation.tool_call.arguments))

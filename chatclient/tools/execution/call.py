@@ -16,6 +16,7 @@ from chatclient.chat.parts import call_key
 from chatclient.chat.pending_turn import ApprovalRequired, PendingTurn
 from chatclient.chat.tool import (
     CONVERSATION_ID,
+    DECIDED_BY,
     DONE,
     FAILURE,
     RAN_WITH,
@@ -286,6 +287,9 @@ def _annotated(result: ToolResult, call: ToolCall, context: ToolContext) -> Tool
     """Return *result* with changed arguments in its metadata, and with a remark before its text."""
     if context.arguments != call.arguments:
         result = _with_arguments_note(result, context.arguments)
+    if context.decided_by is not None:
+        metadata = merged(result.metadata, {DECIDED_BY: context.decided_by})
+        result = replace(result, metadata=metadata)
     if context.remark is not None:
         metadata = merged(result.metadata, {REMARK: context.remark})
         result = replace(result, text=f"{context.remark}\n{result.text}", metadata=metadata)

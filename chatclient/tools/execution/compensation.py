@@ -222,6 +222,7 @@ def _context_to_dict(context: ToolContext) -> dict[str, Any]:
         "arguments": context.arguments,
         "remark": context.remark,
         "decided": context.decided,
+        "decided_by": context.decided_by,
         "completed": completed,
     }
 
@@ -230,6 +231,7 @@ def _loaded(recorded: dict[str, Any], context: ToolContext) -> ToolResult:
     """Return the recorded result, or raise what was recorded instead."""
     context.arguments, context.remark = recorded["arguments"], recorded["remark"]
     context.decided = recorded["decided"]
+    context.decided_by = recorded.get("decided_by")  # older records have none
     if recorded["completed"] is not None:
         context.result = tool_result_from_dict(recorded["completed"])
     if "error" in recorded:

@@ -1,0 +1,184 @@
+"""`ApprovalRules`: decisions about tool calls that hold for later calls as well."""
+
+import json
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from chatclient._internal.checks import check_callable, check_moment, check_type, names
+from chatclient._internal.json import loads
+from chatclient.chat.messages import ToolCall
+from chatclient.chat.pending_turn import Decision
+from chatclient.chat.tool import USER_ID
+from chatclient.errors import UsageError
+from chatclient.tools.execution.approval import ToolInvocation
+
+
+@dataclass(frozen=True)
+class ApprovalRule:
+    """Allows or denies calls of a tool without asking.
+
+    Attributes:
+        tool: The name of the tool.
+        arguments: The arguments that a call must have, by name, as JSON values, and no others;
+            None: any arguments.
+        free: The names of further arguments, which may be missing or have any value.
+        approved: Whether the calls are allowed.
+        expires: When the rule ends, with a time zone; None: never.
+        id: The id of the rule.
+
+    Raises:
+        UsageError: *expires* has no time zone, or *arguments* are no mapping.
+    """
+
+    tool: str
+    arguments: Mapping[str, Any] | None = None
+    free: frozenset[str] = frozenset()
+    approved: bool = True
+    expires: datetime | None = None
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+
+    def __post_init__(self) -> None:
+        if self.arguments is not None:
+            check_type("arguments", self.arguments, Mapping)
+        object.__setattr__(self, "free", names(self.free))
+        if self.expires is not None:
+            check_moment("expires", self.expires)
+
+    @classmethod
+    def for_call(
+        cls,
+        call: ToolCall,
+        *,
+        free: str | Iterable[str] = (),
+        approved: bool = True,
+        lasts: timedelta | None = None,
+    ) -> "ApprovalRule":
+        """Return the rule for calls like *call*, such as one of `PendingTurn.to_decide`.
+
+        Args:
+            call: The call.
+            free: The names of arguments whose values may differ; all others are the same.
+            approved: Whether the calls are allowed.
+            lasts: For how long; None: without end.
+
+        Raises:
+            UsageError: The arguments of the call are no JSON object.
+        """
+        arguments = _arguments(call)
+        if arguments is None:
+            msg = f"the call of {call.name!r} has no JSON object as its arguments"
+            raise UsageError(msg)
+        others = names(free)
+        fixed = {name: value for name, value in arguments.items() if name not in others}
+        expires = None if lasts is None else datetime.now(UTC) + lasts
+        return cls(call.name, fixed, others, approved, expires)
+
+    def applies(self, call: ToolCall) -> bool:
+        """Return whether the rule decides about *call* now."""
+        if call.name != self.tool or self.is_expired:
+            return False
+        if self.arguments is None:
+            return True
+        given = _arguments(call)
+        if given is None:
+            return False
+        fixed = {name: value for name, value in given.items() if name not in self.free}
+        # As JSON, in which 1 and true differ.
+        return _text(fixed) == _text(dict(self.arguments))
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether the rule has ended."""
+        return self.expires is not None and self.expires <= datetime.now(UTC)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rule as JSON values."""
+        return {
+            "tool": self.tool,
+            "arguments": None if self.arguments is None else dict(self.arguments),
+            "free": sorted(self.free),
+            "approved": self.approved,
+            "expires": None if self.expires is None else self.expires.isoformat(),
+            "id": self.id,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ApprovalRule":
+        """Return the rule that `to_dict` wrote."""
+        expires = data["expires"]
+        return cls(
+            data["tool"],
+            data["arguments"],
+            frozenset(data["free"]),
+            data["approved"],
+            None if expires is None else datetime.fromisoformat(expires),
+            data["id"],
+        )
+
+
+def _text(arguments: Mapping[str, Any]) -> str:
+    return json.dumps(arguments, sort_keys=True)
+
+
+def _arguments(call: ToolCall) -> dict[str, Any] | None:
+    try:
+        found = loads(call.arguments or "{}")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def user_of(invocation: ToolInvocation) -> str | None:
+    """Return the user of the request, or None."""
+    user: str | None = invocation.context.get(USER_ID)
+    return user
+
+
+class ApprovalRules:
+    """Decides about calls by rules, each of an owner; an `ask` of `ToolApproval`.
+
+    The rules are kept in this process. A subclass that keeps them elsewhere has its own `add`,
+    `remove` and `of`, plain or asynchronous.
+
+    A rule that denies prevails. The id of the rule is `decided_by` of the execution. About other
+    calls, and if there is no owner, nothing is decided.
+
+    Args:
+        owner: A function, plain or asynchronous, that returns whose rules decide about a call, or
+            None; default: the user of the request, its advisor param `USER_ID`.
+    """
+
+    def __init__(
+        self, *, owner: Callable[[ToolInvocation], str | Awaitable[str | None] | None] = user_of
+    ) -> None:
+        check_callable("owner", owner, takes=("invocation",))
+        self._owner = owner
+        self._rules: dict[str, dict[str, ApprovalRule]] = {}
+
+    def add(self, owner: str, rule: ApprovalRule) -> Any:
+        """Store *rule* of *owner*; it replaces the one with its id."""
+        self._rules.setdefault(owner, {})[rule.id] = rule
+
+    def remove(self, owner: str, id: str) -> Any:
+        """Delete the rule with *id* of *owner*, if there is one."""
+        self._rules.get(owner, {}).pop(id, None)
+
+    def of(self, owner: str) -> Any:
+        """Return the rules of *owner*, a sequence; they may have expired."""
+        return tuple(self._rules.get(owner, {}).values())
+
+    async def __call__(self, invocation: ToolInvocation) -> Decision | None:
+        """Return the decision about a call, or None."""
+        runtime, call = invocation.context.runtime, invocation.tool_call
+        owner = await runtime.invoke(self._owner, invocation)
+        if owner is None:
+            return None
+        rules: Sequence[ApprovalRule] = await runtime.invoke(self.of, owner)
+        found = [rule for rule in rules if rule.applies(call)]
+        if not found:
+            return None
+        rule = min(found, key=lambda rule: rule.approved)
+        return Decision(rule.approved, by=f"rule {rule.id}")
