@@ -111,7 +111,7 @@ class ResumedRound:
         known = state.compensation.by_key()
         for execution in result.executions:
             if execution.tool_call.id not in answered:
-                state.remember(execution)
+                state.remember([execution])
                 if call_key(execution.tool_call) not in known:
                     state.executions.append(execution)
         state.end_round()

@@ -4,7 +4,7 @@ import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from chatclient._internal.frozen import EMPTY, FrozenDict
+from chatclient._internal.frozen import EMPTY, FrozenDict, merged
 from chatclient._internal.json import dumps
 from chatclient.chat.messages import (
     AssistantMessage,
@@ -373,12 +373,11 @@ def call_chunk(call: Mapping[str, Any]) -> ToolCallChunk:
 def _call_fields(call: Mapping[str, Any]) -> tuple[str, str, str, Mapping[str, Any]]:
     """Return id, name, arguments and metadata of a tool call, or of a chunk of one."""
     extra = call.get("extra_content")
-    kept = {"extra_content": extra} if extra else {}
+    metadata = FrozenDict({"extra_content": extra}) if extra else EMPTY
     function = call.get("function")
     if function is None and (function := call.get("custom")) is not None:
-        kept["type"] = "custom"
+        metadata = merged(metadata, {"type": "custom"})
     function = function or {}
     arguments = function.get("arguments") or function.get("input")
     text = dump_arguments(arguments) if arguments else ""  # a chunk may have none
-    id, name = str(call.get("id") or ""), text_field(function.get("name"))
-    return id, name, text, FrozenDict(kept) if kept else EMPTY
+    return str(call.get("id") or ""), text_field(function.get("name")), text, metadata

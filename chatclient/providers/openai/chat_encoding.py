@@ -222,23 +222,19 @@ def _content_with_thinking(message: AssistantMessage, dialect: Dialect) -> list[
 
 
 def _tool_call(call: ToolCall, dialect: Dialect) -> dict[str, Any]:
-    id = _call_id(call.id, dialect)
-    if call.metadata.get("type") == "custom":
-        custom = {"name": valid_tool_name(call.name), "input": call.arguments}
+    id, name, metadata = _call_id(call.id, dialect), valid_tool_name(call.name), call.metadata
+    if metadata.get("type") == "custom":
+        custom = {"name": name, "input": call.arguments}
         return {"id": id, "type": "custom", "custom": custom}
-    function = {
-        "name": valid_tool_name(call.name),
-        "arguments": _arguments(call.arguments, dialect),
-    }
-    body = {"id": id, "type": "function", "function": function}
-    if "extra_content" in dialect.resent_fields and "extra_content" in call.metadata:
-        body["extra_content"] = call.metadata["extra_content"]
+    if dialect.parses_arguments:  # chat templates of many models parse them
+        arguments = arguments_json(call.arguments)
+    else:
+        arguments = call.arguments.strip() or "{}"
+    function = {"name": name, "arguments": arguments}
+    body: dict[str, Any] = {"id": id, "type": "function", "function": function}
+    if "extra_content" in metadata and "extra_content" in dialect.resent_fields:
+        body["extra_content"] = metadata["extra_content"]
     return body
-
-
-def _arguments(arguments: str, dialect: Dialect) -> str:
-    # Chat templates of many models parse the arguments.
-    return arguments_json(arguments) if dialect.parses_arguments else arguments.strip() or "{}"
 
 
 def _call_id(id: str, dialect: Dialect) -> str:

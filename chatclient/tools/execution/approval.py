@@ -77,23 +77,11 @@ class ToolInterceptor(Protocol):
         ...
 
 
-class InterceptorChain:
-    """Calls interceptors around a tool.
-
-    Args:
-        interceptors: The first one is the outermost.
-        innermost: Runs the tool itself.
-    """
-
-    def __init__(self, interceptors: Sequence[ToolInterceptor], innermost: NextTool) -> None:
-        first = innermost
-        for interceptor in reversed(interceptors):
-            first = _around(interceptor, first)
-        self._first = first
-
-    def __call__(self, invocation: ToolInvocation) -> Awaitable[ToolResult]:
-        """Return the result of the outermost interceptor, or of the tool if there is none."""
-        return self._first(invocation)
+def interceptor_chain(interceptors: Sequence[ToolInterceptor], innermost: NextTool) -> NextTool:
+    """Return a function that calls *interceptors*, the first one outermost, around *innermost*."""
+    for interceptor in reversed(interceptors):
+        innermost = _around(interceptor, innermost)
+    return innermost
 
 
 def _around(interceptor: ToolInterceptor, call_next: NextTool) -> NextTool:

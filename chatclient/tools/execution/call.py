@@ -24,7 +24,6 @@ from chatclient.chat.tool import (
     RETURN_DIRECT,
     ToolCallback,
     ToolContext,
-    ToolMetadata,
     ToolResult,
 )
 from chatclient.chat.tool_execution import ToolExecution
@@ -70,6 +69,9 @@ class SuspendedCall:
     turn: PendingTurn | None
 
 
+CallOutcome = ToolExecution | SuspendedCall
+
+
 @dataclass(slots=True, eq=False)
 class ToolCallRunner:
     """Runs single calls of one round.
@@ -95,7 +97,7 @@ class ToolCallRunner:
 
     async def run(
         self, call: ToolCall, tool: ToolCallback | None, context: ToolContext
-    ) -> ToolExecution | SuspendedCall:
+    ) -> CallOutcome:
         """Run one call.
 
         Args:
@@ -123,7 +125,7 @@ class ToolCallRunner:
                 # Before the call, because one that is interrupted may have to be undone.
                 if metadata.compensation is not None:
                     self.state.compensation.tools[call_key(call)] = tool
-                context.timeout = _time_limit(metadata, runtime)
+                context.timeout = _time_limit(metadata.timeout, runtime)
                 invocation = ToolInvocation(call, tool, context)
                 if runtime.deadline is None:
                     result = await self.chain(invocation)
@@ -303,9 +305,8 @@ def _with_arguments_note(result: ToolResult, arguments: str | None) -> ToolResul
     return replace(result, metadata=merged(result.metadata, {RAN_WITH: arguments}))
 
 
-def _time_limit(metadata: ToolMetadata, runtime: Runtime) -> float | None:
-    """Return how many seconds a tool may take: its own timeout, or less until the deadline."""
-    timeout = metadata.timeout
+def _time_limit(timeout: float | None, runtime: Runtime) -> float | None:
+    """Return how many seconds a tool with *timeout* may take: less until the deadline, if any."""
     if runtime.deadline is None:
         return timeout
     remaining = runtime.remaining()
@@ -321,27 +322,28 @@ async def invoke_tool(invocation: ToolInvocation) -> ToolResult:
     # The last moment for it: a plain function cannot be stopped once it runs.
     check_interruption()
     context, callback = invocation.context, invocation.callback
-    if isinstance(waiting := context.suspended, ApprovalRequired) and waiting.turn is not None:
-        raise ApprovalRequired(waiting.turn)  # a suspended agent is not called again
-    context.suspended = None  # an interceptor asked for approval and then continued
-    metadata = callback.metadata
+    runtime, metadata = context.runtime, callback.metadata
+    if (waiting := context.suspended) is not None:
+        if isinstance(waiting, ApprovalRequired) and waiting.turn is not None:
+            raise ApprovalRequired(waiting.turn)  # a suspended agent is not called again
+        context.suspended = None  # an interceptor asked for approval and then continued
     # Inside all interceptors, so that none of them can run the tool without a decision.
     if metadata.confirm and not context.decided:
         check_confirmed(invocation)
-    context.timeout = timeout = _time_limit(metadata, context.runtime)
-    context.arguments = invocation.tool_call.arguments
-    if context.runtime.streaming:
-        await context.runtime.emit(ToolRunStarted(invocation.tool_call, context.attempt))
+    context.timeout = timeout = _time_limit(metadata.timeout, runtime)
+    context.arguments = arguments = invocation.tool_call.arguments
+    if runtime.streaming:
+        await runtime.emit(ToolRunStarted(invocation.tool_call, context.attempt))
     try:
         if timeout is None:
-            result = await _started(callback, context.arguments, context)
+            result = await _started(callback, arguments, context)
         elif timeout <= 0:
             msg = "the deadline passed before the tool began"
             raise TimeoutError(msg)
         else:
             with CallerDeadline(time.monotonic() + timeout):
-                running = _started(callback, context.arguments, context)
-                result = await context.runtime.within(timeout, running)
+                running = _started(callback, arguments, context)
+                result = await runtime.within(timeout, running)
     except asyncio.CancelledError as error:
         if _request_is_cancelled():
             raise

@@ -28,13 +28,12 @@ from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tools.execution.approval import (
     AGENT_TURNS,
     DECISIONS,
-    InterceptorChain,
-    NextTool,
     ToolApproval,
     ToolInterceptor,
     apply_decision,
     checked_interceptors,
     decision_context,
+    interceptor_chain,
 )
 from chatclient.tools.execution.call import ToolCallRunner, invoke_tool
 from chatclient.tools.execution.compensation import recorded_chain
@@ -120,8 +119,9 @@ class ToolCallingManager:
         self.limits = limits or _LIMITS
         self._resolver = resolver
         self._interceptors = checked_interceptors(interceptors)
-        self._chain = InterceptorChain(self._interceptors, invoke_tool)
-        self._resumed_chain = InterceptorChain((*self._interceptors, apply_decision), invoke_tool)
+        self._chain = interceptor_chain(self._interceptors, invoke_tool)
+        decided = (*self._interceptors, apply_decision)
+        self._resumed_chain = interceptor_chain(decided, invoke_tool)
         self._exception_processor = exception_processor
         self._max_concurrency = max_concurrency
         self._blocking_concurrency = blocking_concurrency
@@ -319,7 +319,7 @@ class ToolCallingManager:
         await state.abandon(self._toolset(prompt.options, state), runtime)
 
     def _runner(self, prompt: Prompt, state: ToolState) -> ToolCallRunner:
-        chain: NextTool = self._resumed_chain if DECISIONS in state.context else self._chain
+        chain = self._resumed_chain if DECISIONS in state.context else self._chain
         # Outside of the interceptors, which are a part of the recorded step.
         if state.recorder is not None:
             chain = recorded_chain(chain, state.recorder)

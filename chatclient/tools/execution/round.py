@@ -31,6 +31,7 @@ from chatclient.errors import ToolUsageError, UnknownToolError
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.approval import ToolInvocation, check_edit
 from chatclient.tools.execution.call import (
+    CallOutcome,
     SuspendedCall,
     ToolCallRunner,
     execution_of,
@@ -152,7 +153,7 @@ class EagerReads:
         ordinal = state.keys.call_count(call) + equal + 1
         key = functools.partial(state.keys.key, call, ordinal, state.context)
 
-        async def run(runtime: Runtime) -> ToolExecution | SuspendedCall:
+        async def run(runtime: Runtime) -> CallOutcome:
             context = ToolContext(
                 state.context,
                 runtime=runtime,
@@ -172,9 +173,6 @@ def _is_json(arguments: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-Outcome = ToolExecution | SuspendedCall
 
 
 @dataclass(slots=True, eq=False)
@@ -223,7 +221,7 @@ class ToolRound:
     state: ToolState = field(init=False)
     _admitted: list[_AdmittedCall] = field(default_factory=list)
     # By the position of the call: what has come of it so far.
-    _outcomes: list[Outcome | None] = field(init=False)
+    _outcomes: list[CallOutcome | None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.calls = self.message.tool_calls
@@ -253,9 +251,12 @@ class ToolRound:
         except BaseException:
             await self._abandon()
             raise
+        executions = [each for each in self._outcomes if isinstance(each, ToolExecution)]
         # Before the pending turn is made, which contains the counts and executions of this round.
-        self._record()
-        return self._suspended() if self._is_suspended else await self._finished()
+        self._record(executions)
+        if self._is_suspended:
+            return self._suspended(executions)
+        return await self._finished(executions)
 
     @property
     def _is_suspended(self) -> bool:
@@ -355,30 +356,24 @@ class ToolRound:
                 outcome = await self.runner.run(each.call, each.tool, each.context)
             self._outcomes[each.position] = outcome
 
-    async def _early_outcome(self, admitted: _AdmittedCall, runtime: Runtime) -> Outcome:
+    async def _early_outcome(self, admitted: _AdmittedCall, runtime: Runtime) -> CallOutcome:
         """Return the outcome of a call that was started while the model was streaming."""
         call = admitted.call
         job = self.state.early_calls.pop(streamed_call(call))
-        outcome: Outcome = await job.result(runtime.emit)
+        outcome: CallOutcome = await job.result(runtime.emit)
         if isinstance(outcome, SuspendedCall):
             return outcome
         return replace(outcome, tool_call=call, attempt=admitted.context.attempt)
 
-    def _record(self) -> None:
+    def _record(self, executions: Iterable[ToolExecution]) -> None:
         """Add the executions of this round to the turn."""
-        for each in self._admitted:
-            outcome = self._outcomes[each.position]
-            if isinstance(outcome, ToolExecution):
-                self.state.remember(outcome)
-        executions = self._executions()
-        self.state.executions += [e for e in executions if e.tool_call.id not in self.done]
+        added = [each for each in executions if each.tool_call.id not in self.done]
+        self.state.executions += added
+        # Without those that were refused.
+        self.state.remember([each for each in added if each.started is not None])
         self.state.end_round()
 
-    def _executions(self) -> list[ToolExecution]:
-        """Return the executions of this round so far, in the order of the calls."""
-        return [outcome for outcome in self._outcomes if isinstance(outcome, ToolExecution)]
-
-    def _suspended(self) -> ToolExecutionResult:
+    def _suspended(self, executions: Iterable[ToolExecution]) -> ToolExecutionResult:
         """Return the result of a round in which calls wait, with the pending turn.
 
         Its history ends before this round: the model's message has unanswered calls.
@@ -391,7 +386,7 @@ class ToolRound:
         result = ToolExecutionResult(
             self.history,
             return_direct=False,
-            executions=tuple(self._executions()),
+            executions=tuple(executions),
             breach=self.breach,
             pending=tuple(call for call in self.calls if call.id in pending),
             agents={id: agent for id, agent in pending.items() if agent is not None},
@@ -407,10 +402,13 @@ class ToolRound:
         callback = self.runner.toolset.get(call.name)
         return callback is not None and is_external(callback)
 
-    async def _finished(self) -> ToolExecutionResult:
+    async def _finished(self, executions: list[ToolExecution]) -> ToolExecutionResult:
         """Return the result of a round in which every call has a response."""
-        messages, executions = self.history, self._executions()
-        toolset, undone = self.runner.toolset, self.state.compensation.undone
+        messages, toolset, undone = (
+            self.history,
+            self.runner.toolset,
+            self.state.compensation.undone,
+        )
         failed = self.state.compensation.failed_call(executions, toolset)
         if failed is not None:
             cause = f"'{failed.tool_call.name}' failed"

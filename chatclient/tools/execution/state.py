@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -126,6 +126,7 @@ class ToolState:
             message: That message.
             result: The result of the round, with the calls that do not wait.
         """
+        self._compare()
         settled = {each.id for each in result.responses} | {each.id for each in result.pending}
         return PendingTurn(
             messages=tuple(messages),
@@ -138,7 +139,7 @@ class ToolState:
             conversation_id=self.context.get(CONVERSATION_ID),
             agents=result.agents,
             failures=tuple((*key, count) for key, count in self.failures.items()),
-            repeats=tuple((*key, *seen) for key, seen in self._compared().items()),
+            repeats=tuple((*key, *seen) for key, seen in self._repeats.items()),
             seconds=self.seconds(),
             notes={_SEED: self.keys.seed(self.context)},
             breach=result.breach,
@@ -198,24 +199,24 @@ class ToolState:
 
         What was read again may be left out again, so reading results is never a repetition.
         """
-        repeats = self._compared()
-        if not repeats or call.name == READ_RESULT:
+        if self._not_compared:
+            self._compare()
+        if not self._repeats or call.name == READ_RESULT:
             return 0
-        return repeats.get(self.keys.canonical(call), ("", 0))[1]
+        return self._repeats.get(self.keys.canonical(call), ("", 0))[1]
 
-    def remember(self, execution: ToolExecution) -> None:
-        """Record the result of a call, to recognise repetitions."""
-        self._not_compared.append(execution)
+    def remember(self, executions: Iterable[ToolExecution]) -> None:
+        """Record the results of calls, to recognise repetitions."""
+        self._not_compared += executions
 
-    def _compared(self) -> dict[tuple[str, str], tuple[str, int]]:
-        """Return the last result of each call, and how often in a row the call had it."""
+    def _compare(self) -> None:
+        """Compare the recorded results with those of equal calls before."""
         for execution in self._not_compared:
             key = self.keys.canonical(execution.tool_call)
             before, count = self._repeats.get(key, ("", 0))
             result = _comparison_key(execution.response)
             self._repeats[key] = (result, count + 1 if result == before else 1)
         self._not_compared.clear()
-        return self._repeats
 
     def count_reminder(self, call: ToolCall) -> None:
         """Count a call that was answered with a reminder instead of being run."""

@@ -68,10 +68,9 @@ class Toolset:
 
     def get(self, name: str) -> ToolCallback | None:
         """Return the tool *name*, or None, without calling the resolver."""
-        callback = self.offered.get(name)
-        if callback is None:
-            callback = self.unoffered.get(name)
-        return self.found.get(name) if callback is None else callback
+        if (callback := self.offered.get(name)) is not None:
+            return callback
+        return self.unoffered.get(name) or self.found.get(name)
 
     async def find(self, name: str, runtime: Runtime) -> ToolCallback:
         """Return the tool *name*, from the resolver if necessary.

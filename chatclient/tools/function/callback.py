@@ -81,13 +81,17 @@ class FunctionToolCallback:
         check_tool_name(name)
         self._signature = signature = _signature(function, name, input_type, input_schema)
         self.function = function
-        self._origin = f"tool {name!r}"
         self.metadata = metadata or mark.metadata
         if self.metadata.compensation is not None:
             check_compensation(name, signature.parameters, self.metadata.compensation)
         if result_converter is not None and result_converter is not mark.result_converter:
             check_converter(result_converter)
-        self.result_converter = result_converter or mark.result_converter
+        self.result_converter = converter = result_converter or mark.result_converter
+        self._to_result = functools.partial(
+            to_tool_result, returns_nothing=signature.returns_nothing, origin=f"tool {name!r}"
+        )
+        if converter is not None:
+            self._to_result = functools.partial(_converted, converter, name)
         strict = mark.strict if strict is None else strict
         self.definition = ToolDefinition(
             name,
@@ -109,22 +113,6 @@ class FunctionToolCallback:
         call = self._signature.prepare(self.function, arguments, context)
         converts = self.result_converter is not None
         return await call_function(self.name, call, self._to_result, context, converts=converts)
-
-    def _to_result(self, value: Any) -> ToolResult:
-        """Convert the *value* that the function returned."""
-        if self.result_converter is not None:
-            return self._checked(self.result_converter(value), value)
-        return to_tool_result(
-            value, returns_nothing=self._signature.returns_nothing, origin=self._origin
-        )
-
-    def _checked(self, converted: object, value: Any) -> ToolResult:
-        if isinstance(converted, ToolResult):
-            return converted
-        if isinstance(converted, str):
-            return ToolResult(converted, value=value)
-        msg = f"the result converter of tool {self.name!r} returned {converted!r}, not a text"
-        raise ToolResultError(msg)
 
     def read_arguments(self, arguments: str) -> Mapping[str, Any]:
         """Return the arguments of the model by name; see `ToolInvocation.arguments`.
@@ -162,6 +150,17 @@ def _strict(name: str, signature: ToolSignature) -> Mapping[str, Any]:
         raise ToolDefinitionError(msg)
     frozen_schema: Mapping[str, Any] = deep_frozen(schema)
     return frozen_schema
+
+
+def _converted(converter: ResultConverter, tool_name: str, value: Any) -> ToolResult:
+    """Return the result that *converter* makes of the *value* that a tool returned."""
+    converted: object = converter(value)
+    if isinstance(converted, ToolResult):
+        return converted
+    if isinstance(converted, str):
+        return ToolResult(converted, value=value)
+    msg = f"the result converter of tool {tool_name!r} returned {converted!r}, not a text"
+    raise ToolResultError(msg)
 
 
 def _own_name(function: Callable[..., Any]) -> str:

@@ -110,9 +110,7 @@ def _text(value: Any, origin: str) -> str:
     if isinstance(value, str):
         return str.__str__(value)  # also the plain text of a str enum
     try:
-        if isinstance(value, (bytes, bytearray)):
-            return value.decode()
-        return _json(value)
+        return value.decode() if isinstance(value, (bytes, bytearray)) else _json(value)
     except (ValueError, TypeError) as error:
         msg = (
             f"{origin} returned a value of type {type(value).__qualname__}, which cannot be sent to"
