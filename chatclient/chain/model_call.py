@@ -367,13 +367,13 @@ def _step_of(
 
     async def load(recorded: dict[str, Any]) -> ChatResponse:
         """Return the recorded response, and emit its text as one event."""
-        if "error" in recorded:
-            count_known(recorded)
-            raise error_from_dict(recorded["error"])
         if runtime.state is not None:
             runtime.state.update(recorded.get("models", {}))
         # Part of the trail, but nothing for observers: they have seen it when it was executed.
         with replace(runtime, observers=()).observe(call) as observed:
+            if "error" in recorded:
+                count_known(recorded)
+                raise error_from_dict(recorded["error"])
             response = observed.result = response_from_dict(from_stored(recorded["response"]))
         count_replayed(response)
         for event in response_events(response):

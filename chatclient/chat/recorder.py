@@ -9,10 +9,10 @@ from chatclient.runtime.runtime import Runtime
 
 T = TypeVar("T")
 
-StepKind = Literal["model", "question", "decision", "lookup", "tool", "agent", "undo"]
+StepKind = Literal["model", "question", "decision", "lookup", "memory", "tool", "agent", "undo"]
 """What a step is: a round of the turn; a model call or a decision that an advisor or a tool asks
-for; a look-up in a cache; a tool call; a tool call that consists of steps itself; undoing a tool
-call."""
+for; a look-up in a cache; reading a memory, which a recorder may repeat; a tool call; a tool call
+that consists of steps itself; undoing a tool call."""
 
 Work = Callable[[Runtime], Awaitable[object]]
 

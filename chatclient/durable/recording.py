@@ -208,8 +208,11 @@ class Recording:
     async def step(self, step: TurnStep[T], runtime: Runtime) -> T:
         """Return the recorded result of *step*, or execute and record it.
 
-        Model calls that fail are repeated after a pause, according to *retries*.
+        Model calls that fail are repeated after a pause, according to *retries*. The reading of a
+        memory is not recorded.
         """
+        if step.kind == "memory":
+            return await step.run(runtime)
         retries = self.retries if step.kind in ("model", "question") else None
         attempt = 1
         while True:

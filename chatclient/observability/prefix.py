@@ -157,7 +157,7 @@ def compare_rounds(
         return PrefixReport(None, None, 0, cached)
     before, after = old[same], new[same] if same < len(new) else None
     number = 1 + sum(piece.kind == before.kind for piece in old[:same])
-    return PrefixReport(before, after, number, cached, _origin(after, later, steps, known))
+    return PrefixReport(before, after, number, cached, origin_of(after, later, steps, known))
 
 
 class LastPrompts:
@@ -221,7 +221,7 @@ def _change_since(
     pieces = list(prompt_pieces(_prompt(step), known))
     kind = before[same][0]
     number = 1 + sum(each[0] == kind for each in before[:same])
-    name = _origin(pieces[same] if same < len(pieces) else None, step, steps, known)
+    name = origin_of(pieces[same] if same < len(pieces) else None, step, steps, known)
     by = "" if name is None else f" by {name}"
     size = sum(len(piece.text) for piece in pieces)
     cached = sum(len(piece.text) for piece in pieces[:same]) / size if size else 1.0
@@ -231,10 +231,17 @@ def _change_since(
     )
 
 
-def _origin(
+def origin_of(
     piece: PromptPiece | None, later: Step, steps: Sequence[Step], known: dict[int, PromptPiece]
 ) -> str | None:
-    """Return the advisor whose request to the next one is the first that has *piece*."""
+    """Return the advisor whose request to the next one is the first that has *piece*.
+
+    Args:
+        piece: A part of the request of *later*, or None.
+        later: The step of a model call.
+        steps: The steps of its turn.
+        known: As in `prompt_pieces`.
+    """
     if piece is None:
         return None
     name: str | None = None

@@ -85,6 +85,15 @@ if TYPE_CHECKING:
         ToolCallPattern as ToolCallPattern,
         TrailCheck as TrailCheck,
     )
+    from chatclient.testing.turn_recording import (
+        RecordedStep as RecordedStep,
+        TurnRecording as TurnRecording,
+    )
+    from chatclient.testing.turn_replay import (
+        TurnReplay as TurnReplay,
+        areplay_turn as areplay_turn,
+        replay_turn as replay_turn,
+    )
     from chatclient.testing.vector_store_contract import (
         VectorStoreContract as VectorStoreContract,
     )

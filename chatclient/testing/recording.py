@@ -33,7 +33,8 @@ Redact = Callable[[str], str]
 _UNRECORDED = {"tool_callbacks", "tool_names", "tool_context", "internal_tool_execution_enabled"}
 
 
-def _unchanged(text: str) -> str:
+def unchanged(text: str) -> str:
+    """Return *text*; the redaction of a recording that is not redacted."""
     return text
 
 
@@ -65,12 +66,12 @@ class Recording:
         output_modes: The output modes of the model for requests `"with tools"` and `"without"`.
     """
 
-    redact: Redact = _unchanged
+    redact: Redact = unchanged
     exchanges: list[Exchange] = field(default_factory=list)
     output_modes: dict[str, OutputMode] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: str | Path, *, redact: Redact = _unchanged) -> "Recording":
+    def load(cls, path: str | Path, *, redact: Redact = unchanged) -> "Recording":
         """Load a recording from a file written by `save`.
 
         Raises:
@@ -117,10 +118,10 @@ class Recording:
 
     def add(self, prompt: Prompt, response: ChatResponse, pieces: Iterable[str] = ()) -> None:
         """Add one exchange, redacted."""
-        data = _redacted(to_stored(response_to_dict(response)), self.redact)
+        data = redacted_json(to_stored(response_to_dict(response)), self.redact)
         pieces = tuple(pieces)
         text = "".join(pieces)
-        redacted = _redacted(text, self.redact)  # joined, because a secret may be split
+        redacted = redacted_json(text, self.redact)  # joined, because a secret may be split
         if redacted != text:
             pieces = _cut_like(pieces, redacted)
         self.exchanges.append(Exchange(self.request_of(prompt), data, pieces))
@@ -131,9 +132,9 @@ class Recording:
         request = {
             "messages": [_without_metadata(message_to_dict(m)) for m in prompt.messages],
             "tools": [_tool(callback) for callback in options.tool_callbacks or ()],
-            "options": _set_options(options),
+            "options": set_options(options),
         }
-        return _redacted(_json_values(to_stored(request)), self.redact)  # type: ignore[no-any-return]
+        return redacted_json(_json_values(to_stored(request)), self.redact)  # type: ignore[no-any-return]
 
 
 class RecordingAdvisor:
@@ -274,7 +275,8 @@ def _tool(callback: Any) -> dict[str, Any]:
     }
 
 
-def _set_options(options: ChatOptions) -> dict[str, Any]:
+def set_options(options: ChatOptions) -> dict[str, Any]:
+    """Return the *options* that are set and recorded, without tools."""
     return {
         name: value
         for name, value in options.set_values().items()
@@ -287,16 +289,17 @@ def _json_values(data: Any) -> Any:
     return loads(dumps(data))
 
 
-def _redacted(data: Any, redact: Redact) -> Any:
-    if redact is _unchanged:
+def redacted_json(data: Any, redact: Redact) -> Any:
+    """Return JSON values with each text redacted."""
+    if redact is unchanged:
         return data
     match data:
         case str():
             return redacted_text(redact, data)
         case list():
-            return [_redacted(item, redact) for item in data]
+            return [redacted_json(item, redact) for item in data]
         case dict():
-            return {key: _redacted(item, redact) for key, item in data.items()}
+            return {key: redacted_json(item, redact) for key, item in data.items()}
         case _:
             return data
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from chatclient._internal.checks import check_type, checked_id
 from chatclient.advisors.memory.stored_messages import messages_ended_early, messages_to_store
@@ -23,13 +23,21 @@ from chatclient.chat.messages import (
     without_system,
 )
 from chatclient.chat.prompt import Prompt
-from chatclient.chat.recorder import Work
+from chatclient.chat.recorder import TurnStep, Work
+from chatclient.chat.serialization import (
+    error_from_dict,
+    error_to_dict,
+    message_from_dict,
+    message_to_dict,
+)
+from chatclient.chat.stored_values import from_stored, to_stored
 from chatclient.chat.tool import CONVERSATION_ID
 from chatclient.chat.turn import (
     PendingStore,
     Turn,
     check_deadline,
     count_default_messages,
+    present_recorder,
 )
 from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory
@@ -282,7 +290,29 @@ async def _remove_replaced(
 
 async def _load(memory: ChatMemory, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
     check_deadline(runtime)
-    with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
-        loaded = await memory.load(conversation_id, runtime)
-        messages = observed.result = with_answered_calls(loaded)
-    return messages
+
+    async def read(runtime: Runtime) -> tuple[Message, ...]:
+        with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
+            loaded = await memory.load(conversation_id, runtime)
+            messages = observed.result = with_answered_calls(loaded)
+        return messages
+
+    def dump(outcome: tuple[Message, ...] | Exception) -> dict[str, Any]:
+        if isinstance(outcome, Exception):
+            return {"error": error_to_dict(outcome)}
+        return to_stored({"messages": [message_to_dict(message) for message in outcome]})
+
+    async def load(recorded: dict[str, Any]) -> tuple[Message, ...]:
+        if "error" in recorded:
+            raise error_from_dict(recorded["error"])
+        with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
+            found = from_stored(recorded["messages"])
+            messages = observed.result = tuple(message_from_dict(each) for each in found)
+        return messages
+
+    recorder = present_recorder()
+    if recorder is None:
+        return await read(runtime)
+    return await recorder.step(
+        TurnStep("memory", f"load {conversation_id}", read, dump, load), runtime
+    )
