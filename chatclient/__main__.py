@@ -4,6 +4,7 @@ python -m chatclient                                  # the local model, no key
 python -m chatclient web app:client                   # a page in the browser
 python -m chatclient --model openai:gpt-5-mini --tools myapp.tools:WeatherTools --trace
 echo "Say hello" | python -m chatclient --model ollama:qwen3
+python -m chatclient replay turn.json app:client      # a recorded turn, with the client of today
 python -m chatclient worker app:clients --database postgresql://localhost/turns  # durable turns
 """
 
@@ -11,10 +12,12 @@ import argparse
 import importlib
 import logging
 import os
+import re
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, TextIO
 
 from chatclient._internal.extras import needed_by
@@ -31,6 +34,8 @@ from chatclient.memory.repository import ChatMemoryRepository
 from chatclient.observability.operations import ModelCall
 from chatclient.observability.trail import Trail
 from chatclient.runtime.observation import Operation
+from chatclient.testing.turn_recording import TurnRecording
+from chatclient.testing.turn_replay import replay_turn
 from chatclient.tools.execution.approval import ToolApproval, ToolInvocation
 from chatclient.tools.execution.manager import ToolCallingManager
 
@@ -48,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_worker(given[1:])
     if given[:1] == ["web"]:
         return _serve(given[1:])
+    if given[:1] == ["replay"]:
+        return _replay(given[1:])
     arguments = _parser().parse_args(given)
     approval = ToolApproval(ask=confirm if sys.stdin.isatty() else deny)
     with ExitStack() as resources:
@@ -56,7 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (ChatClientError, ImportError, AttributeError) as error:
             print(printable(f"chatclient: {error}"), file=sys.stderr)
             return 2
-        chat = Chat(client, arguments.conversation, sys.stdout, trace=arguments.trace)
+        chat = Chat(
+            client,
+            arguments.conversation,
+            sys.stdout,
+            trace=arguments.trace,
+            record=arguments.record,
+        )
         if arguments.text:
             return chat.send(" ".join(arguments.text))
         if not sys.stdin.isatty():
@@ -72,15 +85,23 @@ class Chat:
         conversation: The id of the conversation.
         out: The output stream.
         trace: Whether to print the operations of each turn after it.
+        record: The file into which the last turn is recorded, or None.
     """
 
     def __init__(
-        self, client: ChatClient, conversation: str, out: TextIO, *, trace: bool = False
+        self,
+        client: ChatClient,
+        conversation: str,
+        out: TextIO,
+        *,
+        trace: bool = False,
+        record: str | None = None,
     ) -> None:
         self._client = client
         self._conversation = conversation
         self._out = out
         self._trace = trace
+        self._record = record
 
     def run(self, read: Callable[[str], str]) -> int:
         """Send each line from *read* until an empty line or the end of input; return 0."""
@@ -104,11 +125,10 @@ class Chat:
             return 1
         except ChatClientError as error:
             self._write(f"\n{type(error).__name__}: {error}\n")
-            if self._trace and error.trail is not None:
-                self._write_trace(error.trail)
+            if error.trail is not None:
+                self._keep(error.trail)
             return 1
-        if self._trace:
-            self._write_trace(stream.trail())
+        self._keep(stream.trail())
         pending = stream.pending_turn()
         if pending is None:
             return 0
@@ -137,8 +157,12 @@ class Chat:
                     pass
         self._write("" if at_line_start else "\n")
 
-    def _write_trace(self, trail: Trail) -> None:
-        self._write("".join(f"{printable_line(line)}\n" for line in _tree(trail)))
+    def _keep(self, trail: Trail) -> None:
+        """Print and record the operations of a turn, as far as that is wanted."""
+        if self._trace:
+            self._write("".join(f"{printable_line(line)}\n" for line in _tree(trail)))
+        if self._record is not None:
+            TurnRecording.of(trail).save(self._record)
 
     def _write(self, text: str) -> None:
         self._out.write(printable(text))
@@ -282,6 +306,92 @@ def _web_parser() -> argparse.ArgumentParser:
     return parser
 
 
+# --- recorded turns -------------------------------------------------------------------------
+
+
+_TEST = """\
+\"\"\"A recorded turn, replayed with the client of today.\"\"\"
+
+from pathlib import Path
+
+import {module}
+from chatclient.testing import TurnRecording, replay_turn
+
+RECORDING = Path(__file__).with_name("{recording}")
+
+
+def test_{name}() -> None:
+    \"\"\"The client sends what it sent when the turn was recorded.\"\"\"
+    replay = replay_turn(TurnRecording.load(RECORDING), {client})
+
+    assert replay.difference is None, replay
+"""
+
+
+def _replay(argv: Sequence[str]) -> int:
+    """Replay a recorded turn, print the first differences, and return the exit status."""
+    arguments = _replay_parser().parse_args(argv)
+    try:
+        recording = TurnRecording.load(arguments.recording)
+        found = _load(arguments.client, "replay")
+        is_made = not isinstance(found, ChatClient) and callable(found)
+        client = found() if is_made else found
+        if not isinstance(client, ChatClient):
+            msg = f"{arguments.client} must be a ChatClient or a function that returns one"
+            raise UsageError(msg)
+        request = client.prompt()
+        if arguments.model:
+            request = request.model(ChatClient.create(arguments.model).model)
+        if arguments.system:
+            request = request.system(arguments.system)
+        replay = replay_turn(recording, request, fork_at=arguments.fork_at)
+        if arguments.write_test:
+            _write_test(arguments, recording, is_made=is_made)
+    except (ChatClientError, ImportError, AttributeError, OSError) as error:
+        print(printable(f"chatclient: {error}"), file=sys.stderr)
+        return 2
+    print(printable(f"{replay}\n"), end="")
+    return 0 if replay.difference is None else 1
+
+
+def _write_test(arguments: argparse.Namespace, recording: TurnRecording, *, is_made: bool) -> None:
+    """Write a test of the turn, and the recording beside it."""
+    path, source = Path(arguments.write_test), Path(arguments.recording)
+    module, _, name = arguments.client.partition(":")
+    recording.save(path.with_name(source.name))
+    text = _TEST.format(
+        module=module,
+        recording=source.name,
+        name=re.sub(r"\W", "_", source.stem),
+        client=f"{module}.{name}{'()' if is_made else ''}",
+    )
+    path.write_text(text, encoding="utf-8")
+
+
+def _replay_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "chatclient replay",
+        description="Replay a recorded turn with the client of today, and show what differs first. "
+        "The exit status is 1 if something does.",
+    )
+    parser.add_argument("recording", help="a file that TurnRecording.save has written")
+    parser.add_argument("client", metavar="MODULE:OBJECT", help="a ChatClient, or what returns one")
+    parser.add_argument(
+        "--fork-at",
+        type=int,
+        metavar="N",
+        help="the model call, from 1, from which on models and tools are really asked",
+    )
+    parser.add_argument("--model", help="another model, such as openai:gpt-5-mini")
+    parser.add_argument("--system", help="another system text")
+    parser.add_argument(
+        "--write-test",
+        metavar="FILE",
+        help="write a test for pytest that replays the turn, and the recording beside it",
+    )
+    return parser
+
+
 # --- the client -----------------------------------------------------------------------------
 
 
@@ -295,6 +405,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--conversation", default="terminal", help="its id (default: %(default)s)")
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--trace", action="store_true", help="show the operations of each turn")
+    parser.add_argument("--record", metavar="FILE", help="record the last turn, for `replay`")
     return parser
 
 

@@ -376,6 +376,122 @@ def test_control_characters_are_escaped() -> None:
     shown.encode()
 
 
+_APP = """
+from chatclient import ChatClient, ChatOptions
+from chatclient.testing import ScriptedModel
+from my_cli_tools import Weather
+
+def make():
+    model = ScriptedModel("Rainy.", "Rainy.", options=ChatOptions(model="m"))
+    return ChatClient.builder(model).default_tools(Weather()).build()
+
+client = make()
+number = 3
+"""
+
+
+@pytest.fixture
+def recording(serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Record a turn from the command line, and make the module `my_cli_app` importable."""
+    serve(CALL, completion("Sunny."))
+    main(["--model", "openai:m", "--tools", "my_cli_tools:Weather", "--record", "turn.json", "Hi"])
+    (tmp_path / "my_cli_app.py").write_text(_APP)
+    monkeypatch.delitem(sys.modules, "my_cli_app", raising=False)
+    return tmp_path / "turn.json"
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "shown"),
+    [
+        ((), 0, ["prompts: none", "answers: none"]),
+        (("--system", "Be brief."), 1, ["prompts: model call 1: system text 1 was added"]),
+        (("--fork-at", "2"), 1, ["prompts: none", "answers: answer 2: 'Sunny.' became 'Rainy.'"]),
+    ],
+)
+@pytest.mark.parametrize("client", ["client", "make"])
+def test_recorded_turn_is_replayed(
+    recording: Path,
+    capsys: pytest.CaptureFixture[str],
+    client: str,
+    flags: tuple[str, ...],
+    status: int,
+    shown: list[str],
+) -> None:
+    """A recorded turn is replayed with the client of an application, and differences shown."""
+    capsys.readouterr()
+
+    assert main(["replay", str(recording), f"my_cli_app:{client}", *flags]) == status
+
+    out = capsys.readouterr().out
+    assert [text for text in shown if text not in out] == []
+
+
+def test_replay_with_another_model(
+    recording: Path, chat_server: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another model answers from the fork on."""
+    server = chat_server(completion("Sunny."))
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    flags = ["--model", "openai:m", "--fork-at", "2"]
+
+    assert main(["replay", str(recording), "my_cli_app:client", *flags]) == 0
+
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("client", ["client", "make"])
+def test_recorded_turn_becomes_a_test(recording: Path, tmp_path: Path, client: str) -> None:
+    """The written test passes with the same client, and fails with another one."""
+    (tmp_path / "tests").mkdir()
+    command = ["replay", str(recording), f"my_cli_app:{client}"]
+    assert main([*command, "--write-test", "tests/test_it.py"]) == 0
+    run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_it.py"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+
+    def output() -> str:
+        done = subprocess.run(
+            run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout
+
+    passed = output()
+    changed = _APP.replace(".build()", ".default_system('!').build()")
+    (tmp_path / "my_cli_app.py").write_text(changed)
+    failed = output()
+
+    assert "1 passed" in passed
+    assert "system text 1 was added" in failed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.json", "my_cli_app:client"], "No such file"),
+        (["my_cli_app.py", "my_cli_app:client"], "is not the recording of a turn"),
+        (["turn.json", "my_cli_app:number"], "must be a ChatClient or a function"),
+        (["turn.json", "my_cli_app"], "needs MODULE:OBJECT"),
+    ],
+)
+def test_misuse_of_replay(
+    recording: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    """Wrong files and clients are errors."""
+    assert recording.exists()
+
+    assert main(["replay", *arguments]) == 2
+
+    assert message in capsys.readouterr().err
+
+
+def test_failed_turn_is_recorded(serve: Serve, tmp_path: Path) -> None:
+    """A turn that failed is recorded as well."""
+    serve(Reply(400, {"error": {"message": "no"}}))
+
+    assert main(["--model", "openai:m", "--record", "turn.json", "Hi"]) == 1
+
+    assert "Hi" in (tmp_path / "turn.json").read_text()
+
+
 def test_printed_trail_and_client() -> None:
     """A name with a line feed does not look like another line."""
     model = ScriptedModel(f"{ESCAPE}\nround 9: forged", options=ChatOptions(model=f"m\nx{ESCAPE}"))

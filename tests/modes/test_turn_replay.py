@@ -317,7 +317,10 @@ def test_failed_turn(replay: Replay, ran: list[str], tmp_path: Path) -> None:
     """A turn that failed fails again, without undoing or running anything."""
     undone: list[str] = []
 
-    @tool(compensation=undone.append)
+    def undo(query: str) -> None:
+        undone.append(query)
+
+    @tool(compensation=undo)
     def reserve(query: str) -> str:
         """Reserve a table."""
         ran.append(query)
