@@ -26,7 +26,7 @@ class SqliteToolIndex(ToolIndex):
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._known: dict[str, Sequence[ToolReference]] = {}
+        self._known: dict[str, dict[str, ToolReference]] = {}
         with closing(sqlite3.connect(path)) as database, database:
             database.execute(
                 "create virtual table if not exists tool using "
@@ -37,16 +37,19 @@ class SqliteToolIndex(ToolIndex):
         self, session_id: str, references: Sequence[ToolReference], runtime: Runtime
     ) -> None:
         """Replace the tools of a session; does nothing if they are unchanged."""
-        if self._known.get(session_id) is references:
+        known: dict[str, ToolReference] = {}
+        for reference in references:
+            known.setdefault(reference.tool_name, reference)
+        if self._known.get(session_id) == known:
             return
-        rows = [(session_id, r.tool_name, _words(r)) for r in references]
+        rows = [(session_id, name, _words(r)) for name, r in known.items()]
         await runtime.finish(self._replace, session_id, rows)
-        self._known[session_id] = references
+        self._known[session_id] = known
 
     async def find(self, request: ToolSearchRequest, runtime: Runtime) -> ToolSearchResponse:
         """Search the tools of one session."""
         started = time.perf_counter()
-        known = {r.tool_name: r for r in self._known.get(request.session_id, ())}
+        known = self._known.get(request.session_id, {})
         rows = await runtime.finish(self._matching, request.session_id, request.query)
         found = [
             known[name].scored(score)

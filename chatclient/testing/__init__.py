@@ -23,6 +23,11 @@ if TYPE_CHECKING:
         EVALUATION_EVENT as EVALUATION_EVENT,
         record_evaluations as record_evaluations,
     )
+    from chatclient.testing.model_contract import (
+        ChatModelContract as ChatModelContract,
+        EmbeddingModelContract as EmbeddingModelContract,
+        RerankModelContract as RerankModelContract,
+    )
     from chatclient.testing.plugin import (
         chat_redact as chat_redact,
         recorded_model as recorded_model,
@@ -77,6 +82,9 @@ if TYPE_CHECKING:
         SimulatedConversation as SimulatedConversation,
         SimulatedTurn as SimulatedTurn,
         SimulatedUser as SimulatedUser,
+    )
+    from chatclient.testing.tool_index_contract import (
+        ToolIndexContract as ToolIndexContract,
     )
     from chatclient.testing.trajectory import (
         ExpectedToolCalls as ExpectedToolCalls,

@@ -31,6 +31,7 @@ from chatclient.memory.repository import NO_CONVERSATION, ChatMemoryRepository, 
 from chatclient.memory.window import Window, messages_from
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.testing.event_loop import check_loop_is_free
 from chatclient.testing.sample_conversations import AWKWARD_IDS, EVERY_KIND, turn
 
 T = TypeVar("T")
@@ -490,3 +491,18 @@ class ChatMemoryRepositoryContract:
         store.call("delete_by_conversation_id", name)
         assert store.call("find_by_conversation_id", name) == []
         assert name not in store.call("find_conversation_ids")
+
+    def test_the_event_loop_is_not_blocked(
+        self, repository: ChatMemoryRepository, name: str
+    ) -> None:
+        """All operations wait through the runtime."""
+
+        async def use() -> None:
+            await repository.append(name, turn(1), ON_LOOP, key="k")
+            await repository.load(name, ON_LOOP, last=2)
+            await repository.replace(name, turn(2), ON_LOOP)
+            await repository.conversation_ids(ON_LOOP)
+            await repository.delete_older(day(1), ON_LOOP)
+            await repository.delete(name, ON_LOOP)
+
+        check_loop_is_free(use)

@@ -41,6 +41,7 @@ from chatclient.memory.sessions.log import (
 )
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.testing.event_loop import check_loop_is_free
 from chatclient.testing.sample_conversations import AWKWARD_IDS, EVERY_KIND, turn
 
 T = TypeVar("T")
@@ -593,3 +594,21 @@ class SessionRepositoryContract:
         log = drive(repository.read(name, BLOCKING))
         assert done.count(True) == 1
         assert [event.id for event in log.events] == [f"{done.index(True)}{n}" for n in range(2)]
+
+    def test_the_event_loop_is_not_blocked(self, repository: SessionRepository, name: str) -> None:
+        """All operations wait through the runtime."""
+
+        async def use() -> None:
+            session = a_session(name, name)
+            await repository.create(session, ON_LOOP)
+            await repository.save(session, ON_LOOP)
+            await repository.find(name, ON_LOOP)
+            await repository.find_by_user(name, ON_LOOP)
+            await repository.find_by_metadata("kind", "x", ON_LOOP)
+            await repository.find_expired(START, ON_LOOP)
+            await repository.append(name, [an_event(name, "1")], ON_LOOP)
+            await repository.read(name, ON_LOOP)
+            await repository.search(name, ON_LOOP)
+            await repository.delete(name, ON_LOOP)
+
+        check_loop_is_free(use)

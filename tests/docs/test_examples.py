@@ -1,6 +1,9 @@
 """The short examples: the demo, and a custom advisor, provider, tool index and repository."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from datetime import datetime, tzinfo
@@ -15,7 +18,14 @@ from custom_provider import SpeakModel, body_of
 from custom_repository import JsonChatMemoryRepository
 from custom_tool_index import SqliteToolIndex
 
-from chatclient import AssistantMessage, ChatClient, ChatResponse, Prompt, UserMessage
+from chatclient import (
+    AssistantMessage,
+    ChatClient,
+    ChatModel,
+    ChatResponse,
+    Prompt,
+    UserMessage,
+)
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.tool_search.advisor import ToolSearchToolCallingAdvisor
 from chatclient.errors import (
@@ -28,11 +38,18 @@ from chatclient.memory import ChatMemoryRepository, MessageWindowChatMemory
 from chatclient.providers.composite import FallbackChatModel
 from chatclient.providers.http.auth import Headers
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import (
+    Answer,
+    ChatModelContract,
+    ScriptedModel,
+    ToolIndexContract,
+    call,
+)
 from chatclient.testing.repository_contract import ChatMemoryRepositoryContract
 from chatclient.tools import FunctionToolCallback
-from chatclient.tools.search import ToolReference, ToolSearchRequest
+from chatclient.tools.search import ToolIndex, ToolReference, ToolSearchRequest
 from tests.support.ask import Ask
+from tests.support.paths import ROOT
 
 # --- the demo -------------------------------------------------------------------------------
 
@@ -147,7 +164,7 @@ class SpeakServer:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -171,6 +188,42 @@ def speak() -> Iterator[SpeakServer]:
     server = SpeakServer()
     yield server
     server.close()
+
+
+class TestSpeakModel(ChatModelContract):
+    """The contract of chat models."""
+
+    @pytest.fixture
+    def model(self, speak: SpeakServer) -> Iterator[ChatModel]:
+        with SpeakModel(speak.url) as model:
+            yield model
+
+    @pytest.fixture
+    def failing_model(self, speak: SpeakServer) -> Iterator[ChatModel]:
+        speak.replies = [(401, b"who are you?")] * 9
+        with SpeakModel(speak.url) as model:
+            yield model
+
+
+@pytest.mark.process("tests of the docs")
+def test_provider_of_the_docs(tmp_path: Path) -> None:
+    """The file at the end of the page passes the contract."""
+    page = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
+    code = page.partition("### Test it\n")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "test_speak.py").write_text(code, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio"]
+
+    done = subprocess.run(
+        [*command, f"--rootdir={tmp_path}", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert "4 skipped" in done.stdout  # calls of tools
 
 
 def test_custom_provider(ask: Ask, speak: SpeakServer) -> None:
@@ -241,6 +294,14 @@ def test_custom_provider_with_wrong_chunks(ask: Ask, speak: SpeakServer, wrong: 
 
 def made(name: str, description: str) -> FunctionToolCallback:
     return FunctionToolCallback(lambda: f"ran {name}", name=name, description=description)
+
+
+class TestSqliteToolIndex(ToolIndexContract):
+    """The contract of tool indexes."""
+
+    @pytest.fixture
+    def index(self, tmp_path: Path) -> ToolIndex:
+        return SqliteToolIndex(str(tmp_path / "tools.db"))
 
 
 TOOLS = [
