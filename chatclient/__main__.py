@@ -332,10 +332,14 @@ def _replay(argv: Sequence[str]) -> int:
     """Replay a recorded turn, print the first differences, and return the exit status."""
     arguments = _replay_parser().parse_args(argv)
     try:
-        recording = TurnRecording.load(arguments.recording)
         found = _load(arguments.client, "replay")
         is_made = not isinstance(found, ChatClient) and callable(found)
         client = found() if is_made else found
+        if arguments.database is None:
+            recording = TurnRecording.load(arguments.recording)
+        else:
+            recording = _durable_turn(client, arguments)
+            client = client.client
         if not isinstance(client, ChatClient):
             msg = f"{arguments.client} must be a ChatClient or a function that returns one"
             raise UsageError(msg)
@@ -354,16 +358,34 @@ def _replay(argv: Sequence[str]) -> int:
     return 0 if replay.difference is None else 1
 
 
+def _durable_turn(client: Any, arguments: argparse.Namespace) -> TurnRecording:
+    """Return the recording of a durable turn.
+
+    Raises:
+        UsageError: *client* is not durable, or the turn has not ended.
+    """
+    from chatclient.durable.client import DurableClient  # noqa: PLC0415 - for this command
+    from chatclient.durable.launching import connect  # noqa: PLC0415 - an extra
+
+    if not isinstance(client, DurableClient):
+        msg = f"with --database, {arguments.client} must be a DurableClient"
+        raise UsageError(msg)
+    with connect(arguments.database, application=arguments.application):
+        return TurnRecording.of(client.trail(key=arguments.recording))
+
+
 def _write_test(arguments: argparse.Namespace, recording: TurnRecording, *, is_made: bool) -> None:
     """Write a test of the turn, and the recording beside it."""
-    path, source = Path(arguments.write_test), Path(arguments.recording)
+    path = Path(arguments.write_test)
     module, _, name = arguments.client.partition(":")
-    recording.save(path.with_name(source.name))
+    turn = re.sub(r"\W", "_", Path(arguments.recording).stem)
+    recording.save(path.with_name(f"{turn}.json"))
+    is_durable = arguments.database is not None
     text = _TEST.format(
         module=module,
-        recording=source.name,
-        name=re.sub(r"\W", "_", source.stem),
-        client=f"{module}.{name}{'()' if is_made else ''}",
+        recording=f"{turn}.json",
+        name=turn,
+        client=f"{module}.{name}{'()' if is_made else ''}{'.client' if is_durable else ''}",
     )
     path.write_text(text, encoding="utf-8")
 
@@ -374,8 +396,17 @@ def _replay_parser() -> argparse.ArgumentParser:
         description="Replay a recorded turn with the client of today, and show what differs first. "
         "The exit status is 1 if something does.",
     )
-    parser.add_argument("recording", help="a file that TurnRecording.save has written")
-    parser.add_argument("client", metavar="MODULE:OBJECT", help="a ChatClient, or what returns one")
+    parser.add_argument(
+        "recording",
+        help="a file that TurnRecording.save has written; with --database, the key of a turn",
+    )
+    parser.add_argument(
+        "client", metavar="MODULE:OBJECT", help="the client, or a function that returns it"
+    )
+    parser.add_argument("--database", metavar="URL", help="that of durable turns")
+    parser.add_argument(
+        "--application", default="chatclient", help="the application's name in the database"
+    )
     parser.add_argument(
         "--fork-at",
         type=int,

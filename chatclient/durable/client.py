@@ -31,6 +31,7 @@ from chatclient.durable.requests import (
 )
 from chatclient.errors import ChatClientError, ConversationBusyError, UsageError
 from chatclient.extend import BLOCKING, EMPTY, check_type, drive, seconds
+from chatclient.observability.trail import Trail
 
 if TYPE_CHECKING:
     from chatclient.durable.engine import Engine, Enqueued
@@ -290,7 +291,7 @@ class DurableClient:
         name: Its name in the database.
     """
 
-    def __init__(self, client: "ChatClient", name: str, runner: object) -> None:
+    def __init__(self, client: "ChatClient", name: str, runner: SegmentRunner) -> None:
         self.client = client
         self.name = name
         self._pipeline = client.prompt().pipeline
@@ -454,6 +455,27 @@ class DurableClient:
             msg = "give either the id or the key of the turn"
             raise UsageError(msg)
         return self._handle(current_engine(), turn_id(self.name, key or "") if id is None else id)
+
+    def trail(self, id: str | None = None, *, key: str | None = None) -> Trail:
+        """Return the trail of a turn that has ended, made again from its record.
+
+        No model and no tool is called, and nothing is stored; memories are read. If decisions
+        continued the turn, the trail ends with the calls that waited for the first ones.
+
+        Args:
+            id: The id of the turn.
+            key: The key that it was started with, instead of the id.
+
+        Raises:
+            UsageError: There is no such turn, or it has not ended.
+        """
+        turn = self.turn(id, key=key)
+        data = turn.first_input()
+        return self._runner.trail(data, turn.engine.steps(turn.id))
+
+    async def atrail(self, id: str | None = None, *, key: str | None = None) -> Trail:
+        """Return the trail of a turn that has ended; see `trail`."""
+        return await asyncio.to_thread(self.trail, id, key=key)
 
     def conversation(self, id: str) -> DurableConversation:
         """Return the durable turns of the conversation *id*, one of which runs at a time."""

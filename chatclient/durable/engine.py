@@ -250,6 +250,11 @@ class Engine:
         """Return the workflows that match the filters of `DBOS.list_workflows`."""
         return outside(lambda: self._control.list_workflows(**filters))
 
+    def steps(self, id: str) -> dict[str, Any]:
+        """Return the recorded values of the steps of a workflow, by name."""
+        found = outside(lambda: self._control.list_workflow_steps(id))
+        return {step["function_name"]: step["output"] for step in found if step["error"] is None}
+
     def newest(self, attributes: dict[str, str], prefix: str) -> str | None:
         """Return the id of the newest workflow with *attributes*, or with a *prefix* of its id."""
         by: dict[str, Any] = (

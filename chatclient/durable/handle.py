@@ -315,7 +315,12 @@ class TurnHandle:
         found = self.engine.statuses(workflow_ids=[segment_id(self.id, segment)], load_output=False)
         return _input_of(found[0]) if found else None
 
-    def _first_input(self) -> Mapping[str, Any]:
+    def first_input(self) -> Mapping[str, Any]:
+        """Return what the turn was started with.
+
+        Raises:
+            UsageError: There is no such turn.
+        """
         found = self.input_of(1)
         if found is None:
             raise self._missing()
@@ -327,7 +332,7 @@ class TurnHandle:
         Raises:
             UsageError: There is no such turn.
         """
-        request = from_stored(self._first_input()["request"])
+        request = from_stored(self.first_input()["request"])
         turn = Turn.of({TURN_KEY: self.id, **request["params"]})
         turn.request_messages = tuple(message_from_dict(each) for each in request["messages"])
         return turn
@@ -354,7 +359,7 @@ class TurnHandle:
         given = decisions_for(pending, decisions)
         # Before the next segment starts, so that the caller gets the error and the turn stays
         # pending.
-        self._check_decisions(self._first_input(), pending, given)
+        self._check_decisions(self.first_input(), pending, given)
         resume = {"turn": pending.to_json(), "decisions": decisions_to_dict(given)}
         # The id of the next segment is unique, so only one of several concurrent decisions counts.
         if not self._continue(segment, {"resume": resume}):

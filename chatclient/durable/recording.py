@@ -10,7 +10,7 @@ import copy
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
@@ -19,12 +19,13 @@ from chatclient.chat.parts import ToolCall
 from chatclient.chat.pending_turn import ApprovalRequired
 from chatclient.chat.recorder import TurnStep, Work
 from chatclient.chat.tool import ToolProgress
-from chatclient.chat.turn import WithinStep
+from chatclient.chat.turn import WithinStep, present_turn
 from chatclient.errors import (
     ChatMemoryUnavailableError,
     DeadlineExceededError,
     ProviderError,
     ToolInterruptedError,
+    UsageError,
 )
 from chatclient.extend import check_choice, check_number, seconds
 from chatclient.runtime.runtime import Runtime
@@ -392,6 +393,56 @@ class Recording:
         if self._deadline is not None and time.time() > self._deadline:
             msg = "the deadline of the turn has passed; finished steps were not repeated"
             raise DeadlineExceededError(msg)
+
+
+class RecordedSteps:
+    """A `StepRecorder` that only has what was recorded.
+
+    Args:
+        steps: The recorded values of the steps, by name.
+
+    Attributes:
+        missing: The name of a step that was asked for and is not recorded, or None.
+    """
+
+    def __init__(self, steps: Mapping[str, Any]) -> None:
+        self._steps = steps
+        self.missing: str | None = None
+
+    async def step(self, name: str, _function: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the recorded value of the step *name*.
+
+        Raises:
+            UsageError: It is not recorded.
+        """
+        if name not in self._steps:
+            self.missing = name
+            msg = f"the turn has not ended, or was recorded by another client: no step {name!r}"
+            raise UsageError(msg)
+        return self._steps[name]
+
+
+class RecordedTurn(Recording):
+    """Repeats a turn that has ended, from its record; nothing is stored."""
+
+    async def step(self, step: TurnStep[T], runtime: Runtime) -> T:
+        """Return the recorded result of *step*; what a memory has held before the turn."""
+        result = await super().step(step, runtime)
+        if step.kind != "memory":
+            return result
+        messages: Any = result
+        turn = present_turn()
+        own = "" if turn is None else f"{turn.id}-"
+        ids = [message.id or "" for message in messages]
+        start = next((at for at, id in enumerate(ids) if id.startswith(own)), len(ids))
+        before: Any = messages[:start]
+        return before  # type: ignore[no-any-return]
+
+    async def store(self, work: Work, runtime: Runtime) -> None:
+        """Store nothing."""
+
+    async def confirm(self) -> None:
+        """Do nothing: the turn has ended."""
 
 
 async def _outcome_of(running: Awaitable[T]) -> T | Exception:

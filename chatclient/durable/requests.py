@@ -36,12 +36,20 @@ from chatclient.client.request_settings import RequestSettings, TextSettings
 from chatclient.durable.recording import (
     OnInterrupted,
     Publisher,
+    RecordedSteps,
+    RecordedTurn,
     Recording,
     StepRecorder,
     TurnRetries,
 )
-from chatclient.errors import ChatMemoryUnavailableError, TurnVersionError, UsageError
-from chatclient.extend import NO_OPTIONS, ON_LOOP, from_stored, merged, to_stored
+from chatclient.errors import (
+    ChatClientError,
+    ChatMemoryUnavailableError,
+    TurnVersionError,
+    UsageError,
+)
+from chatclient.extend import BLOCKING, NO_OPTIONS, ON_LOOP, drive, from_stored, merged, to_stored
+from chatclient.observability.trail import Trail
 from chatclient.runtime.cancellation import Cancellation, run_request
 from chatclient.structured.converters import converter_of
 from chatclient.structured.output import read_answer
@@ -414,6 +422,30 @@ class SegmentRunner:
         work = request.pipeline.run(request.settings, runtime.with_cancellation(cancellation))
         response = await run_request(work, cancellation)
         return result_to_dict(response, recording.interrupted, deadline)
+
+    def trail(self, data: Mapping[str, Any], steps: Mapping[str, Any]) -> Trail:
+        """Return the trail of a segment from its record; nothing is called or stored.
+
+        Args:
+            data: What the segment was started with.
+            steps: The recorded values of its steps, by name.
+
+        Raises:
+            UsageError: A step is not recorded, because the segment has not ended.
+        """
+        found = RecordedSteps(steps)
+        recording = RecordedTurn(found, on_interrupted=self.on_interrupted)
+        request = request_from_dict(self.pipeline, data["request"])
+        request = recorded(request, recording, data["turn"], retries=self.retries)
+        trail = Trail()
+        runtime = replace(BLOCKING, steps=trail.steps, observers=())
+        try:
+            drive(request.pipeline.run(request.settings, runtime))
+        except ChatClientError:
+            if found.missing is not None:
+                raise
+            # The turn has failed with this error.
+        return trail
 
     def check(self, data: Mapping[str, Any], recorded: Mapping[str, Any]) -> None:
         """Check that this version has the tools that a segment needs to continue.

@@ -93,11 +93,12 @@ class TurnReplay:
 
     @property
     def difference(self) -> str | None:
-        """The first difference in prompts, or else in answers, or else the error; or None."""
-        found = self.prompt_difference or self.answer_difference
-        if found is None and isinstance(self.error, ReplayError):
-            found = str(self.error)
-        return found
+        """The first difference in prompts, or what was not recorded, or the first one in answers.
+
+        None if there is none.
+        """
+        missing = str(self.error) if isinstance(self.error, ReplayError) else None
+        return self.prompt_difference or missing or self.answer_difference
 
     def __str__(self) -> str:
         prompt = self.prompt_difference or "none"
@@ -118,7 +119,7 @@ def replay_turn(
     stored. So the replay shows whether the same prompts, byte for byte, would be sent.
 
     From the model call *fork_at* on, models answer themselves, and so do tools that were not called
-    with the same arguments in the recorded turn. With another system text, model or tool in
+    with the same arguments in the recorded turn. No call is undone. With another system text, model or tool in
     *request*, this shows what would have become of the turn.
 
     Args:
@@ -217,7 +218,7 @@ class _Replayer:
         record = self._record
         if step.kind in ("agent", "lookup"):  # consists of steps; costs nothing
             return await step.run(runtime)
-        if step.kind == "undo":  # nothing was done
+        if step.kind == "undo":  # most calls were not made here
             return None  # type: ignore[return-value]
         if step.kind == "model" and not self._path:
             record.rounds += 1

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,9 +23,15 @@ from chatclient.advisors import (
     MessageChatMemoryAdvisor,
     ask_model,
 )
+from chatclient.chat.recorder import TurnStep
 from chatclient.decisions import ChatDecisionModel, decision_input_guardrail
-from chatclient.errors import GuardrailError, OverloadedError, UsageError
-from chatclient.memory import MessageWindowChatMemory
+from chatclient.errors import (
+    ChatMemoryUnavailableError,
+    GuardrailError,
+    OverloadedError,
+    UsageError,
+)
+from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.observability import Trail
 from chatclient.testing import (
     Answer,
@@ -174,7 +181,8 @@ def test_more_is_asked_than_was_recorded(replay: Replay) -> None:
 
     assert isinstance(found.error, ReplayError)
     assert found.prompt_difference is None
-    assert found.difference == "the final answer: 'Hello.' became ''"
+    assert (found.difference or "").startswith("this was not recorded: model 0; fork_at= lets")
+    assert found.answer_difference == "the final answer: 'Hello.' became ''"
     assert len(found.trail.rounds) == 1
     assert "error: ReplayError" in str(found)
 
@@ -196,6 +204,7 @@ def test_less_is_asked_than_was_recorded(replay: Replay) -> None:
         (2, (NAPLES, "One."), 2, 'answer 2: \'search({"query":"Ostia"})\' became '),
         (2, (OSTIA, "Three."), 2, "answer 3: 'Three tables.' became 'Three.'"),
         (3, ("Three tables.",), 1, None),
+        (2, (call("search", "{"), "No."), 2, "answer 2: 'search({\"query\":\"Ostia\"})' became "),
         (9, (), 0, None),
     ],
 )
@@ -250,6 +259,82 @@ def test_memory(ask: Ask, replay: Replay) -> None:
     assert found.difference is None
     assert found.trail.rounds[0].messages == 4
     assert memory.get("c1") == []
+
+
+class Away(InMemoryChatMemoryRepository):
+    """A store that cannot be reached."""
+
+    async def load(self, *_args: Any, **_more: Any) -> Any:
+        msg = "the database is away"
+        raise ChatMemoryUnavailableError(msg)
+
+
+def test_memory_that_failed(replay: Replay) -> None:
+    """A memory that could not be read fails again."""
+
+    def chat(memory: MessageWindowChatMemory) -> ChatClient:
+        return app().mutate().default_advisors(MessageChatMemoryAdvisor(memory)).build()
+
+    with pytest.raises(ChatMemoryUnavailableError) as caught:
+        chat(MessageWindowChatMemory(Away())).prompt("Hi!").conversation("c1").call().content()
+    assert caught.value.trail is not None
+
+    found = replay(TurnRecording.of(caught.value.trail), chat(MessageWindowChatMemory()))
+
+    assert isinstance(found.error, ChatMemoryUnavailableError)
+
+
+class Storing:
+    """A recorder that gives each reading of a memory from what it has stored of it."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.stored: list[Any] = []
+
+    def clock(self) -> float:
+        return 0.0
+
+    def inside(self, _name: str, _call: Any = None) -> "Storing":
+        return self
+
+    async def step(self, step: TurnStep[Any], runtime: Any) -> Any:
+        if step.kind != "memory":
+            return await step.run(runtime)
+        try:
+            outcome = await step.run(runtime)
+        except ChatMemoryUnavailableError as error:
+            outcome = error
+        self.stored.append(step.dump(outcome))
+        return await step.load(self.stored[-1])
+
+    async def store(self, work: Any, runtime: Any) -> Any:
+        return await work(runtime)
+
+    async def confirm(self) -> None: ...
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_recorder_of_memories(ask: Ask, is_away: bool) -> None:
+    """The reading of a memory is a step, whose messages or error a recorder can store."""
+    memory = MessageWindowChatMemory(Away() if is_away else InMemoryChatMemoryRepository())
+    client = app("Hello.").mutate().default_advisors(MessageChatMemoryAdvisor(memory)).build()
+    if not is_away:
+        memory.add("c1", [UserMessage("Earlier")])
+    recorder = Storing()
+    request = client.prompt("Hi!").conversation("c1")
+    settings = request.settings
+    turn = replace(settings.turn, recorder=recorder)
+    request = request.with_settings(replace(settings, turn=turn))
+
+    if is_away:
+        with pytest.raises(ChatMemoryUnavailableError, match="the database is away"):
+            ask(request)
+    else:
+        assert ask(request).response.turn.conversation_id == "c1"
+        assert isinstance(client.model, ScriptedModel)
+        assert [m.text for m in client.model.prompts[0].messages[1:]] == ["Earlier", "Hi!"]
+    assert len(recorder.stored) == 1
 
 
 def test_agents_and_auxiliary_calls(replay: Replay, tmp_path: Path) -> None:
@@ -339,6 +424,38 @@ def test_failed_turn(replay: Replay, ran: list[str], tmp_path: Path) -> None:
     assert isinstance(found.error, OverloadedError)
     assert found.difference is None
     assert (ran, undone) == (["Rome"], ["Rome"])
+
+
+def test_nothing_is_undone(replay: Replay) -> None:
+    """A fork that fails undoes nothing, because most of its calls were not made."""
+    undone: list[str] = []
+
+    def undo(query: str) -> None:
+        undone.append(query)
+
+    @tool(name="search", compensation=undo)
+    def reserve(query: str) -> str:
+        """Reserve a table."""
+        return query
+
+    recording = recorded(app(ROME, "Two."))
+    client = app(NAPLES, OverloadedError("busy")).mutate().default_tools(reserve).build()
+
+    found = replay(recording, client.prompt().tools(reserve), fork_at=2)
+
+    assert isinstance(found.error, OverloadedError)
+    assert undone == []
+
+
+def test_tool_that_did_not_run(replay: Replay, ran: list[str]) -> None:
+    """A tool that would run today, and did not run then, is not run."""
+    client = app(ROME).mutate().default_options(internal_tool_execution_enabled=False).build()
+    recording = recorded(client)
+
+    found = replay(recording, app())
+
+    assert (found.difference or "").startswith("this was not recorded: ")
+    assert ran == []
 
 
 def test_failing_tool(replay: Replay) -> None:
