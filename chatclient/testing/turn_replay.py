@@ -119,8 +119,8 @@ def replay_turn(
     stored. So the replay shows whether the same prompts, byte for byte, would be sent.
 
     From the model call *fork_at* on, models answer themselves, and so do tools that were not called
-    with the same arguments in the recorded turn. No call is undone. With another system text, model or tool in
-    *request*, this shows what would have become of the turn.
+    with the same arguments in the recorded turn. No call is undone. With another system text, model
+    or tool in *request*, this shows what would have become of the turn.
 
     Args:
         recording: The recording.
