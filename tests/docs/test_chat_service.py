@@ -3,19 +3,23 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import httpx
 import pytest
 import sqlalchemy as sa
+import yaml
 from selenium.webdriver import Chrome
 
 from tests.support.browser import chromium, click, console_errors, shown, until, write
@@ -25,6 +29,7 @@ from tests.support.waiting import LONG
 
 pytestmark = pytest.mark.process("chat service")
 
+FOLDER = ROOT / "examples" / "chat_service"
 BOOKED = "Well: Booked a seat on IC 1."
 
 
@@ -263,3 +268,38 @@ def test_page_stops(browser: Chrome, service: Service) -> None:
         until(browser, lambda: service.stream(conversation).status_code == 204)
         write(browser, "Hello?")
         until(browser, lambda: shown(browser, ".assistant .text")[-1:] == ["2 questions."])
+
+
+# --- the container ---
+
+
+def test_image() -> None:
+    """What the image copies exists, and it installs known extras."""
+    text = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
+    copied = re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE)
+    [extras] = re.findall(r"pip install .*'\.\[([\w,]+)\]'", text)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    assert all((ROOT / name).exists() for names in copied for name in names.split())
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+
+
+def test_compose() -> None:
+    """The service has the address of the database, and more time to stop than its requests."""
+    services = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    chat, database = services["chat"], services["database"]
+    url = urlsplit(chat["environment"]["DATABASE_URL"])
+    given = database["environment"]
+    [grace] = re.findall(
+        r'"--timeout-graceful-shutdown", "(\d+)"', (FOLDER / "Dockerfile").read_text("utf-8")
+    )
+
+    assert (url.username, url.password, url.path) == (
+        given["POSTGRES_USER"],
+        given["POSTGRES_PASSWORD"],
+        f"/{given['POSTGRES_DB']}",
+    )
+    assert url.hostname in services
+    assert chat["build"]["dockerfile"] == "examples/chat_service/Dockerfile"
+    assert (FOLDER / chat["build"]["context"]).resolve() == ROOT
+    assert int(chat["stop_grace_period"].removesuffix("s")) > int(grace)
