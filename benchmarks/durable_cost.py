@@ -128,7 +128,11 @@ async def block(turn: Turn, text: str, count: int, idle: float) -> float:
 
 async def measure_turns() -> None:
     """Print the CPU time of a short turn and of a step, beside plain DBOS."""
-    sides: dict[str, Turn] = {"library": client.acall, "plain DBOS": plain, "unrecorded": unrecorded}
+    sides: dict[str, Turn] = {
+        "library": client.acall,
+        "plain DBOS": plain,
+        "unrecorded": unrecorded,
+    }
     for turn in sides.values():
         await turn("long")
     idle = await idle_share()
@@ -140,9 +144,7 @@ async def measure_turns() -> None:
                 found = await block(turn, text, count, 0 if side == "unrecorded" else idle)
                 costs.setdefault((side, text), []).append(found)
     median = {key: statistics.median(values) for key, values in costs.items()}
-    steps = {
-        side: (median[side, "long"] - median[side, "short"]) / (2 * ROUNDS) for side in sides
-    }
+    steps = {side: (median[side, "long"] - median[side, "short"]) / (2 * ROUNDS) for side in sides}
     steps["library"] -= steps.pop("unrecorded")  # what the turn costs without a record
     print(f"{'':12}{'short turn':>14}{'step':>10}   CPU ms")
     for side, step in steps.items():
@@ -199,7 +201,9 @@ async def measure_waiters(url: str, count: int) -> None:
     print(f"{own / seconds:.0f} transactions per second")
     some = [await client.astart("short", queue="ends") for _ in range(ENDS)]
     delays = await ends(some, url)
-    print(f"an end is noticed after {statistics.median(delays):.3f} s, the latest {max(delays):.3f}")
+    print(
+        f"an end is noticed after {statistics.median(delays):.3f} s, the latest {max(delays):.3f}"
+    )
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
@@ -210,9 +214,9 @@ async def stream(app: Starlette, number: int) -> int:
     message = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Talk."}]}
     body = json.dumps({"id": f"chat-{number}", "messages": [message]}).encode()
     scope = {
-        **{"type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}},
-        **{"method": "POST", "path": "/chat", "raw_path": b"/chat", "query_string": b""},
-        **{"headers": [(b"content-type", b"application/json")], "http_version": "1.1"},
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "method": "POST", "path": "/chat", "raw_path": b"/chat", "query_string": b"",
+        "headers": [(b"content-type", b"application/json")], "http_version": "1.1",
     }
     size, parts = 0, [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -239,7 +243,9 @@ async def measure_streams(count: int) -> None:
         sizes = await asyncio.gather(*(stream(app, number) for number in range(count)))
         seconds.append(time.process_time() - cpu)
         wall = time.perf_counter() - began
-        print(f"  {count} streams of {min(sizes)} bytes or more: {seconds[-1]:.2f} s of CPU", end="")
+        print(
+            f"  {count} streams of {min(sizes)} bytes or more: {seconds[-1]:.2f} s of CPU", end=""
+        )
         print(f" in {wall:.1f} s")
     print(f"ratio of streams: {seconds[0] / seconds[1]:.1f}")
 

@@ -339,11 +339,13 @@ class DurableClient:
         """
         from chatclient.durable.engine import Enqueued  # noqa: PLC0415 - an extra
 
+        is_new = key is None
         key = uuid4().hex if key is None else checked_id(key, "the key of a turn")
         wait = None if delay is None else seconds("delay", delay)
         how = Enqueued(queue, priority, wait, limit_key)
-        turn, _ = self.start_turn(self.request_of(prompt), key, how, streaming=streaming)
-        return turn
+        return self.start_turn(
+            self.request_of(prompt), key, how, streaming=streaming, new_key=is_new
+        )[0]
 
     def start_turn(
         self,
@@ -353,9 +355,13 @@ class DurableClient:
         *,
         streaming: bool,
         reject: bool = False,
+        new_key: bool = False,
         attributes: dict[str, Any] | None = None,
     ) -> tuple[TurnHandle, bool]:
-        """Start a turn; return its handle and, if *reject*, whether its key was new."""
+        """Start a turn; return its handle and, if *reject*, whether its key was new.
+
+        *new_key* says that no other turn has the key.
+        """
         from chatclient.durable.engine import current_engine  # noqa: PLC0415 - an extra
 
         engine = current_engine()
@@ -376,7 +382,10 @@ class DurableClient:
             "resume": None,
         }
         is_new = engine.start(id, data, how, reject=reject, attributes=attributes)
-        return self._handle(engine, id), is_new
+        handle = TurnHandle(
+            engine, id, self._check_decisions, is_new=new_key or (reject and is_new)
+        )
+        return handle, is_new
 
     async def astart(self, prompt: DurableRequest, **how: Any) -> TurnHandle:
         """Start a turn; see `start`, which has the same arguments."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from chatclient.chat.serialization import error_from_dict, error_to_dict
+from chatclient.durable.events import FORMAT
 from chatclient.durable.recording import UNDO, ExecutionLostError
 from chatclient.errors import DurableTurnError
 from chatclient.extend import get_logger, needed_by
@@ -50,13 +51,15 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-_FAULTS = (
+FAULTS = (
     sqlalchemy_errors.OperationalError,
     sqlalchemy_errors.InternalError,
     sqlalchemy_errors.InterfaceError,
     sqlalchemy_errors.TimeoutError,
     dbos_errors.DBOSQueryTimeoutError,
 )
+"""Errors of the database that pass."""
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds
 
 
@@ -70,7 +73,7 @@ async def until_stored(work: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await work()
-        except _FAULTS as error:
+        except FAULTS as error:
             if not pause:
                 log.warning("the turn waits for its database", error=repr(error))
         pause = min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
@@ -82,7 +85,7 @@ class JsonSerializer(Serializer):
 
     def name(self) -> str:
         """Return the name of the format."""
-        return "chatclient_json"
+        return FORMAT
 
     def serialize(self, data: Any) -> str:
         """Return *data*, a JSON value or an error, as text."""

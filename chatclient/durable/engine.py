@@ -18,11 +18,13 @@ from chatclient.durable.dbos_steps import (
     dbos_errors,
 )
 from chatclient.durable.handle import REJECTED
+from chatclient.durable.notices import Notices
 from chatclient.durable.queues import APPLICATION
 from chatclient.durable.tables import CANCEL, WORKFLOW, Tables
-from chatclient.durable.workflow import EVENTS, RunningExecutions, run_turn, running
-from chatclient.errors import DurableTurnError, UsageError
+from chatclient.durable.workflow import RunningExecutions, is_first_execution, run_turn, running
+from chatclient.errors import UsageError
 from chatclient.extend import get_logger
+from chatclient.runtime.threads import LoopThread
 
 log = get_logger(__name__)
 
@@ -134,10 +136,15 @@ class Engine:
     Args:
         control: DBOS, if this process runs turns; otherwise a client of DBOS.
         application: The name of the application.
-        runs_turns: Whether this process runs turns.
         tables: The tables of the database.
+        notices: The readers of this process.
+        loop: Runs the turns that are started without a queue, if this process runs turns.
         has_attributes: Whether the database finds turns by their attributes: SQLite does not.
         close: Called by `close` with the seconds to wait for running turns.
+
+    Attributes:
+        notices: The readers of this process.
+        runs_turns: Whether this process runs turns.
     """
 
     def __init__(
@@ -146,7 +153,8 @@ class Engine:
         application: str,
         *,
         tables: Tables,
-        runs_turns: bool,
+        notices: Notices,
+        loop: LoopThread | None,
         has_attributes: bool,
         close: Callable[[float], None],
     ) -> None:
@@ -155,7 +163,9 @@ class Engine:
         self._default_queue = default_queue(application)
         self._no_version = no_version(application)
         self._tables = tables
-        self.runs_turns = runs_turns
+        self.notices = notices
+        self._loop = loop
+        self.runs_turns = loop is not None
         self._close = close
         self._has_key_limits: dict[str, bool] = {}  # of the queues that turns were started in
 
@@ -202,10 +212,11 @@ class Engine:
         """Start a segment of a turn; return whether the id was new, if *reject*."""
         policy: Literal["reject"] | None = "reject" if reject else None
 
-        def run_here() -> None:
+        async def run_here() -> None:
+            is_first_execution.set(True)
             new_id = SetWorkflowID(id, workflow_id_reuse_policy=policy)
             with new_id, SetWorkflowAttributes(attributes):
-                DBOS.start_workflow(run_turn, data)
+                await DBOS.start_workflow_async(run_turn, data)
 
         options: dict[str, Any] = {
             "workflow_name": WORKFLOW,
@@ -224,8 +235,10 @@ class Engine:
             else self._control.enqueue
         )
         try:
-            if self.runs_turns and how == Enqueued():
-                outside(run_here)
+            # A turn that starts another one must not block the loop that would start it.
+            loop = self._loop
+            if loop is not None and how == Enqueued() and not loop.is_current:
+                loop.run(run_here())
             else:
                 outside(enqueue, options, data)
         except dbos_errors.DBOSWorkflowIDInUseError:
@@ -279,6 +292,7 @@ class Engine:
         self.set_attributes(id, {CANCEL: True})
         if is_first:
             self._tables.cancel_unstarted(id)
+            self.notices.tell([id])
         running.cancel(id)
 
     def reject(self, id: str, reason: str) -> None:
@@ -294,31 +308,6 @@ class Engine:
     def set_attributes(self, id: str, attributes: dict[str, Any]) -> None:
         """Set attributes of the workflow *id*, and keep others."""
         outside(lambda: self._control.update_workflow_attributes(id, attributes, merge=True))
-
-    def events(self, id: str, offset: int) -> tuple[list[Any], bool]:
-        """Return what the workflow *id* has published from *offset* on, and whether that is all.
-
-        Each value is a list of events.
-
-        Raises:
-            DurableTurnError: An event is stored in another format.
-        """
-
-        def read() -> tuple[list[Any], bool]:
-            found: list[Any] = []
-            try:
-                for value in self._control.read_stream(
-                    id, EVENTS, offset=offset, timeout_seconds=0.0
-                ):
-                    found.append(value)  # noqa: PERF402 - kept if the next one raises
-            except dbos_errors.DBOSStreamTimeoutError:
-                return found, False
-            except TypeError as error:
-                msg = f"events of turn {id!r} are stored in a form that is not read here"
-                raise DurableTurnError(msg, turn_id=id) from error
-            return found, True
-
-        return outside(read)
 
     def close(self, drain_seconds: float = 0.0) -> None:
         """Stop; turns that still run after *drain_seconds* are continued by other processes."""

@@ -29,6 +29,9 @@ from chatclient.chat.tool import ToolProgress
 from chatclient.chat.ui_events import UiData, UiState
 from chatclient.extend import from_stored, to_stored
 
+FORMAT = "chatclient_json"
+"""The name of the format of values in the database."""
+
 DurableEvent: TypeAlias = StreamEvent | RoundRestarted | TurnDecided | UiState | UiData
 """An event of a durable turn."""
 

@@ -1,10 +1,11 @@
-"""Handles on durable turns: results, events, states and decisions, read with pauses."""
+"""Handles on durable turns: results, events, states and decisions."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from chatclient.chat.events import (
     ApprovalNeeded,
@@ -18,7 +19,7 @@ from chatclient.chat.events import (
 from chatclient.chat.pending_turn import Decision, Decisions, PendingTurn, decisions_for
 from chatclient.chat.serialization import message_from_dict
 from chatclient.chat.turn import TURN_KEY, Turn
-from chatclient.durable.events import DurableEvent, EventReader
+from chatclient.durable.events import FORMAT, DurableEvent, EventReader
 from chatclient.durable.requests import (
     TurnResult,
     decisions_from_dict,
@@ -31,79 +32,74 @@ from chatclient.extend import from_stored
 if TYPE_CHECKING:
     from chatclient.durable.dbos_steps import WorkflowStatus
     from chatclient.durable.engine import Engine
+    from chatclient.durable.notices import Watch
 
-RESULT_SECONDS = 0.01
-"""The first pause of a reader who waits for a result."""
-
-EVENT_SECONDS = 0.1
-"""The first pause of a reader of events, which are published about as often."""
-
-_LONGEST = 0.5  # seconds
-_SLOWER = 1.2  # factor
-
-
-class Polls:
-    """The pauses of one reader: short at first.
-
-    Args:
-        first: The first pause in seconds.
-        timeout: How long the reader waits in seconds, or None for ever.
-    """
-
-    def __init__(self, first: float, timeout: float | None = None) -> None:
-        self._pause = first
-        self._end = None if timeout is None else time.monotonic() + timeout
-
-    def next_pause(self) -> float:
-        """Return the seconds to wait.
-
-        Raises:
-            TimeoutError: The time is up.
-        """
-        if self._end is not None and time.monotonic() >= self._end:
-            msg = "the durable turn has no result yet; it continues"
-            raise TimeoutError(msg)
-        pause, self._pause = self._pause, min(self._pause * _SLOWER, _LONGEST)
-        return pause
+_AGAIN_SECONDS = 0.05  # until a segment that is just being started can be read
 
 
 class EventCursor:
-    """Reads the events of a turn, segment by segment.
+    """Reads the events of a turn, segment by segment; a context manager.
 
     Attributes:
         ended: Whether all events have been read.
+        watch: Receives what the segment publishes.
 
     Args:
         turn: The handle of the turn.
         segment: The number of the segment to begin with.
+        loop: The event loop of the reader, or None if it blocks.
     """
 
-    def __init__(self, turn: "TurnHandle", segment: int) -> None:
+    def __init__(
+        self, turn: "TurnHandle", segment: int, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
         self.ended = False
         self._turn = turn
-        self._segment = segment
-        self._offset = 0
-        self._reader = EventReader()
+        self._loop = loop
+        self._begin(segment)
         self._text = ""  # of the last round
 
-    def read(self) -> list[DurableEvent]:
-        """Return the events that were published since the last call.
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.watch.__exit__(None, None, None)
+
+    def _begin(self, segment: int) -> None:
+        self._segment, self._reader = segment, EventReader()
+        id = segment_id(self._turn.id, segment)
+        self.watch = self._turn.engine.notices.watch(id, 0, loop=self._loop)
+
+    def read(self) -> tuple[list[DurableEvent], bool]:
+        """Return the events that were published since the last call, and whether these are all.
+
+        It does not block.
+
+        Raises:
+            DurableTurnError: They are stored in another format.
+        """
+        events: list[DurableEvent] = []
+        values, are_all = self.watch.take()
+        for each in values:
+            if each.format != FORMAT:
+                raise _unreadable(self.watch.id)
+            events += self._reader.events(json.loads(each.value))
+        for event in events:
+            self._note(event)
+        return events, are_all
+
+    def continued(self) -> list[DurableEvent] | None:
+        """Return the events between this segment and the next one; None if it is being started.
 
         Raises:
             ChatClientError: The turn failed; its events have been returned before.
         """
-        values, is_complete = self._turn.published(self._segment, self._offset)
-        self._offset += len(values)
-        events = [event for value in values for event in self._reader.events(value)]
-        for event in events:
-            self._note(event)
-        if events or not is_complete:
-            return events
         if (decided := self._turn.input_of(self._segment + 1)) is not None:
-            self._segment, self._offset, self._reader = self._segment + 1, 0, EventReader()
+            self.watch.__exit__(None, None, None)
+            self._begin(self._segment + 1)
             return [*_decided(decided)]
-        if (result := self._turn.result_so_far()) is None:  # a segment has just started
-            return []
+        if (result := self._turn.result_so_far()) is None:
+            return None
         self.ended = True
         return [*self._closing(result)]
 
@@ -161,6 +157,7 @@ REJECTED = "rejected"
 
 _CANCEL = "cancel"  # as in the module of the tables, which needs the extra
 
+_NO_RESULT = "the durable turn has no result yet; it continues"
 _SEGMENTS_AT_ONCE, _TURNS_AT_ONCE = 4, 500
 
 CheckDecisions = Callable[[Mapping[str, Any], PendingTurn, dict[str, Decision]], None]
@@ -214,16 +211,20 @@ class TurnHandle:
         engine: The engine of this process.
         id: The id of the turn.
         check_decisions: Checks whether decisions can be applied.
+        is_new: Whether the turn has just been started.
 
     Attributes:
         engine: The engine of this process.
         id: The id of the turn, with which any process gets a handle: `durable_client.turn(id)`.
     """
 
-    def __init__(self, engine: "Engine", id: str, check_decisions: CheckDecisions) -> None:
+    def __init__(
+        self, engine: "Engine", id: str, check_decisions: CheckDecisions, *, is_new: bool = False
+    ) -> None:
         self.id = id
         self.engine = engine
         self._check_decisions = check_decisions
+        self._is_new = is_new
         self._known = 1  # the number of a segment that exists
 
     def __repr__(self) -> str:
@@ -256,17 +257,33 @@ class TurnHandle:
             DurableTurnError: The turn cannot be continued.
             ChatClientError: The turn failed; the error is that of its request.
         """
-        polls = Polls(RESULT_SECONDS, timeout)
-        while (result := self.result_so_far()) is None:
-            time.sleep(polls.next_pause())
-        return result
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._watch() as watch:
+                in_time = watch.wait(None if end is None else max(end - time.monotonic(), 0.0))
+            if (result := self.result_so_far()) is not None:
+                return result
+            if not in_time:
+                raise TimeoutError(_NO_RESULT)
 
     async def aresult(self, timeout: float | None = None) -> TurnResult:  # noqa: ASYNC109
         """Wait until the turn has ended; see `result`."""
-        polls = Polls(RESULT_SECONDS, timeout)
-        while (result := await asyncio.to_thread(self.result_so_far)) is None:  # noqa: ASYNC110
-            await asyncio.sleep(polls.next_pause())
-        return result
+        end = None if timeout is None else time.monotonic() + timeout
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._watch(loop) as watch:
+                left = None if end is None else max(end - time.monotonic(), 0.0)
+                in_time = await watch.await_news(left)
+            if (result := await asyncio.to_thread(self.result_so_far)) is not None:
+                return result
+            if not in_time:
+                raise TimeoutError(_NO_RESULT)
+
+    def _watch(self, loop: asyncio.AbstractEventLoop | None = None) -> "Watch":
+        """Return a watch of the last segment that is known."""
+        id, is_new = segment_id(self.id, self._known), self._is_new
+        self._is_new = False
+        return self.engine.notices.watch(id, loop=loop, is_new=is_new)
 
     def events(self, *, after_decisions: bool = False) -> Generator[DurableEvent, None, None]:
         """Yield the events of the turn from its beginning, until it has ended or waits.
@@ -280,35 +297,40 @@ class TurnHandle:
         Raises:
             ChatClientError: The turn failed, as in `result`.
         """
-        cursor, polls = self._cursor(after_decisions=after_decisions), Polls(EVENT_SECONDS)
-        while not cursor.ended:
-            events = cursor.read()
-            yield from events
-            if not events:
-                time.sleep(polls.next_pause())
-            else:
-                polls = Polls(EVENT_SECONDS)
+        with self._cursor(after_decisions=after_decisions) as cursor:
+            while not cursor.ended:
+                cursor.watch.wait()
+                events, are_all = cursor.read()
+                yield from events
+                while are_all:
+                    if (more := cursor.continued()) is not None:
+                        yield from more
+                        break
+                    time.sleep(_AGAIN_SECONDS)
 
     async def aevents(self, *, after_decisions: bool = False) -> AsyncGenerator[DurableEvent, None]:
         """Yield the events of the turn; see `events`. No thread waits for them."""
-        cursor = await asyncio.to_thread(self._cursor, after_decisions=after_decisions)
-        polls = Polls(EVENT_SECONDS)
-        while not cursor.ended:
-            events = await asyncio.to_thread(cursor.read)
-            for event in events:
-                yield event
-            if not events:
-                await asyncio.sleep(polls.next_pause())
-            else:
-                polls = Polls(EVENT_SECONDS)
+        loop = asyncio.get_running_loop()
+        with await asyncio.to_thread(
+            self._cursor, after_decisions=after_decisions, loop=loop
+        ) as cursor:
+            while not cursor.ended:
+                await cursor.watch.await_news()
+                events, are_all = cursor.read()
+                for event in events:
+                    yield event
+                while are_all:
+                    if (more := await asyncio.to_thread(cursor.continued)) is not None:
+                        for event in more:
+                            yield event
+                        break
+                    await asyncio.sleep(_AGAIN_SECONDS)
 
-    def _cursor(self, *, after_decisions: bool) -> EventCursor:
+    def _cursor(
+        self, *, after_decisions: bool, loop: asyncio.AbstractEventLoop | None = None
+    ) -> EventCursor:
         number = self._segment().number
-        return EventCursor(self, number if after_decisions else 1)
-
-    def published(self, segment: int, offset: int) -> tuple[list[Any], bool]:
-        """Return what a segment has published from *offset* on, and whether that is all."""
-        return self.engine.events(segment_id(self.id, segment), offset)
+        return EventCursor(self, number if after_decisions else 1, loop)
 
     def input_of(self, segment: int) -> Mapping[str, Any] | None:
         """Return what the segment was started with, or None if there is no such segment."""
@@ -556,15 +578,16 @@ def _input_of(status: "WorkflowStatus") -> Mapping[str, Any]:
 
 def _error_of(status: "WorkflowStatus") -> BaseException:
     """Return the error of a workflow that has failed."""
-    return status.error if isinstance(status.error, BaseException) else _unreadable(status)
+    return (
+        status.error if isinstance(status.error, BaseException) else _unreadable(status.workflow_id)
+    )
 
 
 def _readable(value: object, status: "WorkflowStatus") -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise _unreadable(status)
+        raise _unreadable(status.workflow_id)
     return value
 
 
-def _unreadable(status: "WorkflowStatus") -> DurableTurnError:
-    id = status.workflow_id
+def _unreadable(id: str) -> DurableTurnError:
     return DurableTurnError(f"turn {id!r} is stored in a form that is not read here", turn_id=id)

@@ -25,10 +25,12 @@ from chatclient.durable.engine import (
     reject_older_turns,
     set_engine,
 )
+from chatclient.durable.notices import Notices, Outbox
 from chatclient.durable.queues import APPLICATION, Pace, TurnQueue
 from chatclient.durable.tables import Tables
 from chatclient.durable.workflow import PUBLISH_SECONDS, paces, running
 from chatclient.errors import UsageError
+from chatclient.runtime.threads import LoopThread
 
 T = TypeVar("T")
 
@@ -93,7 +95,10 @@ def launch(
         silent_seconds=takeover_seconds,
         schema=settings.get("dbos_system_schema") or "dbos",
     )
-    running.attach(tables)
+    notices = Notices(tables)
+    outbox = Outbox(tables, notices)
+    running.attach(tables, outbox)
+    loop = LoopThread("chatclient-turns")
     alive = Liveness(tables, takeover_seconds, running)
     if reject_older:
         alive.each_beat = lambda: reject_older_turns(tables.live_versions())
@@ -113,23 +118,31 @@ def launch(
         outside_loop(start)
     except BaseException:
         outside_loop(DBOS.destroy)
+        loop.close()
+        outbox.close()
         alive.stop()
         raise
 
-    close = partial(_stop, alive)
+    def close(drain_seconds: float) -> None:
+        _stop(loop, drain_seconds)
+        outbox.close()
+        notices.close()
+        alive.stop()
+
     has_attributes = _has_attributes(url)
     engine = Engine(
         DBOS,
         application,
         tables=tables,
-        runs_turns=True,
+        notices=notices,
+        loop=loop,
         has_attributes=has_attributes,
         close=close,
     )
     return set_engine(engine)
 
 
-def _stop(alive: Liveness, drain_seconds: float) -> None:
+def _stop(loop: LoopThread, drain_seconds: float) -> None:
     """Stop running turns; wait for those that run up to *drain_seconds*."""
     with ThreadPoolExecutor(1) as thread:
         if drain_seconds > 0:
@@ -140,11 +153,12 @@ def _stop(alive: Liveness, drain_seconds: float) -> None:
             running.drain(drain_seconds)
             # After the drain: what still runs is continued by other processes.
             running.detach()
+            loop.close()
             destroyed.result()
         else:
             running.detach()
+            loop.close()
             thread.submit(Context().run, DBOS.destroy).result()
-    alive.stop()
 
 
 def connect(database: str, *, application: str = APPLICATION) -> Engine:
@@ -168,16 +182,19 @@ def connect(database: str, *, application: str = APPLICATION) -> Engine:
         application_name=application,
     )
     tables = Tables(url, application)
+    notices = Notices(tables)
 
     def close(_: float) -> None:
         client.destroy()
+        notices.close()
         tables.close()
 
     engine = Engine(
         client,
         application,
         tables=tables,
-        runs_turns=False,
+        notices=notices,
+        loop=None,
         has_attributes=_has_attributes(url),
         close=close,
     )

@@ -1,13 +1,16 @@
-"""`Tables`: the processes that run turns, and the turns that none of them runs."""
+"""`Tables`: the processes that run turns, turns that none of them runs, and published events."""
 
-from collections.abc import Collection, Iterable
-from contextlib import AbstractContextManager
-from typing import Any
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import SQLAlchemyError
 
+from chatclient.durable.events import FORMAT
 from chatclient.extend import write_ahead
 
 WORKFLOW = "chatclient_turn"
@@ -52,13 +55,53 @@ _NOW = {
     "postgresql": sa.literal_column("extract(epoch from now())", sa.Double),
     "sqlite": sa.literal_column("(julianday('now') - 2440587.5) * 86400.0", sa.Double),
 }
+_CHANNEL = "chatclient_turns"  # of notifications: the sender, a space, and the id of a workflow
+# The news of many workflows in one query: their ids and offsets are the keys and values of a JSON
+# object.
+_PAIRS = {
+    "postgresql": "json_each_text(cast(:pairs as json)) as pairs",
+    "sqlite": "json_each(:pairs) as pairs",
+}
+_STATUSES = """
+select pairs.key, turns.status from {pairs}
+left join {schema}workflow_status as turns on turns.workflow_uuid = pairs.key
+"""
+_PUBLISHED = """
+select events.workflow_uuid, events."offset", events.value, events.serialization from {pairs}
+join {schema}streams as events on events.workflow_uuid = pairs.key and events.key = 'events'
+    and events."offset" >= cast(pairs.value as integer)
+order by events."offset"
+"""
+_PUBLISH = """
+insert into {schema}streams (workflow_uuid, key, function_id, value, serialization, "offset")
+select turns.workflow_uuid, 'events', :step, :value, :format, 1 + coalesce(
+    (select max("offset") from {schema}streams where workflow_uuid = :id and key = 'events'), -1)
+from {schema}workflow_status as turns
+where turns.workflow_uuid = :id and turns.executor_id = :executor
+"""
+_NOTIFY = "select pg_notify(:channel, id) from unnest(cast(:ids as text[])) as told(id)"
+_ACTIVE = ("PENDING", "ENQUEUED", "DELAYED")
 _FORGET = 86_400.0  # seconds
 _BEGIN = 5.0  # seconds in which a busy process begins a turn that it has taken from a queue
 _IDS_AT_ONCE = 500
 
 
+class Published(NamedTuple):
+    """A value that a workflow has published.
+
+    Attributes:
+        offset: Its position among those of the workflow.
+        value: The value as it is stored.
+        format: The name of the format, or None.
+    """
+
+    offset: int
+    value: str
+    format: str | None
+
+
 class Tables:
-    """The tables of one process, with a connection that turns do not use.
+    """The tables of one process, with connections that turns do not use.
 
     Args:
         url: The database.
@@ -67,6 +110,9 @@ class Tables:
         version: The version of the application.
         silent_seconds: After how many seconds without a sign of life a process has ended.
         schema: The schema of DBOS's tables on PostgreSQL.
+
+    Attributes:
+        notifies: Whether the database has notifications.
     """
 
     def __init__(
@@ -82,13 +128,23 @@ class Tables:
         is_sqlite = url.startswith("sqlite")
         waits = {"timeout": silent_seconds} if is_sqlite else {}  # for locks
         engine = sa.create_engine(
-            url, pool_size=1, max_overflow=1, pool_pre_ping=True, connect_args=waits
+            url, pool_size=3, max_overflow=1, pool_pre_ping=True, connect_args=waits
         )
         schemas = {"dbos": None if is_sqlite else schema}
         self._engine = engine.execution_options(schema_translate_map=schemas)
         self._executor, self._version = executor, version
         self._application, self._silent = application, silent_seconds
         self._now = _NOW[engine.dialect.name]
+        self.notifies = not is_sqlite
+        self._sender = uuid4().hex
+        quote = engine.dialect.identifier_preparer.quote
+        names = {
+            "schema": "" if is_sqlite else f"{quote(schema)}.",
+            "pairs": _PAIRS[engine.dialect.name],
+        }
+        self._statuses, self._published, self._publish = (
+            sa.text(query.format(**names)) for query in (_STATUSES, _PUBLISHED, _PUBLISH)
+        )
 
     def create(self) -> None:
         """Create the table of processes unless it exists; DBOS creates its own tables."""
@@ -143,6 +199,7 @@ class Tables:
         update = sa.update(_TURNS).where(_TURNS.c.workflow_uuid == id, is_queued, ~has_steps)
         with self._begin() as connection:
             connection.execute(update.values(values))
+            self._notify(connection, [id])
 
     def cancelled(self, ids: Iterable[str]) -> set[str]:
         """Return those of *ids* that should be cancelled, or were cancelled in DBOS itself."""
@@ -156,6 +213,74 @@ class Tables:
             with self._begin() as connection:
                 found.update(connection.execute(query.where(these)).scalars())
         return found
+
+    def event_row(self, id: str, step: int, value: str) -> dict[str, object]:
+        """Return what `publish` takes for a value that the step *step* of a workflow publishes."""
+        about = {"executor": self._executor, "format": FORMAT}
+        return {"id": id, "step": step, "value": value, **about}
+
+    def publish(self, rows: Sequence[Mapping[str, object]], ended: Iterable[str]) -> None:
+        """Store what workflows of this process publish, and tell other processes.
+
+        What workflows publish that another process has taken over is left out.
+
+        Args:
+            rows: Results of `event_row`.
+            ended: The ids of workflows that have ended.
+        """
+        with self._begin() as connection:
+            if rows:
+                connection.execute(self._publish, rows)
+            self._notify(connection, [*ended, *(str(row["id"]) for row in rows)])
+
+    def news(self, offsets: Mapping[str, int | None]) -> dict[str, tuple[list[Published], bool]]:
+        """Return what workflows have published, and whether they have ended.
+
+        Args:
+            offsets: The ids of the workflows, each with the position of the first value to return,
+                or None to return no values.
+        """
+        found: dict[str, list[Published]] = {id: [] for id in offsets}
+        reads = {id: offset for id, offset in offsets.items() if offset is not None}
+        with self._begin() as connection:
+            # Before the values: those of a workflow that has ended are complete.
+            pairs = {"pairs": json.dumps(offsets)}
+            statuses = dict(connection.execute(self._statuses, pairs).tuples())
+            if reads:
+                pairs = {"pairs": json.dumps(reads)}
+                for id, *value in connection.execute(self._published, pairs):
+                    found[id].append(Published(*value))
+        return {id: (found[id], statuses[id] not in _ACTIVE) for id in offsets}
+
+    @contextmanager
+    def listening(self) -> Iterator[Callable[[float], list[str]]]:
+        """Yield a function that waits up to some seconds for what other processes tell.
+
+        It returns the ids of workflows with news.
+        """
+        pooled = self._engine.raw_connection()
+        pooled.detach()
+        connection: Any = pooled.driver_connection
+        try:
+            connection.autocommit = True
+            connection.execute(f"LISTEN {_CHANNEL}")
+
+            def told(seconds: float) -> list[str]:
+                found: list[str] = []
+                for notice in connection.notifies(timeout=seconds, stop_after=1):
+                    sender, _, id = notice.payload.partition(" ")
+                    if sender != self._sender:
+                        found.append(id)
+                return found
+
+            yield told
+        finally:
+            connection.close()
+
+    def _notify(self, connection: sa.Connection, ids: Sequence[str]) -> None:
+        if self.notifies and ids:
+            told = [f"{self._sender} {id}" for id in dict.fromkeys(ids)]
+            connection.execute(sa.text(_NOTIFY), {"channel": _CHANNEL, "ids": told})
 
     def live_versions(self) -> set[str]:
         """Return the versions of all processes that are alive."""

@@ -5,16 +5,17 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import Context
+from contextvars import Context, ContextVar
 from dataclasses import replace
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from chatclient.chat.events import TextDelta
 from chatclient.chat.tool import ToolProgress
-from chatclient.durable.dbos_steps import DBOS, DbosSteps, until_stored
+from chatclient.durable.dbos_steps import DBOS, DbosSteps, JsonSerializer, until_stored
 from chatclient.durable.events import event_to_dict
 from chatclient.durable.handle import PROBLEM
+from chatclient.durable.notices import Outbox
 from chatclient.durable.queues import Pace
 from chatclient.durable.recording import Publisher, StepRecorder
 from chatclient.durable.tables import WORKFLOW, Tables
@@ -25,7 +26,11 @@ log = get_logger(__name__)
 
 
 class RunningExecutions:
-    """The executions of turns in this process, and whether it begins further ones."""
+    """The executions of turns in this process, and whether it begins further ones.
+
+    Attributes:
+        outbox: Stores what they publish.
+    """
 
     def __init__(self) -> None:
         self._executions: set[DbosSteps] = set()
@@ -33,6 +38,7 @@ class RunningExecutions:
         self._is_ending = False
         self._lock = ForkSafeLock()
         self._tables: Tables  # of the engine
+        self.outbox: Outbox  # of the engine
 
     @contextmanager
     def execution(self, steps: DbosSteps) -> Iterator[None]:
@@ -75,9 +81,9 @@ class RunningExecutions:
             ended, self._ended = self._ended, set()
             return ended | {each.id for each in self._executions}
 
-    def attach(self, tables: Tables) -> None:
-        """Record turns, with the tables of this process."""
-        self._is_ending, self._tables = False, tables
+    def attach(self, tables: Tables, outbox: Outbox) -> None:
+        """Record turns, with the tables and the outbox of this process."""
+        self._is_ending, self._tables, self.outbox = False, tables, outbox
 
     async def postpone(self, steps: DbosSteps, seconds: float, problem: str) -> None:
         """Let another process continue an execution after some time; it records nothing more.
@@ -115,9 +121,6 @@ class RunningExecutions:
             time.sleep(0.05)
 
 
-EVENTS = "events"
-"""The stream of the workflow with its events."""
-
 PUBLISH_SECONDS = 0.1
 """How long events are collected before they are published."""
 
@@ -146,13 +149,17 @@ running = RunningExecutions()
 """The turns that this process runs."""
 
 
+is_first_execution: ContextVar[bool] = ContextVar("is_first_execution", default=False)
+"""Whether a workflow has just been started in this process, so that it has no recorded steps."""
+
+_FORM = JsonSerializer()
+
+
 class _StreamPublisher:
-    """Writes events to the stream of the workflow, several at a time.
+    """Writes events to the stream of the workflow *id*, several at a time."""
 
-    It is used within steps only: outside of them, each write would be a step.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, id: str) -> None:
+        self._id = id
         self._lock = asyncio.Lock()
         self._events: list[object] = []
         self._timer: asyncio.Task[None] | None = None  # until the next write
@@ -175,11 +182,11 @@ class _StreamPublisher:
         await self._write()
 
     async def _write_later(self) -> None:
-        await asyncio.sleep(PUBLISH_SECONDS)
+        # At the same time as the other turns, so that all are stored together.
+        await asyncio.sleep(PUBLISH_SECONDS - time.monotonic() % PUBLISH_SECONDS)
         self._timer = None  # while it writes, it must not be cancelled
-        if DBOS.step_id is not None:  # the step may have failed; then the next one writes
-            with contextlib.suppress(Exception):  # the next write fails as well, and raises
-                await self._write()
+        with contextlib.suppress(Exception):  # the next write fails as well, and raises
+            await self._write()
 
     async def _write(self) -> None:
         async with self._lock:  # concurrent writes to a stream wait for each other
@@ -188,8 +195,9 @@ class _StreamPublisher:
             values = [each for each in map(event_to_dict, events) if each is not None]
             try:
                 if values:
-                    await until_stored(lambda: DBOS.write_stream_async(EVENTS, values))
-            except BaseException:
+                    value = _FORM.serialize(values)
+                    await running.outbox.publish(self._id, DBOS.step_id or 0, value)
+            except Exception:
                 # The next write sends them, before those that were added since.
                 self._events = [*events, *self._events]
                 raise
@@ -209,12 +217,18 @@ def _joined(last: object, event: object) -> object | None:
 @DBOS.workflow(name=WORKFLOW)
 async def run_turn(data: dict[str, Any]) -> dict[str, Any]:
     """Run a segment; *data* is what `DurableClient.start` stores."""
-    steps = DbosSteps(DBOS.workflow_id or "")
+    id = DBOS.workflow_id or ""
+    steps, outbox = DbosSteps(id), running.outbox
+    if (task := asyncio.current_task()) is not None:  # which stores the outcome at its end
+        task.add_done_callback(lambda _: outbox.end(id))
     with running.execution(steps):
         if (pace := paces.get(data["queue"])) is not None:
             await pace.wait()
         try:
-            await steps.load()
+            if is_first_execution.get():
+                steps.begun = True
+            else:
+                await steps.load()
             has_begun = bool(steps.recorded) or data["resume"] is not None
             # Otherwise it is soon found out, and the query saved.
             cancelled = has_begun and await running.is_cancelled(steps)
@@ -228,7 +242,7 @@ async def run_turn(data: dict[str, Any]) -> dict[str, Any]:
                 pause = min(max((time.time() - data["started"]) / 4, 5.0), 300.0)
                 await running.postpone(steps, pause, str(error))
                 raise
-            publisher, recovered = _StreamPublisher(), bool(steps.recorded)
+            publisher, recovered = _StreamPublisher(id), bool(steps.recorded)
             turn = runner.run(data, steps, recovered=recovered, publisher=publisher)
             return await steps.execute(turn, cancelled=cancelled)
         except BaseException as error:

@@ -272,6 +272,11 @@ class LoopThread:
         """Whether the thread runs; it does not in a forked child."""
         return self.thread.is_alive()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the current thread is that of the loop."""
+        return self.thread is threading.current_thread()
+
     def close(self) -> None:
         """Stop the loop and its thread; running tasks are cancelled."""
         if self.alive:
@@ -281,6 +286,11 @@ class LoopThread:
     def soon(self, function: Callable[[], object], context: Context | None = None) -> None:
         """Schedule *function* on the loop; may be called on any thread."""
         self._loop.call_soon_threadsafe(function, context=context)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run *coroutine* on the loop, and return its result; blocks the calling thread."""
+        context = Context()  # not that of the caller, as for the loop
+        return context.run(asyncio.run_coroutine_threadsafe, coroutine, self._loop).result()
 
     def create_task(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Start *coroutine* as a task; must be called on the loop's thread."""

@@ -13,8 +13,12 @@ from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.turn import Turn
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.durable.client import UNFINISHED
-from chatclient.durable.handle import RESULT_SECONDS, Polls
-from chatclient.errors import ConversationBusyError, TurnVersionError, UsageError
+from chatclient.errors import (
+    ConversationBusyError,
+    TurnCancelledError,
+    TurnVersionError,
+    UsageError,
+)
 from chatclient.web.requests import RefusedError
 from chatclient.web.turns import GONE, LATER, RUNS, WAITS, TurnEvents
 
@@ -52,12 +56,14 @@ class DurableRunner:
         turn = await self.durable.conversation(conversation_id).alast()
         if turn is None:
             return None
-        polls = Polls(RESULT_SECONDS, _STOP_SECONDS)
-        while (state := (await turn.astatus()).state) == "cancelling":
+        if (state := (await turn.astatus()).state) == "cancelling":
             try:
-                await asyncio.sleep(polls.next_pause())
+                await turn.aresult(_STOP_SECONDS)
+            except TurnCancelledError:
+                return None
             except TimeoutError as error:
                 raise RefusedError(409, RUNS) from error
+            state = (await turn.astatus()).state
         if state not in UNFINISHED:
             return None
         # Not `aresult`, which waits if another request has just decided.
