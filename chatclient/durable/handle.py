@@ -261,7 +261,7 @@ class TurnHandle:
         while True:
             with self._watch() as watch:
                 in_time = watch.wait(None if end is None else max(end - time.monotonic(), 0.0))
-            if (result := self.result_so_far()) is not None:
+            if (result := _answer_of(watch) or self.result_so_far()) is not None:
                 return result
             if not in_time:
                 raise TimeoutError(_NO_RESULT)
@@ -274,7 +274,8 @@ class TurnHandle:
             with self._watch(loop) as watch:
                 left = None if end is None else max(end - time.monotonic(), 0.0)
                 in_time = await watch.await_news(left)
-            if (result := await asyncio.to_thread(self.result_so_far)) is not None:
+            result = _answer_of(watch) or await asyncio.to_thread(self.result_so_far)
+            if result is not None:
                 return result
             if not in_time:
                 raise TimeoutError(_NO_RESULT)
@@ -516,6 +517,13 @@ class TurnHandle:
                 )
                 raise DurableTurnError(msg, turn_id=self.id)
         return None
+
+
+def _answer_of(watch: "Watch") -> TurnResult | None:
+    """Return the result of a turn that was answered in this process, which needs no query."""
+    if watch.output is None or (output := json.loads(watch.output))["pending"] is not None:
+        return None
+    return result_from_dict(output)
 
 
 def turn_id(client: str, key: str) -> str:

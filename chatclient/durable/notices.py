@@ -24,6 +24,7 @@ _ASK_SECONDS, _ASK_SECONDS_LISTENING = 0.1, 1.0
 those that were lost, such as that of a process which was killed after it had stored an end."""
 
 _LISTEN_SECONDS = 0.2  # between two looks whether the process ends
+_END_SECONDS = 0.05  # in which ends are collected before other processes are told
 _RETRY_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds
 
@@ -42,6 +43,7 @@ class Watch:
         offset: How many published values were received, or None.
         ended: Whether it has ended, and all that it has published was received; also if it does
             not exist.
+        output: The output of a workflow that has just succeeded in this process, as it is stored.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Watch:
         loop: asyncio.AbstractEventLoop | None,
     ) -> None:
         self.id, self.offset, self.ended = id, offset, False
+        self.output: str | None = None
         self._notices = notices
         self._values: list[Published] = []
         self._loop = loop
@@ -159,9 +162,18 @@ class Notices:
     def tell(self, ids: Iterable[str]) -> None:
         """Let readers of the workflows *ids* read."""
         with self._condition:
-            if watched := self._watches.keys() & ids:
-                self._told |= watched
+            watched = [id for id in ids if any(not it.ended for it in self._watches.get(id, ()))]
+            if watched:
+                self._told.update(watched)
                 self._condition.notify()
+
+    def end(self, id: str, output: str | None = None) -> None:
+        """Tell that the workflow *id* has ended, and its output if it is known."""
+        for watch in self._watches_of([id]):
+            if watch.offset is None:  # it needs no query
+                watch.output = output
+                watch.receive((), ended=True)
+        self.tell([id])
 
     def close(self) -> None:
         """End; readers that wait look for themselves."""
@@ -280,9 +292,9 @@ class Outbox:
         # If the reader of the future is cancelled, they are stored all the same.
         await asyncio.shield(asyncio.wrap_future(stored))
 
-    def end(self, id: str) -> None:
-        """Tell that the workflow *id* has ended."""
-        self._notices.tell([id])
+    def end(self, id: str, output: str | None) -> None:
+        """Tell that the workflow *id* has ended, with *output* or an error."""
+        self._notices.end(id, output)
         if self._tables.notifies:
             with self._condition:
                 self._ended.append(id)
@@ -302,6 +314,8 @@ class Outbox:
                     if self._is_closed:
                         return
                     self._condition.wait()
+                if not self._rows:  # a notification costs a transaction: one for several turns
+                    self._condition.wait_for(lambda: self._rows or self._is_closed, _END_SECONDS)
                 rows, self._rows = self._rows, []
                 ended, self._ended = self._ended, []
             error = self._store([row for _, row in rows], ended)

@@ -245,7 +245,8 @@ class Tables:
         with self._begin() as connection:
             # Before the values: those of a workflow that has ended are complete.
             pairs = {"pairs": json.dumps(offsets)}
-            statuses = dict(connection.execute(self._statuses, pairs).tuples())
+            rows = connection.execute(self._statuses, pairs).all()
+            statuses = {row[0]: row[1] for row in rows}
             if reads:
                 pairs = {"pairs": json.dumps(reads)}
                 for id, *value in connection.execute(self._published, pairs):
@@ -259,8 +260,8 @@ class Tables:
         It returns the ids of workflows with news.
         """
         pooled = self._engine.raw_connection()
-        pooled.detach()
         connection: Any = pooled.driver_connection
+        pooled.detach()
         try:
             connection.autocommit = True
             connection.execute(f"LISTEN {_CHANNEL}")

@@ -219,8 +219,13 @@ async def run_turn(data: dict[str, Any]) -> dict[str, Any]:
     """Run a segment; *data* is what `DurableClient.start` stores."""
     id = DBOS.workflow_id or ""
     steps, outbox = DbosSteps(id), running.outbox
+
+    def tell_end(task: "asyncio.Task[Any]") -> None:
+        is_known = not task.cancelled() and task.exception() is None
+        outbox.end(id, _FORM.serialize(task.result()) if is_known else None)
+
     if (task := asyncio.current_task()) is not None:  # which stores the outcome at its end
-        task.add_done_callback(lambda _: outbox.end(id))
+        task.add_done_callback(tell_end)
     with running.execution(steps):
         if (pace := paces.get(data["queue"])) is not None:
             await pace.wait()
