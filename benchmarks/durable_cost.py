@@ -214,16 +214,21 @@ async def stream(app: Starlette, number: int) -> int:
     message = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Talk."}]}
     body = json.dumps({"id": f"chat-{number}", "messages": [message]}).encode()
     scope = {
-        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"},
-        "method": "POST", "path": "/chat", "raw_path": b"/chat", "query_string": b"",
-        "headers": [(b"content-type", b"application/json")], "http_version": "1.1",
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "method": "POST",
+        "path": "/chat",
+        "raw_path": b"/chat",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+        "http_version": "1.1",
     }
     size, parts = 0, [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Any:
-        if parts:
-            return parts.pop()
-        await asyncio.Event().wait()
+        if not parts:
+            await asyncio.Event().wait()
+        return parts.pop()
 
     async def send(part: Any) -> None:
         nonlocal size

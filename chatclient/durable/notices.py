@@ -336,6 +336,8 @@ class Outbox:
             except (*FAULTS, sqlalchemy_errors.IntegrityError) as error:
                 if not rows or self._is_closed:  # that a turn has ended is found out later
                     return error
+                if pause == _FIRST_PAUSE:
+                    log.warning("the turn waits for its database", error=repr(error))
                 with self._condition:
                     self._condition.wait_for(lambda: self._is_closed, pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)

@@ -22,7 +22,7 @@ from chatclient import (
     tool,
 )
 from chatclient.chain.chain import HIGHEST_PRECEDENCE
-from chatclient.durable import DurableClient, durable, launch
+from chatclient.durable import DurableClient, TurnQueue, durable, launch
 from chatclient.durable.dbos_steps import JsonSerializer
 from chatclient.testing import ScriptedModel, call
 from tests.support.turn_databases import KINDS, run_sql, turn_database
@@ -253,7 +253,7 @@ def test_taken_turn_that_was_not_begun(url: str) -> None:
 def test_error_of_the_database_in_the_record(url: str) -> None:
     """What DBOS has recorded when a step could not be stored is not taken for its value."""
     client = durable(ChatClient.create(ScriptedModel("Hi.")), name=uuid4().hex)
-    with launch(url):
+    with launch(url, queues=[TurnQueue("any", poll_seconds=0.02)]):
         run_sql(
             url,
             "insert into {dbos}operation_outputs (workflow_uuid, function_id, function_name, error"
@@ -262,4 +262,4 @@ def test_error_of_the_database_in_the_record(url: str) -> None:
             id=client.turn(key="a").id,
             error=JsonSerializer().serialize(OSError("read-only")),
         )
-        assert client.call("Hello", key="a").content() == "Hi."
+        assert client.call("Hello", key="a", queue="any").content() == "Hi."

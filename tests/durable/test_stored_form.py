@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from chatclient import ChatClient, tool
-from chatclient.durable import DurableClient, connect, durable, launch
+from chatclient.durable import DurableClient, TurnQueue, connect, durable, launch
 from chatclient.errors import AuthenticationError, DurableTurnError
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager
@@ -88,8 +88,8 @@ def test_reads_no_pickles(url: str, trap: Path) -> None:
 def test_runs_no_pickles(url: str, trap: Path) -> None:
     """Nor in a worker, which reads what a turn was started with and its recorded steps."""
     client = make(call("refund", {"order": 1}), "Done.", "Hi.")
-    with launch(url):
-        turn = client.start("Refund", key="a")
+    with launch(url, queues=[TurnQueue("any", poll_seconds=0.02)]):
+        turn = client.start("Refund", key="a", queue="any")
         turn.result()
         run_sql(
             url,
