@@ -10,6 +10,7 @@ import pytest
 
 from chatclient import ChatClient, tool
 from chatclient.durable import DurableClient, TurnQueue, durable, launch
+from chatclient.durable.launching import _url
 from chatclient.durable.notices import Notices
 from chatclient.durable.tables import Published, Tables
 from chatclient.testing import ScriptedModel, call
@@ -53,8 +54,6 @@ class Stopped:
 @pytest.fixture
 def other(url: str) -> Iterator[tuple[Notices, CountingTables]]:
     """The notices of a process that reads only, with its tables."""
-    from chatclient.durable.launching import _url  # noqa: PLC0415
-
     tables = CountingTables(_url(url), "chatclient")
     notices = Notices(tables)
     yield notices, tables
