@@ -5,7 +5,6 @@ import functools
 import hashlib
 import json
 import secrets
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -82,10 +81,9 @@ class IdempotencyKeys:
         self._seed: str | None = None
         self._canonical: dict[tuple[str, str], CanonicalCall] = {}
         self._calls: list[ToolCall] = []
-        # Of the first of them, which have been compared: the position of each among the equal ones.
-        self._ordinals: list[int] = []
-        self._counts: Counter[CanonicalCall] = Counter()
-        self._comparing = threading.Lock()  # tools that run concurrently ask for their keys
+        # The numbers of equal calls, from 1, by their position, for the first `_compared` calls.
+        self._equal: dict[CanonicalCall, dict[int, int]] = {}
+        self._compared = 0
 
     def canonical(self, call: ToolCall) -> CanonicalCall:
         """Return *call* in the form in which equal calls are equal, however they are formatted."""
@@ -102,21 +100,22 @@ class IdempotencyKeys:
 
     def call_count(self, call: ToolCall) -> int:
         """Return how many calls equal to *call* were counted."""
-        self._compare()
-        return self._counts[self.canonical(call)]
+        return len(self._equal_to(call))
 
-    def _compare(self) -> None:
-        """Determine the positions of all counted calls among the equal ones, from 1."""
-        with self._comparing:
-            for call in self._calls[len(self._ordinals) :]:
-                canonical = self.canonical(call)
-                self._counts[canonical] += 1
-                self._ordinals.append(self._counts[canonical])
+    def _equal_to(self, call: ToolCall) -> dict[int, int]:
+        """Return the numbers, from 1, of the counted calls equal to *call*, by position."""
+        count = len(self._calls)
+        # Without a lock: tools in several threads that ask for their keys set the same numbers.
+        for position in range(self._compared, count):
+            equal = self._equal.setdefault(self.canonical(self._calls[position]), {})
+            equal.setdefault(position, len(equal) + 1)
+        self._compared = count
+        return self._equal.get(self.canonical(call), {})
 
     def key_of(self, position: int, context: Mapping[str, Any]) -> str:
         """Return the idempotency key of the call that was counted at *position*; see `key`."""
-        self._compare()
-        return self.key(self._calls[position], self._ordinals[position], context)
+        call = self._calls[position]
+        return self.key(call, self._equal_to(call)[position], context)
 
     def key(self, call: ToolCall, ordinal: int, context: Mapping[str, Any]) -> str:
         """Return the idempotency key of a call.
