@@ -3,9 +3,19 @@
 import pytest
 
 from chatclient import ChatClient, ChatModel, ChatOptions
-from chatclient.advisors import RetrievalAugmentationAdvisor
+from chatclient.advisors import MessageChatMemoryAdvisor, RetrievalAugmentationAdvisor
+from chatclient.memory import MessageWindowChatMemory
 from chatclient.retrieval import Document, KeywordDocumentRetriever
-from chatclient.testing import RetrievalCase, evaluate_answers
+from chatclient.testing import (
+    CriterionEvaluator,
+    RetrievalCase,
+    SimulatedUser,
+    SpendingLimit,
+    TurnRecording,
+    assert_passes,
+    evaluate_answers,
+    replay_turn,
+)
 from chatclient.testing.evaluation import (
     EvaluationRequest,
     FactCheckingEvaluator,
@@ -57,3 +67,37 @@ def test_model_is_evaluated(local_model: ChatModel) -> None:
 
     assert report.totals["hit_rate"] == 1
     assert report.totals["faithfulness"] == 1, report
+
+
+@pytest.mark.parametrize(
+    ("answer", "passed"), [("It opens at nine o'clock.", True), ("It opens in the morning.", False)]
+)
+def test_criterion(local_model: ChatModel, answer: str, passed: bool) -> None:
+    """A small model judges whether an answer meets a simple criterion."""
+    criterion = CriterionEvaluator(local_model, "The answer names an exact time.", options=STEADY)
+    request = EvaluationRequest("When does the zoo open?", answer)
+
+    assert criterion.evaluate(request).passed is passed
+
+
+def test_simulated_user(local_model: ChatModel) -> None:
+    """Two clients talk to each other, and the first turn is replayed with equal prompts."""
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
+    client = (
+        ChatClient.builder(local_model)
+        .default_system(f"You answer questions of visitors, in one sentence. {ZOO.text}")
+        .default_options(temperature=0.0, max_tokens=60)
+        .default_advisors(memory)
+        .build()
+    )
+    player = ChatClient.builder(local_model).default_options(temperature=0.0, max_tokens=120)
+    user = SimulatedUser(player.build(), "Learn when the zoo of Rome opens.", max_turns=2)
+
+    conversation = user.talk_to(client)
+
+    assert conversation.turns
+    assert "nine" in conversation.text or "9" in conversation.text, conversation
+    assert_passes(conversation.to_evaluate(), SpendingLimit(model_calls=2))
+    trail = conversation.turns[0].response.trail
+    assert trail is not None
+    assert replay_turn(TurnRecording.of(trail), client).difference is None
