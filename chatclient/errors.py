@@ -62,6 +62,10 @@ __all__ = [
     "WrongTypeError",
 ]
 
+# A module without submodules; Python then asks finders for a missing name, as in a package, and
+# one of them raises an error that names the right one.
+__path__: list[str] = []
+
 
 class ChatClientError(Exception):
     """Base class of the errors that this library raises.

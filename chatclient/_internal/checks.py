@@ -1,6 +1,6 @@
 """Argument checks of public functions and constructors, with error messages that name the fix."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, get_args
 
@@ -229,6 +229,15 @@ def missing_attribute(given: object, name: str, hint: str) -> AttributeError:
         hint = f"; tools of every kind, and names of tools, go into .{_REPLACEMENTS[name]}(...)"
     msg = f"{_with_article(type(given).__name__)} has no {name!r}{hint}"
     return AttributeError(msg, name=name, obj=given)
+
+
+def attribute_hints(hints: Mapping[str, str]) -> Callable[[object, str], Any]:
+    """Return a `__getattr__` whose error says what to write instead of the names in *hints*."""
+
+    def get_attribute(self: object, name: str) -> Any:
+        raise missing_attribute(self, name, f"; {hints[name]}" if name in hints else "")
+
+    return get_attribute
 
 
 def signature_error(function: Callable[..., object], count: int) -> TypeError | None:

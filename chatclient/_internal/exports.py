@@ -51,6 +51,7 @@ PUBLIC_PACKAGES = (
 
 _PREFIX = "chatclient."
 _NOT_EXPORTED = (__name__, "chatclient._internal.version")  # which the packages themselves import
+_WITHOUT_EXPORTS = ("chatclient.client", "chatclient.errors")  # where names are looked for, too
 _exports: dict[str, Mapping[str, str]] = {}
 
 
@@ -89,7 +90,7 @@ def exports_of(package: str) -> Mapping[str, str]:
         module = import_module(package)
     except ModuleNotFoundError:  # the library works without its edges
         return {}
-    return _exports.get(package) or dict.fromkeys(module.__all__, package)
+    return _exports.get(package) or dict.fromkeys(getattr(module, "__all__", ()), package)
 
 
 def _imports_in(code: CodeType) -> dict[str, str]:
@@ -133,6 +134,9 @@ class _MissingNames:
     @staticmethod
     def find_spec(fullname: str, *_place: object) -> ModuleSpec | None:
         package, _, name = fullname.rpartition(".")
+        if package in _WITHOUT_EXPORTS:
+            _refuse(package, name, _hint(package, name))
+            return None
         if package not in _exports or name.startswith("_") or fullname in PUBLIC_PACKAGES:
             return None
         if name in _exports[package]:
@@ -140,10 +144,23 @@ class _MissingNames:
             hint: str | None = f"it is no module; use `from {package} import {name}`"
         else:
             hint = _hint(package, name)
-        if hint is None:
-            return None
+        _refuse(package, name, hint)
+        return None
+
+
+def _refuse(package: str, name: str, hint: str | None) -> None:
+    """Raise the error for a *name* that *package* does not have, unless it may be a module.
+
+    Raises:
+        ImportError: With the hint, or for the name of a class with the way to all names.
+    """
+    if hint is None and name[:1].isupper():
+        hint = f"dir({package}) lists its names"
+    if hint is not None:
         # Not a `ModuleNotFoundError`, which `from package import name` would replace.
-        raise ImportError(f"cannot import {name!r} from {package!r}; {hint}", name=fullname)
+        raise ImportError(
+            f"cannot import {name!r} from {package!r}; {hint}", name=f"{package}.{name}"
+        )
 
 
 sys.meta_path.append(_MissingNames)

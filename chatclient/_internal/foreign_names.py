@@ -5,6 +5,10 @@ from collections.abc import Mapping
 _BUILDER = "`ChatClient.builder(model)` from chatclient"
 _MCP = "`McpServer`, `McpToolCallbackProvider` or `McpToolServer` from chatclient.mcp"
 _ADVISOR = "a coroutine function of `(request, call_next)` as an advisor"
+_ASYNC = "`ChatClient` from chatclient, and `.acall()` or `.astream()`"
+_FILES = "`read_documents(folder)` from chatclient.retrieval"
+_MEMORY = "`MessageChatMemoryAdvisor(memory)` from chatclient.advisors"
+_STORES = "a vector store of chatclient.retrieval, or `LangChainVectorStore` of chatclient.bridges"
 _WINDOW = "`MessageWindowChatMemory` from chatclient.memory"
 
 REPLACEMENTS: Mapping[str, str] = {
@@ -71,6 +75,61 @@ REPLACEMENTS: Mapping[str, str] = {
     "TestModel": "`ScriptedModel` from chatclient.testing",
     "UsageLimits": "`ToolLimits` from chatclient.tools, `Budget` from chatclient.advisors",
     "function_tool": "`tool`, a decorator, from chatclient",
+    # Names that are guessed
+    "APIConnectionError": "`ConnectionFailedError` from chatclient.errors",
+    "APIError": "`ProviderError` from chatclient.errors",
+    "Anthropic": "`AnthropicChatModel` from chatclient.providers",
+    "AsyncClient": _ASYNC,
+    "AsyncChatClient": _ASYNC,
+    "AsyncOpenAI": "`OpenAIChatModel` from chatclient.providers, and `.acall()`",
+    "BufferMemory": _WINDOW,
+    "ChatError": "`ChatClientError` from chatclient.errors",
+    "ChatMemoryAdvisor": _MEMORY,
+    "Chroma": _STORES,
+    "Claude": "`AnthropicChatModel` from chatclient.providers",
+    "Client": "`ChatClient.create(model)` from chatclient",
+    "DeepSeekChatModel": '`ChatClient.create("deepseek:...")`, with the name of the model',
+    "DirectoryLoader": _FILES,
+    "Embeddings": "the embedding models of chatclient.providers",
+    "FAISS": _STORES,
+    "FakeModel": "`ScriptedModel` from chatclient.testing",
+    "FastAPI": "`web_app` or `WebChat` from chatclient.web",
+    "GPT": "`OpenAIChatModel` from chatclient.providers",
+    "GoogleChatModel": "`GeminiChatModel` from chatclient.providers",
+    "Guardrail": "`InputGuardrailAdvisor` and `OutputGuardrailAdvisor` from chatclient.advisors",
+    "JsonOutputParser": "`.call().entity(type)`",
+    "LLM": "`ChatModel` from chatclient",
+    "LlamaCpp": "`LocalChatModel` from chatclient.providers",
+    "LoggingAdvisor": "`SimpleLoggerAdvisor` from chatclient.advisors",
+    "MCPClient": _MCP,
+    "MaxRetriesError": "`ProviderError` from chatclient.errors",
+    "MemoryAdvisor": _MEMORY,
+    "Messages": "`UserMessage` and the others from chatclient",
+    "MistralChatModel": '`ChatClient.create("mistral:...")`, with the name of the model',
+    "MockModel": "`ScriptedModel` from chatclient.testing",
+    "MultiServerMCPClient": _MCP,
+    "OAuth": "`McpOAuth` from chatclient.mcp",
+    "OAuthClientProvider": "`McpOAuth` from chatclient.mcp",
+    "Ollama": "`OllamaChatModel` from chatclient.providers",
+    "OpenAI": "`OpenAIChatModel` from chatclient.providers",
+    "PostgresChatMemoryRepository": "`SqlChatMemoryRepository` from chatclient.memory",
+    "PyPDFLoader": _FILES,
+    "PydanticOutputParser": "`.call().entity(type)`",
+    "RagAdvisor": "`RetrievalAugmentationAdvisor` from chatclient.advisors",
+    "RateLimitError": "`RateLimitedError` from chatclient.errors",
+    "RecursiveCharacterTextSplitter": "`Splitter` from chatclient.retrieval",
+    "RedisMemory": "`RedisChatMemoryRepository` from chatclient.memory",
+    "RetryAdvisor": "`max_retries=` of the model",
+    "Role": "the classes of messages, such as `UserMessage` from chatclient",
+    "SqliteMemory": "`SqlChatMemoryRepository` from chatclient.memory",
+    "StreamingResponse": "`client.prompt(...).stream()`",
+    "TimeoutAdvisor": "`.deadline(seconds)` of a request, or `timeout=` of the model",
+    "ToolException": "`ToolError` from chatclient.errors",
+    "ToolNode": "`ToolCallingManager` from chatclient.tools",
+    "Toolkit": "a class with methods marked by `@tool` from chatclient",
+    "Workflow": "`durable(client, name=...)` from chatclient.durable",
+    "create_app": "`web_app` from chatclient.web",
+    "retry": "`max_retries=` of the model",
     # Modules
     "agents": _BUILDER,
     "anthropic": "`AnthropicChatModel` from chatclient.providers",

@@ -13,7 +13,7 @@ from types import FunctionType
 from typing import Any, TypeVar, cast, get_args
 
 from chatclient._internal.annotations import annotated_names, declared_signature
-from chatclient.errors import WrongTypeError
+from chatclient.errors import UsageError, WrongTypeError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,6 +43,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "compaction_trigger": ("memory",),
     "conversation_history_enabled": ("conversation_history",),
     "content": ("text",),
+    "page_content": ("text",),
     "default_top_k": ("top_k",),
     "default_user_id": ("memory",),
     "disable_internal_conversation_history": ("conversation_history",),
@@ -62,6 +63,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "max_turns": ("max_rounds",),
     "model_id": ("model",),
     "model_name": ("model",),
+    "name": ("model",),
     "num_retries": ("max_retries",),
     "output_json_schema": ("kind",),
     "output_type": ("kind",),
@@ -86,10 +88,14 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "tool_execution_eligibility_predicate": ("eligibility",),
     "tool_searcher": ("tool_index",),
     "url": ("base_url",),
+    "usd": ("cost",),
     "user_text_advise": ("template",),
+    "window": ("max_messages",),
+    "window_size": ("max_messages",),
 }
 
 _MADE_BY: Mapping[str, str] = {
+    "ChatClient": "write ChatClient.create(model), or ChatClient.builder(model)",
     "McpServer": "write McpServer.stdio(name, command, *args), or McpServer.http(name, url)",
 }
 
@@ -131,7 +137,12 @@ def explained(function: F) -> F:
     def explaining(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
             return function(owner, *args, **kwargs)
-        except TypeError as error:
+        except (TypeError, UsageError) as error:
+            if not isinstance(error, TypeError):
+                # Such as a missing key, because `key=` is no parameter.
+                if unknown := _unknown(function, owner, kwargs):
+                    raise WrongTypeError(_message(type(owner), unknown)) from error
+                raise
             kinds = (owner if isinstance(owner, type) else type(owner)).__mro__
             kind = next(each for each in kinds if each.__module__.startswith("chatclient."))
             if kind.__name__ in _MADE_BY and "missing" in str(error):
@@ -148,6 +159,17 @@ def explained(function: F) -> F:
             raise WrongTypeError(_message(kind, found[1])) from error
 
     return cast("F", explaining)
+
+
+def _unknown(function: Callable[..., Any], owner: Any, kwargs: Mapping[str, Any]) -> str | None:
+    """Return the first keyword that is no parameter of a constructor with typed keywords."""
+    if isinstance(owner, type) or not any(
+        each.kind is each.VAR_KEYWORD and get_args(each.annotation)
+        for each in declared_signature(function).parameters.values()
+    ):
+        return None
+    known = dict(_parameters(type(owner)))
+    return next((name for name in kwargs if name not in known), None)
 
 
 def with_hint(hint: Callable[[str], str]) -> Callable[[F], F]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
-from chatclient._internal.checks import check_type, missing_attribute
+from chatclient._internal.checks import attribute_hints, check_type
 from chatclient._internal.frozen import EMPTY, frozen
 from chatclient._internal.text import text_as_html
 from chatclient.chat.stored_values import register_stored_type
@@ -37,10 +37,9 @@ class Document:
         object.__setattr__(self, "metadata", frozen(self.metadata))
 
     if not TYPE_CHECKING:  # type checkers know all attributes
-
-        def __getattr__(self, name: str) -> Any:
-            hint = "; its text is its .text" if name in ("content", "page_content") else ""
-            raise missing_attribute(self, name, hint)
+        __getattr__ = attribute_hints(
+            dict.fromkeys(("content", "page_content"), "its text is its .text")
+        )
 
     def _repr_html_(self) -> str:
         """Return the text below its metadata, which notebooks show."""

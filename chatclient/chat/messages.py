@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from chatclient._internal.checks import check_moment, check_type
+from chatclient._internal.checks import attribute_hints, check_moment, check_type
 from chatclient._internal.frozen import EMPTY, frozen
 from chatclient.chat.parts import (
     PARTS,
@@ -82,6 +82,9 @@ class Message:
     def text(self) -> str:
         """The text of the message; may be empty."""
         raise NotImplementedError  # pragma: no cover
+
+    if not TYPE_CHECKING:  # type checkers know all attributes
+        __getattr__ = attribute_hints({"content": "its text is its .text"})
 
     def with_id(self, id: str) -> Self:
         """Return a copy with this id."""

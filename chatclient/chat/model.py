@@ -6,7 +6,7 @@ from contextlib import aclosing
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from chatclient._internal.checks import check_type
+from chatclient._internal.checks import attribute_hints, check_type
 from chatclient._internal.closeable import Closeable
 from chatclient._internal.exceptions import raise_single
 from chatclient.chat.messages import Message
@@ -43,6 +43,15 @@ class ChatModel(Closeable, ABC):
     A model that is called directly returns tool calls unexecuted: `ChatClient` runs them, or the
     application itself with `ToolCallingManager`.
     """
+
+    if not TYPE_CHECKING:  # type checkers know all attributes
+        __getattr__ = attribute_hints(
+            dict.fromkeys(
+                ("ainvoke", "ask", "chat", "complete", "invoke", "prompt", "run"),
+                "a client asks it: ChatClient.create(model).prompt(...).call().content();"
+                " without one, .call(text)",
+            )
+        )
 
     @property
     def options(self) -> ChatOptions:

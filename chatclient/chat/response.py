@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from operator import attrgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from chatclient._internal.checks import check_type, names
+from chatclient._internal.checks import attribute_hints, check_type, names
 from chatclient._internal.frozen import EMPTY, freeze_fields
 from chatclient.chat.messages import AssistantMessage
 from chatclient.chat.parts import new_text
@@ -218,6 +218,18 @@ class ChatResponse:
         if not isinstance(metadata, ChatResponseMetadata):
             hint = "usage goes into it: ChatResponseMetadata(usage=usage)"
             check_type("the metadata of a response", metadata, ChatResponseMetadata, hint)
+
+    if not TYPE_CHECKING:  # type checkers know all attributes
+        __getattr__ = attribute_hints(
+            {
+                "choices": "they are its .generations; the first message is .message",
+                "content": "its text is its .text",
+                "entity": "a client has it: client.prompt(...).call().entity(type)",
+                "output": "its message is its .message, and its text is its .text",
+                "output_text": "its text is its .text",
+                "tool_calls": "they are in its .message.tool_calls",
+            }
+        )
 
     @classmethod
     def of(cls, text: str, finish_reason: FinishReason | None = "stop") -> "ChatResponse":

@@ -47,7 +47,16 @@ def _of_a_prompt(name: str) -> str:
     return f"values for a template: client.prompt().user(text, params={{{name!r}: ...}})"
 
 
-prompt_hint = with_hint(_of_a_prompt)
+def _of_a_call(name: str) -> str:
+    """Return a hint for an unknown parameter of `call`."""
+    if name in ("stream", "streaming"):
+        return "a stream is .stream(), or .astream()"
+    return "everything is said before: " + (
+        f".options({name}=...)" if name in OptionValues.__annotations__ else ".call() takes nothing"
+    )
+
+
+prompt_hint, call_hint = with_hint(_of_a_prompt), with_hint(_of_a_call)
 
 _MEANT = {
     "json": ".call().entity(type) is the answer as data",
@@ -55,12 +64,19 @@ _MEANT = {
     "images": "they belong to the user's message: .user(text, media=...)",
     "param": "values for a template are params: .user(text, params={...})",
     "params": "values for a template are params: .user(text, params={...})",
+    "conversation_id": "a request belongs to a .conversation(id)",
+    "max_retries": "a model has it: OpenAIChatModel(..., max_retries=...)",
+    "retry": "a model has it: OpenAIChatModel(..., max_retries=...)",
     "session": "a request belongs to a .conversation(id)",
+    "session_id": "a request belongs to a .conversation(id)",
+    "timeout": "the whole request has a .deadline(seconds), and a model its timeout=",
     "tool": "one tool, or several: .tools(...)",
 }
 """What to write instead of attributes that requests do not have."""
 
-CALL_SYNONYMS = frozenset({"ainvoke", "ask", "chat", "generate", "invoke", "run", "run_sync"})
+CALL_SYNONYMS = frozenset(
+    {"ainvoke", "ask", "chat", "complete", "generate", "invoke", "run", "run_sync"}
+)
 """Names of methods that call the model in other libraries, for hints in errors."""
 
 
@@ -273,6 +289,7 @@ class ChatClientRequestSpec:
         """Return a builder with the settings of this request as defaults."""
         return ChatClientBuilder(self._pipeline.shared, self._use().as_defaults())
 
+    @call_hint
     def call(self) -> CallResponse:
         """Return a blocking response; the request runs at the first access."""
         self._used = True

@@ -19,6 +19,7 @@ from chatclient.extend import check_callable, check_type, get_logger, seconds
 OpenUrl = Callable[[str], object | Awaitable[object]]
 """Shows a page to the user. A plain function is called in a worker thread."""
 
+_LAST_PORT = 65_535
 _SERVICE = "chatclient MCP"  # the name of the entries in a keyring
 
 log = get_logger(__name__)
@@ -63,6 +64,9 @@ class McpOAuth:
             msg = "a client_secret belongs to a client_id; pass both"
             raise UsageError(msg)
         check_type("port", self.port, int)
+        if not 0 <= self.port <= _LAST_PORT:
+            msg = f"port must be from 0 to {_LAST_PORT}, not {self.port}"
+            raise UsageError(msg)
         object.__setattr__(self, "timeout", seconds("timeout", self.timeout))
         check_callable("open_url", self.open_url, "pass a function of the URL")
 

@@ -216,9 +216,12 @@ class McpServer:
         if not str(url).lower().startswith(("http://", "https://")):
             msg = f"the URL of an MCP server must begin with http:// or https://, not {url!r}"
             raise UsageError(msg)
+        if headers is not None:
+            hint = "for a token write {'Authorization': 'Bearer ...'}"
+            check_type("headers", headers, Mapping, hint)
         login: Any = McpOAuth() if auth == "oauth" else auth
-        if isinstance(login, str):
-            msg = "auth must be 'oauth', an McpOAuth or an httpx2.Auth; pass a token in headers"
+        if isinstance(login, str | bool) or type(login).__module__.partition(".")[0] == "httpx":
+            msg = "auth must be 'oauth', an McpOAuth or an auth of httpx2; pass a token in headers="
             raise UsageError(msg)
 
         def connect() -> Any:

@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from chatclient._internal.checks import check_type, checked_id
+from chatclient._internal.checks import attribute_hints, check_type, checked_id
 from chatclient._internal.logging import described, get_logger
 from chatclient.chat.messages import (
     Message,
@@ -30,6 +31,14 @@ class ChatMemory(ABC):
     Implement the three coroutines `load`, `append` and `delete`. They serve blocking and async
     callers and wait only through the given runtime. The other methods are for applications.
     """
+
+    if not TYPE_CHECKING:  # type checkers know all attributes
+        __getattr__ = attribute_hints(
+            dict.fromkeys(
+                ("chat_memory", "history", "messages"),
+                "they belong to a conversation: .get(conversation_id)",
+            )
+        )
 
     @abstractmethod
     async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:

@@ -27,6 +27,7 @@ _APPROVAL = (
 )
 _SCHEMA = "a tool with a schema of its own is a FunctionToolCallback(function, input_schema=...)"
 _ELSEWHERE = {
+    "title": '@tool(provider_options={"mcp": {"title": ...}}) is the title that MCP clients get',
     **dict.fromkeys(
         ("approval_mode", "needs_approval", "requires_approval", "requires_confirmation"), _APPROVAL
     ),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import AsyncMock
 
+import httpx
 import pytest
 from pydantic import BaseModel
 
@@ -428,5 +429,56 @@ def test_mistake_in_a_notebook(code: str, message: str) -> None:
     names = {name: getattr(package, name) for package in public for name in package.__all__}
     with pytest.raises((AttributeError, TypeError, UsageError, DocumentReadError)) as caught:
         eval(code, names | vars(chatclient.tools) | known)
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("from chatclient import OpenAI", "use `OpenAIChatModel` from chatclient.providers"),
+        ("from chatclient import AsyncClient", "and `.acall()` or `.astream()`"),
+        ("from chatclient import MCPClient", "use `McpServer`,"),
+        ("from chatclient.client import ChatClient", "use `from chatclient import ChatClient`"),
+        ("from chatclient.client import Quux", "dir(chatclient.client) lists its names"),
+        ("from chatclient.errors import APIError", "use `ProviderError` from chatclient.errors"),
+        ("from chatclient.errors import Quux", "dir(chatclient.errors) lists its names"),
+        ("from chatclient.tools import Quux", "dir(chatclient.tools) lists its names"),
+        ("from chatclient.advisors import MemoryAdvisor", "`MessageChatMemoryAdvisor(memory)`"),
+        ("ChatClient()", "write ChatClient.create(model)"),
+        ("client.prompt('x').call(stream=True)", "a stream is .stream(), or .astream()"),
+        ("client.prompt('x').call(temperature=1)", ".options(temperature=...)"),
+        ("client.prompt('x').call(tools=[])", "everything is said before"),
+        ("client.prompt('x').timeout(5)", "a .deadline(seconds)"),
+        ("client.prompt('x').retry(3)", "max_retries=..."),
+        ("client.prompt('x').conversation_id('a')", "a request belongs to a .conversation(id)"),
+        ("client.complete('x')", "ask it: client.prompt(...).call().content()"),
+        ("OpenAIChatModel('gpt-5-mini', key='x')", "has no parameter 'key'; it is 'api_key'"),
+        ("OpenAIChatModel('gpt-5-mini', api_key='x').invoke('x')", "a client asks it"),
+        ("MODEL.call('x').content", "its text is its .text"),
+        ("MODEL.call('x').choices", "they are its .generations"),
+        ("MODEL.call('x').message.content", "its text is its .text"),
+        ("MODEL.call('x').tool_calls", "they are in its .message.tool_calls"),
+        ("MODEL.call('x').entity(int)", "client.prompt(...).call().entity(type)"),
+        ("MessageWindowChatMemory().messages", "they belong to a conversation"),
+        ("MessageWindowChatMemory(window=5)", "it is 'max_messages'"),
+        ("McpServer.http('a', 'https://x', headers='Bearer x')", "'Authorization': 'Bearer ...'"),
+        ("McpServer.http('a', 'https://x', auth=True)", "auth must be 'oauth', an McpOAuth"),
+        ("McpServer.http('a', 'https://x', auth=httpx.BasicAuth('a', 'b'))", "an auth of httpx2"),
+        ("McpOAuth(port=-5)", "port must be from 0 to 65535"),
+        ("tool(title='x')", "is the title that MCP clients get"),
+    ],
+)
+def test_mistake_of_a_newcomer(code: str, message: str) -> None:
+    """The message says what to write instead."""
+    names = {
+        **globals(),
+        "client": ChatClient.create(MODEL),
+        "McpServer": chatclient.mcp.McpServer,
+        "McpOAuth": chatclient.mcp.McpOAuth,
+        "httpx": httpx,
+    }
+    with pytest.raises((ImportError, AttributeError, UsageError, WrongTypeError)) as caught:
+        exec(code, names)
 
     assert message in str(caught.value)
