@@ -17,7 +17,7 @@ from chatclient.durable.dbos_steps import (
     WorkflowStatus,
     dbos_errors,
 )
-from chatclient.durable.handle import REJECTED
+from chatclient.durable.handle import REJECTED, segments_until
 from chatclient.durable.notices import Notices
 from chatclient.durable.queues import APPLICATION
 from chatclient.durable.tables import CANCEL, WORKFLOW, Tables
@@ -29,6 +29,7 @@ from chatclient.runtime.threads import LoopThread
 log = get_logger(__name__)
 
 _BEATS = 4  # beats that may be missed
+_DELETED_AT_ONCE, _BETWEEN_BATCHES, _LOOK_FOR_EXPIRED = 100, 0.5, 60.0  # turns, and seconds
 _LOOK = 0.5  # seconds between looks for requests to cancel a turn
 
 
@@ -105,6 +106,44 @@ class Liveness:
         if own or others:
             log.info("turns taken over", turns=[*own, *others])
         self.each_beat()
+
+
+class Retention:
+    """Deletes turns that ended long ago, a few at a time, in a thread of its own.
+
+    Turns that wait for decisions have not ended.
+
+    Args:
+        tables: The tables of this process.
+        seconds: How long ended turns are kept.
+        delete: Deletes workflows, with their steps and events.
+    """
+
+    def __init__(
+        self, tables: Tables, seconds: float, delete: Callable[[list[str]], object]
+    ) -> None:
+        self._tables, self._seconds, self._delete = tables, seconds, delete
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="chatclient-retention", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the present batch."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._stopping.wait(pause):
+            pause = min(_LOOK_FOR_EXPIRED, self._seconds)
+            try:
+                ended = self._tables.expired(self._seconds, _DELETED_AT_ONCE)
+                if ended:
+                    self._delete([id for each in ended for id in segments_until(each)])
+                if len(ended) == _DELETED_AT_ONCE:
+                    pause = _BETWEEN_BATCHES
+            except Exception as error:  # noqa: BLE001 - of the database or its driver; again later
+                log.warning("ended turns not deleted", error=repr(error))
 
 
 T = TypeVar("T")

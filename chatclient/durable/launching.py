@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -19,6 +20,7 @@ from chatclient.durable.dbos_steps import (
 from chatclient.durable.engine import (
     Engine,
     Liveness,
+    Retention,
     default_queue,
     has_engine,
     no_version,
@@ -30,6 +32,7 @@ from chatclient.durable.queues import APPLICATION, Pace, TurnQueue
 from chatclient.durable.tables import Tables
 from chatclient.durable.workflow import PUBLISH_SECONDS, paces, running
 from chatclient.errors import UsageError
+from chatclient.extend import seconds
 from chatclient.runtime.threads import LoopThread
 
 T = TypeVar("T")
@@ -44,6 +47,7 @@ def launch(
     version: str | None = None,
     takeover_seconds: float = 30.0,
     reject_older: bool = False,
+    keep: timedelta | None = None,
     config: DBOSConfig | None = None,
 ) -> Engine:
     """Run durable turns in this process, and return the engine; close it at the end.
@@ -64,11 +68,14 @@ def launch(
         reject_older: Whether turns of other versions end with a `TurnVersionError` if no process
             of their version is alive; otherwise they wait for one. Turns that wait for decisions
             are not affected: they continue in the version of the process that gets them.
+        keep: How long turns are kept after their end; then all that is stored of them is deleted.
+            Turns that wait for decisions are kept. Default: for ever.
         config: Further settings of DBOS.
 
     Raises:
-        UsageError: This process has an engine already.
+        UsageError: This process has an engine already, or *keep* is not positive.
     """
+    kept = None if keep is None else seconds("keep", keep)
     _check_no_engine()
     refuse_pickles()
     executor = uuid4().hex
@@ -123,7 +130,11 @@ def launch(
         alive.stop()
         raise
 
+    retention: Retention | None = None
+
     def close(drain_seconds: float) -> None:
+        if retention is not None:
+            retention.stop()
         _stop(loop, drain_seconds)
         outbox.close()
         notices.close()
@@ -139,6 +150,8 @@ def launch(
         has_attributes=has_attributes,
         close=close,
     )
+    if kept is not None:
+        retention = Retention(tables, kept, engine.delete)
     return set_engine(engine)
 
 
@@ -147,8 +160,8 @@ def _stop(loop: LoopThread, drain_seconds: float) -> None:
     with ThreadPoolExecutor(1) as thread:
         if drain_seconds > 0:
             # No new turns are taken, and running ones have a second more than needed.
-            seconds = math.ceil(drain_seconds) + 1
-            destroy = partial(DBOS.destroy, workflow_completion_timeout_sec=seconds)
+            longest = math.ceil(drain_seconds) + 1
+            destroy = partial(DBOS.destroy, workflow_completion_timeout_sec=longest)
             destroyed = thread.submit(Context().run, destroy)
             running.drain(drain_seconds)
             # After the drain: what still runs is continued by other processes.

@@ -79,6 +79,22 @@ select turns.workflow_uuid, 'events', :step, :value, :format, 1 + coalesce(
 from {schema}workflow_status as turns
 where turns.workflow_uuid = :id and turns.executor_id = :executor
 """
+# Turns that have ended. An output with a pending turn is that of a segment that waits, or that was
+# continued. What has no output in this format may be of another release, and is kept.
+_EXPIRED = """
+select turns.workflow_uuid from {schema}workflow_status as turns
+left join {schema}workflow_output as outputs on outputs.workflow_uuid = turns.workflow_uuid
+where turns.name = :name and turns.completed_at < (select {now}) * 1000.0 - :milliseconds
+    and coalesce(turns.application_name, :application) = :application
+    and (turns.status in ('ERROR', 'CANCELLED', 'MAX_RECOVERY_ATTEMPTS_EXCEEDED')
+        or turns.status = 'SUCCESS' and outputs.output is not null
+        and case when turns.serialization = :format then {pending} is null else false end)
+order by turns.completed_at limit :limit
+"""
+_PENDING = {
+    "postgresql": "cast(outputs.output as json) ->> 'pending'",
+    "sqlite": "json_extract(outputs.output, '$.pending')",
+}
 _NOTIFY = "select pg_notify(:channel, id) from unnest(cast(:ids as text[])) as told(id)"
 _ACTIVE = ("PENDING", "ENQUEUED", "DELAYED")
 _FORGET = 86_400.0  # seconds
@@ -141,9 +157,11 @@ class Tables:
         names = {
             "schema": "" if is_sqlite else f"{quote(schema)}.",
             "pairs": _PAIRS[engine.dialect.name],
+            "pending": _PENDING[engine.dialect.name],
+            "now": str(self._now),
         }
-        self._statuses, self._published, self._publish = (
-            sa.text(query.format(**names)) for query in (_STATUSES, _PUBLISHED, _PUBLISH)
+        self._statuses, self._published, self._publish, self._expired = (
+            sa.text(query.format(**names)) for query in (_STATUSES, _PUBLISHED, _PUBLISH, _EXPIRED)
         )
 
     def create(self) -> None:
@@ -232,6 +250,13 @@ class Tables:
             if rows:
                 connection.execute(self._publish, rows)
             self._notify(connection, [*ended, *(str(row["id"]) for row in rows)])
+
+    def expired(self, seconds: float, limit: int) -> list[str]:
+        """Return the ids of the last segments of turns that ended longer ago than *seconds*."""
+        values = {"name": WORKFLOW, "milliseconds": seconds * 1000, "limit": limit}
+        values |= {"application": self._application, "format": FORMAT}
+        with self._begin() as connection:
+            return [*connection.execute(self._expired, values).scalars()]
 
     def news(self, offsets: Mapping[str, int | None]) -> dict[str, tuple[list[Published], bool]]:
         """Return what workflows have published, and whether they have ended.
