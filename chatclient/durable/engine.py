@@ -1,6 +1,7 @@
 """`Engine`: starts, finds, cancels and continues durable turns of this process, on DBOS."""
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from chatclient.durable.dbos_steps import (
     WorkflowStatus,
     dbos_errors,
 )
-from chatclient.durable.handle import REJECTED, segments_until
+from chatclient.durable.handle import REJECTED, segment_id
 from chatclient.durable.notices import Notices
 from chatclient.durable.queues import APPLICATION
 from chatclient.durable.tables import CANCEL, WORKFLOW, Tables
@@ -106,6 +107,18 @@ class Liveness:
         if own or others:
             log.info("turns taken over", turns=[*own, *others])
         self.each_beat()
+
+
+_SUFFIX = re.compile(r"(#+)(\d+)$")
+
+
+def segments_until(id: str) -> list[str]:
+    """Return the ids of all segments of a turn, from that of the last one."""
+    found = _SUFFIX.search(id)
+    if found is None or len(found[1]) % 2 == 0:  # in a key, each # is doubled
+        return [id]
+    turn = id[: found.end(1) - 1]
+    return [segment_id(turn, number + 1) for number in range(int(found[2]))]
 
 
 class Retention:

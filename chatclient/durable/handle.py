@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,9 +71,7 @@ class EventCursor:
         self.watch = self._turn.engine.notices.watch(id, 0, loop=self._loop)
 
     def read(self) -> tuple[list[DurableEvent], bool]:
-        """Return the events that were published since the last call, and whether these are all.
-
-        It does not block.
+        """Return the events since the last call, and whether these are all; without blocking.
 
         Raises:
             DurableTurnError: They are stored in another format.
@@ -158,7 +155,6 @@ REJECTED = "rejected"
 
 _CANCEL = "cancel"  # as in the module of the tables, which needs the extra
 
-_SUFFIX = re.compile(r"(#+)(\d+)$")
 _NO_RESULT = "the durable turn has no result yet; it continues"
 _SEGMENTS_AT_ONCE, _TURNS_AT_ONCE = 4, 500
 
@@ -536,15 +532,6 @@ def turn_id(client: str, key: str) -> str:
 def segment_id(turn_id: str, number: int) -> str:
     """Return the id of a segment of a turn, which is the id of no other turn."""
     return turn_id if number == 1 else f"{turn_id}#{number}"
-
-
-def segments_until(id: str) -> list[str]:
-    """Return the ids of all segments of a turn, from that of the last one."""
-    found = _SUFFIX.search(id)
-    if found is None or len(found[1]) % 2 == 0:  # in a key, each # is doubled
-        return [id]
-    turn = id[: found.end(1) - 1]
-    return [segment_id(turn, number + 1) for number in range(int(found[2]))]
 
 
 def states_of(turns: Sequence[TurnHandle]) -> dict[str, TurnState]:
