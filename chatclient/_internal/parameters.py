@@ -176,15 +176,24 @@ def with_hint(hint: Callable[[str], str]) -> Callable[[F], F]:
     """Return a decorator of methods; *hint* says what to write instead of an unknown parameter."""
 
     def decorate(method: F) -> F:
+        shown = method.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
         @wraps(method)
         def hinting(*args: Any, **kwargs: Any) -> Any:
             try:
                 return method(*args, **kwargs)
             except TypeError as error:
-                found = _UNKNOWN.search(str(error))
-                if found is None or not str(error).startswith(method.__qualname__):
+                if not str(error).startswith(method.__qualname__):
                     raise
-                msg = f"{method.__name__}() has no parameter {found[1]!r}; {hint(found[1])}"
+                if _MANY.search(str(error)):
+                    names = [*declared_signature(method).parameters][1:]
+                    ways = ", ".join(f"{name}=" for name in names) or "nothing"
+                    msg = f"{shown}() is given too many values; it takes {ways}"
+                    raise WrongTypeError(msg) from error
+                found = _UNKNOWN.search(str(error))
+                if found is None:
+                    raise
+                msg = f"{shown}() has no parameter {found[1]!r}; {hint(found[1])}"
                 raise WrongTypeError(msg) from error
 
         return cast("F", hinting)

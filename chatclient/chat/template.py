@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
-from chatclient._internal.checks import check_callable, check_type
+from chatclient._internal.checks import attribute_hints, check_callable, check_type
 from chatclient._internal.frozen import EMPTY, freeze_fields, merged
 from chatclient.chat.messages import SystemMessage, UserMessage
 from chatclient.errors import TemplateError
@@ -145,6 +145,9 @@ class PromptTemplate:
         if not self.template.strip():
             msg = "the template is blank"
             raise TemplateError(msg)
+
+    if not TYPE_CHECKING:  # type checkers know all attributes
+        __getattr__ = attribute_hints({"format": "it is .render(name=...)"})
 
     @classmethod
     def from_file(cls, path: str | Path, /, **variables: Any) -> "PromptTemplate":

@@ -56,6 +56,12 @@ def _of_a_call(name: str) -> str:
     )
 
 
+def _of_tools(name: str) -> str:
+    """Return a hint for an unknown parameter of `tools`."""
+    return f"tools are given one by one: .tools(function, ...), not {name}=[...]"
+
+
+tools_hint = with_hint(_of_tools)
 prompt_hint, call_hint = with_hint(_of_a_prompt), with_hint(_of_a_call)
 
 _MEANT = {
@@ -193,6 +199,7 @@ class ChatClientRequestSpec:
             raise UsageError(msg)
         return type(self)(self._pipeline.with_model(model), settings.without_model_name())
 
+    @tools_hint
     def tools(self, *sources: ToolSource, keep_defaults: bool = False) -> Self:
         """Add tools for this request, which replace the default tools of the client.
 

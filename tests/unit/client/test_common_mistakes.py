@@ -465,6 +465,12 @@ def test_mistake_in_a_notebook(code: str, message: str) -> None:
         ("McpServer.http('a', 'https://x', headers='Bearer x')", "'Authorization': 'Bearer ...'"),
         ("McpServer.http('a', 'https://x', auth=True)", "auth must be 'oauth', an McpOAuth"),
         ("McpServer.http('a', 'https://x', auth=httpx.BasicAuth('a', 'b'))", "an auth of httpx2"),
+        ("client.prompt('a', 'b')", "prompt() is given too many values; it takes prompt="),
+        ("client.prompt().user('{a}', {'a': 1})", "too many values; it takes text="),
+        ("client.prompt('x').tools(tools=[found])", ".tools(function, ...), not tools=[...]"),
+        ("client.prompt('x').call(True)", "call() is given too many values; it takes nothing"),
+        ("Prompt('x', temperature=1)", "Prompt() has no parameter 'temperature'; an option is"),
+        ("PromptTemplate('{a}').format(a=1)", "it is .render(name=...)"),
         ("McpOAuth(port=-5)", "port must be from 0 to 65535"),
         ("tool(title='x')", "is the title that MCP clients get"),
     ],
@@ -476,6 +482,7 @@ def test_mistake_of_a_newcomer(code: str, message: str) -> None:
         "client": ChatClient.create(MODEL),
         "McpServer": chatclient.mcp.McpServer,
         "McpOAuth": chatclient.mcp.McpOAuth,
+        "Prompt": chatclient.Prompt,
         "httpx": httpx,
     }
     with pytest.raises((ImportError, AttributeError, UsageError, WrongTypeError)) as caught:
