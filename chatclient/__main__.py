@@ -237,7 +237,7 @@ def _web_command() -> Any:
         MissingExtraError: The extra `web` is not installed.
     """
     with needed_by("the chat page"):
-        return importlib.import_module("chatclient.web.command")
+        return importlib.import_module("chatclient.web.page")
 
 
 def _web_chat(found: Any, name: str | None) -> Any:

@@ -14,7 +14,7 @@ its caller. `__getattr__` imports the module of a name at the first use of the n
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import CodeType
@@ -22,7 +22,6 @@ from typing import Any
 
 from chatclient._internal.extras import needed_by
 from chatclient._internal.parameters import explain_parameters
-from chatclient._internal.short_repr import add_short_repr
 from chatclient.errors import MissingExtraError
 
 PUBLIC_PACKAGES = (
@@ -187,3 +186,52 @@ def _hint(package: str, name: str) -> str | None:
     folded = {known.casefold().replace("_", ""): known for known in places}
     close = get_close_matches(name.casefold().replace("_", ""), folded, n=1, cutoff=0.75)
     return f"did you mean {places[folded[close[0]]]}?" if close else None
+
+
+_LONGEST = 100  # characters
+_PLAIN = (bool, int, float)
+
+
+def add_short_repr(kind: Any) -> None:
+    """Give *kind* a short text if it is a class without one; protocols are left as they are."""
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return
+    if vars(kind).get("__repr__", kind.__repr__) is object.__repr__:
+        changed: Any = kind
+        changed.__repr__ = _short
+
+
+def _short(self: object) -> str:
+    """Return the name of the class, and those public attributes that contain no secrets.
+
+    These are numbers, functions and objects of this library. Texts are left out, apart from names:
+    they may be keys, addresses or what users say.
+    """
+    shown = " ".join(_shown(self))
+    if len(shown) > _LONGEST:
+        shown = f"{shown[:_LONGEST]}..."
+    return f"<{type(self).__name__}{' ' if shown else ''}{shown}>"
+
+
+def _shown(owner: object) -> Iterator[str]:
+    names = getattr(owner, "__dict__", None) or {
+        name: None for kind in type(owner).__mro__ for name in getattr(kind, "__slots__", ())
+    }
+    for name in list(names):
+        value = getattr(owner, name, None)
+        if not name.startswith("_") and name != "order" and (text := _text(name, value)):
+            yield f"{name}={text}"
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, _PLAIN) or (name == "name" and isinstance(value, str)):
+        return repr(value)
+    if isinstance(value, Mapping):
+        plain = all(isinstance(each, _PLAIN) for each in value.values())
+        return repr(dict(value)) if value and plain else ""
+    if isinstance(value, tuple | list):
+        texts = [_text(name, each) for each in value[:3]]
+        return f"[{', '.join(texts)}]" if texts and all(texts) else ""
+    if type(value).__module__.startswith("chatclient."):
+        return type(value).__name__
+    return value.__name__ if callable(value) and hasattr(value, "__name__") else ""

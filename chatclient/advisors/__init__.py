@@ -46,11 +46,9 @@ if TYPE_CHECKING:
         RecallTools as RecallTools,
     )
     from chatclient.advisors.memory.session import (
-        SessionMemoryAdvisor as SessionMemoryAdvisor,
-    )
-    from chatclient.advisors.memory.session_log import (
         TURN_MESSAGE as TURN_MESSAGE,
         SessionLogAdvisor as SessionLogAdvisor,
+        SessionMemoryAdvisor as SessionMemoryAdvisor,
     )
     from chatclient.advisors.memory.vector_store import (
         VectorStoreChatMemoryAdvisor as VectorStoreChatMemoryAdvisor,
@@ -67,12 +65,10 @@ if TYPE_CHECKING:
         ResponseStore as ResponseStore,
     )
     from chatclient.advisors.retrieval.advisor import (
+        QuestionAnswerAdvisor as QuestionAnswerAdvisor,
         RetrievalAugmentationAdvisor as RetrievalAugmentationAdvisor,
     )
-    from chatclient.advisors.retrieval.question_answer import (
-        QuestionAnswerAdvisor as QuestionAnswerAdvisor,
-    )
-    from chatclient.advisors.retrieval.re_reading import (
+    from chatclient.advisors.retrieval.question import (
         RE_READING_ORDER as RE_READING_ORDER,
         RE_READING_TEMPLATE as RE_READING_TEMPLATE,
         ReReadingAdvisor as ReReadingAdvisor,

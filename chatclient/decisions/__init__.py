@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         SqlApprovalRules as SqlApprovalRules,
     )
     from chatclient.decisions.call import (
+        DecisionCall as DecisionCall,
         ask_decision as ask_decision,
     )
     from chatclient.decisions.chat_model import (
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
     from chatclient.decisions.narrowing import (
         NarrowingToolProvider as NarrowingToolProvider,
         OnDecisionFailure as OnDecisionFailure,
-    )
-    from chatclient.decisions.operation import (
-        DecisionCall as DecisionCall,
     )
     from chatclient.decisions.questions import (
         ChoiceAnswer as ChoiceAnswer,

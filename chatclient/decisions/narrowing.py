@@ -1,6 +1,6 @@
 """`NarrowingToolProvider`: offers only the tools that a decision model finds helpful."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
@@ -8,16 +8,90 @@ from typing import Any, Literal
 from chatclient._internal.checks import names
 from chatclient._internal.logging import described
 from chatclient.chat.messages import AssistantMessage, Message, UserMessage
+from chatclient.chat.template import PromptTemplate
 from chatclient.chat.tool import ToolCallback, ToolRequest
 from chatclient.chat.turn import present_turn
 from chatclient.chat.withheld_tool import WithheldTool, callable_tools
-from chatclient.decisions.model import DecisionModel
-from chatclient.decisions.tool_questions import TOOL_QUESTION, ToolQuestions
+from chatclient.decisions.call import ask_decision
+from chatclient.decisions.model import DecisionInput, DecisionModel, DecisionRequest
+from chatclient.decisions.questions import check_probability
 from chatclient.errors import ProviderError, ToolDefinitionError
-from chatclient.extend import BLOCKING, check_choice, check_number, drive, get_logger
+from chatclient.extend import (
+    BLOCKING,
+    check_choice,
+    check_number,
+    check_type,
+    drive,
+    get_logger,
+    require_placeholders,
+)
 from chatclient.runtime.runtime import Runtime, within_callers_deadline
 from chatclient.tools.providers import Offers, offered_tools
 from chatclient.tools.sources import ToolSource, resolve_sources
+
+TOOL_QUESTION = (
+    'Would the tool "{name}" help with the task in the input? The tool does this: {description}'
+)
+"""The question about each tool."""
+
+
+class ToolQuestions:
+    """Asks a decision model a yes/no question about each tool.
+
+    Args:
+        model: The decision model.
+        question: The question, with `{name}` and possibly `{description}`.
+        min_probability: The probability of yes from which a tool fits.
+        tools_per_request: The maximum number of tools in one request; None for all in one.
+
+    Raises:
+        UsageError: A number is out of its range.
+        WrongTypeError: *model* is no decision model.
+        TemplateError: The question lacks `{name}`.
+    """
+
+    def __init__(
+        self,
+        model: DecisionModel,
+        question: str,
+        min_probability: float,
+        tools_per_request: int | None,
+    ) -> None:
+        check_type("a decision model", model, DecisionModel, "of a chat model: ChatDecisionModel")
+        check_probability("min_probability", min_probability)
+        if tools_per_request is not None:
+            check_number("tools_per_request", tools_per_request, least=1)
+        self.model = model
+        self._template = PromptTemplate(question, {"description": ""})
+        require_placeholders(self._template, "name")
+        self._min_probability = min_probability
+        self._tools_per_request = tools_per_request
+
+    async def fitting(
+        self, input: DecisionInput, tools: Mapping[str, str], runtime: Runtime
+    ) -> list[tuple[float, str]]:
+        """Return the probabilities and names of the *tools* that fit, the best first.
+
+        Args:
+            input: What the tools are for.
+            tools: The descriptions of the tools by name.
+            runtime: The runtime of the request.
+
+        Raises:
+            ProviderError: The model failed, or refused to answer.
+        """
+        found: list[tuple[float, str]] = []
+        remaining = iter(tools.items())
+        while batch := dict(islice(remaining, self._tools_per_request)):
+            questions = {
+                name: self._template.render(name=name, description=about)
+                for name, about in batch.items()
+            }
+            response = await ask_decision(self.model, DecisionRequest(input, questions), runtime)
+            found += [(response.yes_no(name).probability, name) for name in batch]
+        fitting = [pair for pair in found if pair[0] >= self._min_probability]
+        return sorted(fitting, key=lambda pair: (-pair[0], pair[1]))
+
 
 log = get_logger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from chatclient.decisions.model import DecisionModel
-from chatclient.decisions.tool_questions import TOOL_QUESTION, ToolQuestions
+from chatclient.decisions.narrowing import TOOL_QUESTION, ToolQuestions
 from chatclient.extend import check_number
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.search.index import (

@@ -1,4 +1,8 @@
-"""Converts between results of MCP and `ToolResult`."""
+"""Converts between results of MCP and `ToolResult`; reads the marks of content for the user only.
+
+Sources of the marks: the annotations of the protocol; MCP Apps (`io.modelcontextprotocol/ui`), also
+in the flat form of its drafts; OpenAI's Apps SDK, which came before it.
+"""
 
 import base64
 import binascii
@@ -18,13 +22,51 @@ from mcp_types import (
     ResourceLink,
     TextContent,
     TextResourceContents,
+    Tool,
 )
 
 from chatclient.chat.messages import Media
 from chatclient.chat.tool import OWN_METADATA, ToolResult
 from chatclient.errors import ToolError
 from chatclient.mcp.limits import MCP_LIMITS, McpLimits
-from chatclient.mcp.marks import USER_CONTENT, is_content_for_model
+
+USER_CONTENT = "mcp_user_content"
+"""The metadata key of a tool result with the content that is for the user only, as it was sent."""
+
+
+def is_for_model(tool: Tool) -> bool:
+    """Return whether a model may call *tool*, and not only the page that the server provides."""
+    meta = tool.meta or {}
+    visibility = _in_ui(meta, "visibility")
+    if isinstance(visibility, list) and visibility and "model" not in visibility:
+        return False
+    return meta.get("openai/visibility") != "private"
+
+
+def needs_task(tool: Tool) -> bool:
+    """Return whether *tool* can only be called as a task, whose result is fetched later."""
+    return tool.execution is not None and tool.execution.task_support == "required"
+
+
+def has_page(tool: Tool) -> bool:
+    """Return whether results of *tool* are shown on a page; their structured content is for it."""
+    meta = tool.meta or {}
+    return bool(_in_ui(meta, "resourceUri") or meta.get("openai/outputTemplate"))
+
+
+def is_content_for_model(item: Any) -> bool:
+    """Return whether *item*, a resource or content, is neither a page nor for the user only."""
+    audience = item.annotations.audience if item.annotations is not None else None
+    named = getattr(item, "resource", item)
+    uri = str(getattr(named, "uri", None) or getattr(named, "uri_template", ""))
+    return not uri.startswith("ui://") and (not audience or "assistant" in audience)
+
+
+def _in_ui(meta: dict[str, Any], name: str) -> Any:
+    ui = meta.get("ui")
+    found = ui.get(name) if isinstance(ui, dict) else None
+    return meta.get(f"ui/{name}") if found is None else found
+
 
 _UNKNOWN_TYPE = "application/octet-stream"
 

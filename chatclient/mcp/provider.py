@@ -19,13 +19,11 @@ from chatclient.extend import (
     drive,
     get_logger,
 )
-from chatclient.mcp.accepted_tools import AcceptedTools
-from chatclient.mcp.server import MAKE_ONE, McpServer, ToolContextToMeta
+from chatclient.mcp.server import MAKE_ONE, AcceptedTools, McpServer, ToolContextToMeta
 from chatclient.runtime.runtime import Runtime
 
 if TYPE_CHECKING:  # the SDK loads with the first connection
-    from chatclient.mcp.connection import Connection
-    from chatclient.mcp.connection_pool import ConnectionPool
+    from chatclient.mcp.connection import Connection, ConnectionPool
 
 
 ToolNamePrefix = Literal["on_clash", "always", "never"]
@@ -195,7 +193,7 @@ class McpToolCallbackProvider(Closeable):
                 msg = f"{self!r} was closed; make a new one to connect the servers again"
                 raise UsageError(msg)
             if self._pool is None:
-                from chatclient.mcp.connection_pool import ConnectionPool  # noqa: PLC0415 - loads the SDK
+                from chatclient.mcp.connection import ConnectionPool  # noqa: PLC0415 - loads the SDK
 
                 self._pool = ConnectionPool(self.servers)
             return self._pool
@@ -242,7 +240,7 @@ class McpToolCallbackProvider(Closeable):
 
     def _extra_tools(self, pool: "ConnectionPool") -> list[ToolCallback]:
         if self._extra is None:
-            from chatclient.mcp.resources import prompt_tools, resource_tools  # noqa: PLC0415
+            from chatclient.mcp.callback import prompt_tools, resource_tools  # noqa: PLC0415
 
             self._extra = [
                 *(resource_tools(pool) if self._resources else ()),

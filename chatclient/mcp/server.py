@@ -1,6 +1,8 @@
-"""The configuration of an MCP server."""
+"""The configuration of an MCP server, and the definitions of its tools that are accepted."""
 
+import hashlib
 import importlib.util
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from chatclient.chat.model import ChatModel
 from chatclient.chat.tool import ToolContext
 from chatclient.chat.tool_definition import check_provider_options
-from chatclient.errors import MissingExtraError, UsageError
-from chatclient.extend import EMPTY, check_callable, check_choice, check_type, seconds
+from chatclient.errors import MissingExtraError, ToolDefinitionError, UsageError
+from chatclient.extend import EMPTY, check_callable, check_choice, check_type, get_logger, seconds
 from chatclient.mcp.limits import MCP_LIMITS, McpLimits
 from chatclient.mcp.oauth import McpOAuth
 
@@ -225,7 +227,7 @@ class McpServer:
             raise UsageError(msg)
 
         def connect() -> Any:
-            from chatclient.mcp.http import HttpTransport  # noqa: PLC0415 - loads the SDK
+            from chatclient.mcp.session import HttpTransport  # noqa: PLC0415 - loads the SDK
 
             limits = settings.get("limits", MCP_LIMITS)
             return HttpTransport(url, dict(headers or {}), login, limits.message_size)
@@ -269,3 +271,53 @@ def require_sdk() -> None:
     if importlib.util.find_spec("mcp") is None:  # not imported, which takes long
         msg = "MCP needs its SDK; pip install 'chatclient[mcp]'"
         raise MissingExtraError(msg)
+
+
+log = get_logger(__name__)
+
+
+class AcceptedTools:
+    """Remembers the definitions of tools, and decides about changed ones.
+
+    Args:
+        pin: Whether a tool is left out when its server changes its definition; or the accepted
+            tools, as `fingerprints` contains them, so that other tools are left out as well.
+    """
+
+    def __init__(self, pin: bool | Mapping[str, str]) -> None:  # noqa: FBT001 - see the provider
+        check_type("pin", pin, (bool, Mapping))
+        self._pin = pin is not False
+        self._accepts_new = isinstance(pin, bool)
+        self.fingerprints: dict[str, str] = {} if isinstance(pin, bool) else dict(pin)
+        """Digests of the tools, by server and name."""
+
+    def accepts(self, server: McpServer, tool: Any) -> bool:
+        """Return whether *tool* is offered, and log a change of its definition.
+
+        Raises:
+            ToolDefinitionError: Its definition is too long.
+        """
+        definition = _definition(tool)
+        if len(definition) > (most := server.limits.definition_length):
+            msg = (
+                f"the definition of the tool {tool.name[:100]!r} is longer than {most:,} characters"
+            )
+            raise ToolDefinitionError(msg)
+        key, digest = f"{server.name}/{tool.name}", hashlib.sha256(definition.encode()).hexdigest()
+        accepted = self.fingerprints.get(key)
+        if accepted == digest:
+            return True
+        if accepted is None and self._accepts_new:
+            self.fingerprints[key] = digest
+            return True
+        event = "mcp tool is not accepted" if accepted is None else "mcp tool has changed"
+        log.warning(event, server=server.name, tool=tool.name, left_out=self._pin)
+        if not self._pin:
+            self.fingerprints[key] = digest
+        return not self._pin
+
+
+def _definition(tool: Any) -> str:
+    """Return the definition of *tool* by the server, as JSON."""
+    definition = tool.model_dump(mode="json", by_alias=True, exclude={"meta", "icons"})
+    return json.dumps(definition, sort_keys=True)

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.logging import get_logger
+from chatclient._internal.text import without_thoughts
 from chatclient.chain.model_call import ask_model
 from chatclient.chat.message_merging import begins_turn
 from chatclient.chat.messages import (
@@ -17,7 +18,6 @@ from chatclient.chat.messages import (
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import NO_OPTIONS, ChatOptions
 from chatclient.chat.prompt import Prompt
-from chatclient.chat.thinking_tags import without_thoughts
 from chatclient.errors import ContextLengthExceededError, UsageError
 from chatclient.memory.chat_memory import (
     SUMMARIZED_IDS,

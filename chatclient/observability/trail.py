@@ -1,10 +1,11 @@
-"""`Trail`: the operations of a turn, as data and as text.
+"""`Trail`: the operations of a turn, as data, as text, and as a table for notebooks.
 
 While the request runs, only the steps are recorded; everything else is computed on access.
 """
 
 from asyncio import CancelledError
 from collections.abc import Iterator, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from chatclient._internal.text import on_one_line, printable_line
@@ -133,7 +134,7 @@ class Trail:
 
     def _repr_html_(self) -> str:
         """Return the steps as a table with a time line, which notebooks show."""
-        from chatclient.observability.trail_html import html_of  # noqa: PLC0415 - rarely needed
+        from chatclient.observability.trail import html_of  # noqa: PLC0415 - rarely needed
 
         return html_of(self)
 
@@ -284,3 +285,52 @@ def _short(text: str) -> str:
 
 def _message_count(count: int) -> str:
     return "1 message" if count == 1 else f"{count} messages"
+
+
+if TYPE_CHECKING:  # the trail imports this module
+    from chatclient.observability.trail import Trail
+
+_LONGEST = 120  # characters of a result
+_BAR = "display:inline-block;height:.8em;background:currentColor;opacity:.5"
+
+
+def html_of(trail: "Trail") -> str:
+    """Return a row for each step: what it is, its result, its seconds and when it ran."""
+    rows = [*trail.tree()]
+    begin = rows[0][1].started if rows else 0.0
+    whole = max((s.started - begin + (s.seconds or 0.0) for _, s in rows), default=0.0) or 1.0
+    head = "".join(f"<th>{name}</th>" for name in ("step", "result", "seconds", "time line"))
+    body = "".join(_row(depth, step, begin, whole) for depth, step in rows)
+    return (
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        f"<p>{escape(trail.usage.tokens_text())}</p>"
+    )
+
+
+def _row(depth: int, step: Step, begin: float, whole: float) -> str:
+    taken = step.seconds or 0.0
+    left, width = 100 * (step.started - begin) / whole, max(100 * taken / whole, 0.5)
+    bar = f'<span style="{_BAR};margin-left:{left:.1f}%;width:{width:.1f}%"></span>'
+    seconds = "" if step.seconds is None else f"{taken:.3f}"
+    name = escape(step.operation.name)
+    cells = (
+        f'<td style="text-align:left;padding-left:{1 + depth}em">{name}</td>',
+        f'<td style="text-align:left">{escape(" ".join(_result(step)))}</td>',
+        f"<td>{seconds}</td>",
+        f'<td style="text-align:left;min-width:12em">{bar}</td>',
+    )
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _result(step: Step) -> Iterator[str]:
+    """Yield what has become of a step: the beginning of the text, and the error."""
+    if step.seconds is None:
+        yield "running"
+    response = getattr(step.result, "chat_response", step.result)
+    text = response.text if isinstance(response, ChatResponse) else None
+    if text is None:
+        text = getattr(getattr(step.result, "response", None), "data", "")
+    if text:
+        yield on_one_line(text, _LONGEST)
+    if step.error is not None:
+        yield f"failed: {type(step.error).__name__}: {on_one_line(str(step.error), _LONGEST)}"

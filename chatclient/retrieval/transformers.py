@@ -11,13 +11,13 @@ from html import escape
 
 from chatclient._internal.checks import check_number, check_type
 from chatclient._internal.logging import described, get_logger
+from chatclient._internal.text import without_thoughts
 from chatclient.chain.model_call import ask_model
 from chatclient.chat.messages import AssistantMessage, UserMessage
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import NO_OPTIONS, ChatOptions
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.template import PromptTemplate, require_placeholders
-from chatclient.chat.thinking_tags import without_thoughts
 from chatclient.errors import ProviderError
 from chatclient.memory.conversation import transcript
 from chatclient.retrieval.query import Query

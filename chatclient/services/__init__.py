@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING
 from chatclient._internal.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from chatclient.services.markers import (
+    from chatclient.services.results import (
         MemoryId as MemoryId,
+        Result as Result,
         system_message as system_message,
         user_message as user_message,
-    )
-    from chatclient.services.results import (
-        Result as Result,
     )
     from chatclient.services.service import (
         ai_service as ai_service,

@@ -42,8 +42,7 @@ from chatclient.client.request_settings import RequestSettings
 from chatclient.errors import TemplateError, UsageError
 from chatclient.extend import check_type
 from chatclient.memory.chat_memory import ChatMemory
-from chatclient.services.markers import Texts, texts_of
-from chatclient.services.results import Sender, sender_for
+from chatclient.services.results import Sender, Texts, sender_for, texts_of
 from chatclient.tools.function.parameters import is_memory_id, members_of, unannotated
 
 if TYPE_CHECKING:

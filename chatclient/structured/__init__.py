@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from chatclient._internal.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient._internal.text import (
+        without_thoughts as without_thoughts,
+    )
     from chatclient.chain.params import (
         NATIVE_STRUCTURED_OUTPUT as NATIVE_STRUCTURED_OUTPUT,
         Native as Native,
-    )
-    from chatclient.chat.thinking_tags import (
-        without_thoughts as without_thoughts,
     )
     from chatclient.structured.answer_cleaning import (
         NOTHING as NOTHING,

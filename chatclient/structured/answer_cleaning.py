@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from chatclient.chat.thinking_tags import without_thoughts
+from chatclient._internal.text import without_thoughts
 
 Cleaner = Callable[[str], str]
 """Removes text around the answer of a model."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload, runtim
 from chatclient._internal.annotations import cached_by_type
 from chatclient._internal.frozen import deep_frozen
 from chatclient._internal.json import dumps, loads
-from chatclient.chat.thinking_tags import answer_so_far, without_thoughts
+from chatclient._internal.text import answer_so_far, without_thoughts
 from chatclient.errors import UsageError
 from chatclient.structured.answer_cleaning import NOTHING, cleaned
 from chatclient.structured.json_schema import type_of_schema

@@ -45,8 +45,7 @@ from chatclient._internal.frozen import deep_frozen
 from chatclient._internal.json import exact_float, loads_exact
 from chatclient._internal.json_repair import repair_json
 from chatclient._internal.json_schema import JsonSchema, strict_form
-from chatclient._internal.text import shortened
-from chatclient.chat.thinking_tags import answer_so_far, without_thoughts
+from chatclient._internal.text import answer_so_far, shortened, without_thoughts
 from chatclient.errors import EntityError, UsageError
 from chatclient.structured.answer_cleaning import (
     NOTHING,

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from chatclient.web.page import (
         web_app as web_app,
     )
-    from chatclient.web.pending_turns import (
-        InMemoryPendingTurns as InMemoryPendingTurns,
-        PendingTurnStore as PendingTurnStore,
-    )
     from chatclient.web.pending_turns_sql import (
         SqlPendingTurns as SqlPendingTurns,
+    )
+    from chatclient.web.turns import (
+        InMemoryPendingTurns as InMemoryPendingTurns,
+        PendingTurnStore as PendingTurnStore,
     )
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

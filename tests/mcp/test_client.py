@@ -176,9 +176,9 @@ def test_error_list_is_truncated() -> None:
     from mcp_types import Tool
 
     from chatclient.errors import ToolArgumentError
-    from chatclient.mcp.accepted_tools import AcceptedTools
     from chatclient.mcp.callback import McpToolCallback
-    from chatclient.mcp.connection_pool import ConnectionPool
+    from chatclient.mcp.connection import ConnectionPool
+    from chatclient.mcp.server import AcceptedTools
 
     schema = {"type": "object", "properties": {f"p{n}": {"type": "object"} for n in range(30)}}
     callback = McpToolCallback(

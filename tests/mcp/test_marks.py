@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chatclient.mcp import McpServer, McpToolCallbackProvider
-from chatclient.mcp.marks import USER_CONTENT
+from chatclient.mcp.content import USER_CONTENT
 from chatclient.testing import call
 from tests.support.ask import Ask
 from tests.support.mcp_setup import ask_with_tools, offered_names, peer

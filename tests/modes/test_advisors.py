@@ -31,7 +31,7 @@ from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor, Prompt
 from chatclient.advisors.memory.session import SessionMemoryAdvisor
 from chatclient.advisors.rate_limit import RateLimitAdvisor
 from chatclient.advisors.response_cache import ResponseCacheAdvisor
-from chatclient.advisors.retrieval.question_answer import QuestionAnswerAdvisor
+from chatclient.advisors.retrieval.advisor import QuestionAnswerAdvisor
 from chatclient.chat.events import Done, RoundEnded, TextDelta, ToolCallFinished
 from chatclient.errors import ToolUsageError, UsageError
 from chatclient.memory import InMemorySessionRepository, MessageWindowChatMemory, SessionService

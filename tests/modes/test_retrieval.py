@@ -35,13 +35,11 @@ from chatclient.advisors.memory.vector_store import VectorStoreChatMemoryAdvisor
 from chatclient.advisors.retrieval.advisor import (
     DOCUMENT_CONTEXT,
     RETRIEVAL_ORDER,
-    RetrievalAugmentationAdvisor,
-)
-from chatclient.advisors.retrieval.question_answer import (
     RETRIEVED_DOCUMENTS,
     QuestionAnswerAdvisor,
+    RetrievalAugmentationAdvisor,
 )
-from chatclient.advisors.retrieval.re_reading import ReReadingAdvisor
+from chatclient.advisors.retrieval.question import ReReadingAdvisor
 from chatclient.advisors.tool_loop.steering import Steering
 from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.chain.params import FILTER_EXPRESSION

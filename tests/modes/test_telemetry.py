@@ -29,7 +29,7 @@ from chatclient import (
     tool,
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
-from chatclient.advisors.retrieval.question_answer import QuestionAnswerAdvisor
+from chatclient.advisors.retrieval.advisor import QuestionAnswerAdvisor
 from chatclient.advisors.tool_loop.advisor import ToolCallingAdvisor
 from chatclient.chat.messages import (
     AssistantMessage,

@@ -16,7 +16,7 @@ from chatclient.advisors.budget import Budget
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.memory.session import SessionMemoryAdvisor
 from chatclient.advisors.memory.vector_store import VectorStoreChatMemoryAdvisor
-from chatclient.advisors.retrieval.question_answer import QuestionAnswerAdvisor
+from chatclient.advisors.retrieval.advisor import QuestionAnswerAdvisor
 from chatclient.advisors.tool_search.advisor import ToolSearchToolCallingAdvisor
 from chatclient.chain.chain import TOOL_CALLING_ORDER
 from chatclient.chat.messages import ToolResponseMessage, UserMessage

@@ -138,7 +138,7 @@ def test_silent_server(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sql_engine._TIMEOUTS, "psycopg", {"connect_timeout": 2})
     monkeypatch.setitem(sql_engine._TIMEOUTS, "pymysql", {"read_timeout": 1})
     monkeypatch.setattr(sql_database, "_PATIENCE", 0.1)
-    monkeypatch.setattr("chatclient.memory.redis_server._TIMEOUTS", {"socket_timeout": 0.1})
+    monkeypatch.setattr("chatclient.memory.redis._TIMEOUTS", {"socket_timeout": 0.1})
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = f"{kind}://127.0.0.1:{silent.getsockname()[1]}"
         repository: ChatMemoryRepository

@@ -39,10 +39,10 @@ EDGES: Mapping[str, tuple[str, ...]] = {
         *("testing.vector_store_contract",),
     ),
     "sql": ("memory.sql",),
-    "redis": ("memory.redis", "memory.redis_server"),
+    "redis": ("memory.redis",),
     "sessions": (
         *("memory.sessions", "advisors.memory.recall_tools", "advisors.memory.session"),
-        *("advisors.memory.session_log", "testing.session_contract"),
+        "testing.session_contract",
     ),
     "tool search": ("tools.search", "advisors.tool_search"),
     "bridges": ("bridges",),

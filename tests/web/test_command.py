@@ -168,7 +168,7 @@ def test_missing_extra(
 ) -> None:
     """Without the extra, the command names it."""
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "chatclient.web.command", raising=False)
+    monkeypatch.delitem(sys.modules, "chatclient.web.page", raising=False)
 
     assert main(["web", "my_web_app:client"]) == 2
     assert "pip install 'chatclient[web]'" in capsys.readouterr().err

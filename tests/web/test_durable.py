@@ -43,7 +43,7 @@ from chatclient.runtime.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import Decision, ExternalTool, ToolDefinition, ToolMetadata
 from chatclient.web import InMemoryPendingTurns, UiData, UiRequest, UiState, WebChat
-from chatclient.web.durable_turns import DurableRunner
+from chatclient.web.chat import DurableRunner
 from chatclient.web.requests import RefusedError
 from chatclient.web.turns import TurnEvents
 from tests.support.gated_model import GatedModel
@@ -440,7 +440,7 @@ async def test_message_after_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await turns.follow("c1", None) is None
 
     with monkeypatch.context() as patch:
-        patch.setattr("chatclient.web.durable_turns._STOP_SECONDS", 0.0)
+        patch.setattr("chatclient.web.chat._STOP_SECONDS", 0.0)
         with pytest.raises(RefusedError, match="Wait for the answer"):
             await turns.pending("c1")
     waits = asyncio.create_task(turns.pending("c1"))

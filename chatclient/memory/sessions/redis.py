@@ -19,7 +19,7 @@ from chatclient.memory.encoding import (
     restored,
     storable,
 )
-from chatclient.memory.redis_server import RedisServer, as_bytes
+from chatclient.memory.redis import RedisServer, as_bytes
 from chatclient.memory.sessions.event import MESSAGE, EventPayload, Session, SessionEvent
 from chatclient.memory.sessions.log import (
     EVERYTHING,

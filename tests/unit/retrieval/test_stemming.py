@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from chatclient.retrieval.keywords import stemming
-from chatclient.retrieval.keywords.stemming import stem, stem_by_rules
+from chatclient.retrieval.keywords import tokenizer
+from chatclient.retrieval.keywords.tokenizer import stem, stem_by_rules
 from chatclient.tools.search import KeywordToolIndex, ToolReference, ToolSearchRequest
 
 # fmt: off
@@ -28,7 +28,7 @@ STEMS = {
 }
 # fmt: on
 ENDINGS = (
-    *stemming._ENDINGS,
+    *tokenizer._ENDINGS,
     "s",
     "ies",
     "ied",
@@ -74,11 +74,11 @@ def test_stems_of_snowball() -> None:
 def test_without_pystemmer(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's own rules are used if PyStemmer is missing, or too old."""
     monkeypatch.setitem(sys.modules, "Stemmer", module)
-    stemming._snowball.cache_clear()
+    tokenizer._snowball.cache_clear()
 
     assert stem("adding") == "add"
-    assert stemming._snowball() is None
-    stemming._snowball.cache_clear()
+    assert tokenizer._snowball() is None
+    tokenizer._snowball.cache_clear()
 
 
 def test_doubled_letters() -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from chatclient import ChatClient, ChatOptions
-from chatclient.advisors.retrieval.question_answer import QuestionAnswerAdvisor
+from chatclient.advisors.retrieval.advisor import QuestionAnswerAdvisor
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import InvalidResponseError, OverloadedError, TemplateError, UsageError
