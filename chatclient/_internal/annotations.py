@@ -113,7 +113,18 @@ def replace_variables(kind: Any, type_for: Callable[[Any], Any]) -> Any:
         return type_for(kind)
     origin, arguments = get_origin(kind), get_args(kind)
     if not arguments:
-        return _model_with_replaced(kind, type_for)
+        # A generic pydantic model: its `Page[X]` is a class.
+        if not (isinstance(kind, type) and hasattr(kind, "__pydantic_generic_metadata__")):
+            return kind
+        variables = _parameters(kind)
+        try:
+            replaced = tuple(map(type_for, variables))
+        except UnknownTypeError:
+            # An unparametrized `Page` accepts any type.
+            if not _parts(kind)[1]:
+                return kind
+            raise
+        return kind if replaced == variables else _indexed(kind, replaced)
     if origin is Literal or any(isinstance(each, list) for each in arguments):
         return kind
     if origin is Annotated:
@@ -133,21 +144,6 @@ def alias_value(alias: Any) -> Any:
         return alias.__value__
     given = dict(zip(get_origin(alias).__type_params__, arguments, strict=True))
     return replace_variables(alias.__value__, lambda variable: given.get(variable, variable))
-
-
-def _model_with_replaced(kind: Any, type_for: Callable[[Any], Any]) -> Any:
-    """Replace the variables of a generic pydantic model, whose `Page[X]` is a class."""
-    if not (isinstance(kind, type) and hasattr(kind, "__pydantic_generic_metadata__")):
-        return kind
-    variables = _parameters(kind)
-    try:
-        replaced = tuple(map(type_for, variables))
-    except UnknownTypeError:
-        # An unparametrized `Page` accepts any type.
-        if not _parts(kind)[1]:
-            return kind
-        raise
-    return kind if replaced == variables else _indexed(kind, replaced)
 
 
 def type_arguments(owner: Any, definer: type[Any]) -> TypeArguments:

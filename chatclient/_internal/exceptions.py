@@ -62,14 +62,13 @@ def chain_of(error: BaseException, callers: Collection[FrameType] = ()) -> list[
     pending: list[BaseException | None] = [error]
     while pending:
         linked = pending.pop()
-        if linked is None or linked in chain or _frame_of(linked) in callers:
+        if (
+            linked is None
+            or linked in chain
+            or (linked.__traceback__ and linked.__traceback__.tb_frame) in callers
+        ):
             continue
         chain.append(linked)
         members = linked.exceptions if isinstance(linked, BaseExceptionGroup) else ()
         pending += [linked.__cause__, linked.__context__, *members]
     return chain
-
-
-def _frame_of(error: BaseException) -> FrameType | None:
-    """Return the frame that *error* was last raised in or passed to."""
-    return error.__traceback__ and error.__traceback__.tb_frame

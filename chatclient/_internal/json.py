@@ -44,7 +44,17 @@ def loads(data: str | bytes | bytearray) -> Any:
         except UnicodeDecodeError as error:
             msg = str(error)
         else:
-            _check_nesting(value)
+            # The limit of pydantic's parser: later code walks the value recursively.
+            level, levels = [value], 0
+            while level := [
+                item
+                for each in level
+                if isinstance(each, dict | list)
+                for item in (each.values() if isinstance(each, dict) else each)
+            ]:
+                levels += 1
+                if levels > MOST_LEVELS:
+                    raise NestingError
             return value
         # Raised here, not in the handler: the `UnicodeDecodeError` as context would show the data.
         raise ValueError(msg) from None
@@ -154,24 +164,6 @@ def _unrounded(value: Any) -> Any:
             return value
 
 
-def _check_nesting(value: Any) -> None:
-    """Apply the nesting limit of pydantic's parser: later code walks the value recursively.
-
-    Raises:
-        NestingError: Lists and objects are nested more deeply than `MOST_LEVELS`.
-    """
-    level, levels = [value], 0
-    while level := [
-        item
-        for each in level
-        if isinstance(each, dict | list)
-        for item in (each.values() if isinstance(each, dict) else each)
-    ]:
-        levels += 1
-        if levels > MOST_LEVELS:
-            raise NestingError
-
-
 def dumps(value: Any) -> bytes:
     """Return *value* as compact JSON, NaN and infinity as null.
 
@@ -182,7 +174,12 @@ def dumps(value: Any) -> bytes:
         return to_json(value, inf_nan_mode="null")
     except ValueError:
         # Only the standard encoder accepts lone surrogates.
-        return _standard_dumps(value)
+        try:
+            finite = _finite(value)
+            return json.dumps(finite, separators=(",", ":"), default=to_jsonable_python).encode()
+        except (ValueError, RecursionError) as error:  # PydanticSerializationError is a ValueError
+            msg = f"not serialisable as JSON: {error}"
+            raise TypeError(msg) from error
 
 
 def has_json_form(value: Any) -> bool:
@@ -192,15 +189,6 @@ def has_json_form(value: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _standard_dumps(value: Any) -> bytes:
-    try:
-        finite = _finite(value)
-        return json.dumps(finite, separators=(",", ":"), default=to_jsonable_python).encode()
-    except (ValueError, RecursionError) as error:  # PydanticSerializationError is a ValueError
-        msg = f"not serialisable as JSON: {error}"
-        raise TypeError(msg) from error
 
 
 def _finite(value: Any) -> Any:

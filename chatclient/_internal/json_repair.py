@@ -76,7 +76,14 @@ def _rewritten(text: str) -> str | None:
                 if position == len(text) and piece not in _COMPLETE_WORDS:
                     return None
             case "double" | "single":
-                piece = _string(piece)
+                inside = piece[1:-1].replace("\\'", "'")
+                if piece[0] == "'":
+                    inside = re.sub(r'(\\.)|"', lambda match: match[1] or '\\"', inside)
+                piece = (
+                    '"'
+                    + re.sub(r"[\x00-\x1f]", lambda match: json.dumps(match[0])[1:-1], inside)
+                    + '"'
+                )
             case _:
                 pass
         result.append(piece)
@@ -107,14 +114,6 @@ def _repeated_object(text: str) -> str | None:
 def _drop_comma(pieces: list[str]) -> None:
     if pieces and pieces[-1] == ",":
         pieces.pop()
-
-
-def _string(written: str) -> str:
-    """Return the string literal *written* with JSON's quotes and escapes."""
-    inside = written[1:-1].replace("\\'", "'")
-    if written[0] == "'":
-        inside = re.sub(r'(\\.)|"', lambda match: match[1] or '\\"', inside)
-    return '"' + re.sub(r"[\x00-\x1f]", lambda match: json.dumps(match[0])[1:-1], inside) + '"'
 
 
 def replace_surrogates(text: str) -> str:

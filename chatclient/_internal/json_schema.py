@@ -177,7 +177,11 @@ def _strict(schema: Mapping[str, Any] | bool) -> dict[str, Any]:  # noqa: FBT001
         _close(result, schema)
     elif _accepts_anything(result):
         raise _NoStrictFormError
-    return _with_separate_ref(result)
+    # Strict mode allows no sibling keys of `$ref`.
+    if "$ref" not in result or len(result) == 1:
+        return result
+    rest = {key: value for key, value in result.items() if key != "$ref"}
+    return {"anyOf": [{"$ref": result["$ref"]}], **rest}
 
 
 def _with_supported_keywords(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,11 +224,3 @@ def _accepts_anything(schema: Mapping[str, Any]) -> bool:
     if "array" in _kinds(schema):
         return not isinstance(schema.get("items"), Mapping) and schema.get("maxItems") != 0
     return {"type", "$ref", "anyOf", "enum", "const"}.isdisjoint(schema)
-
-
-def _with_separate_ref(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return *schema* with `$ref` moved to a subschema: strict mode allows no sibling keys."""
-    if "$ref" not in schema or len(schema) == 1:
-        return schema
-    rest = {key: value for key, value in schema.items() if key != "$ref"}
-    return {"anyOf": [{"$ref": schema["$ref"]}], **rest}

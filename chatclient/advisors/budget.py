@@ -195,7 +195,10 @@ class Budget:
         self.params = () if key is None else (ANY,)
         self.quota: Quota | None = None
         if period is not None:
-            self.quota = Quota(period, checked_key(key), _store_or_new(store))
+            # An empty store may be falsy.
+            self.quota = Quota(
+                period, checked_key(key), InMemoryUsageStore() if store is None else store
+            )
         elif key is not None or store is not None:
             msg = "a key and a store are for a quota; say for how long, such as period='day'"
             raise UsageError(msg)
@@ -252,10 +255,6 @@ class Budget:
         turn.finish_at_end(self, finish)  # memories may call models when they store the turn
         save_note(key, spent_so_far, turn)
         return response
-
-
-def _store_or_new(store: UsageStore | None) -> UsageStore:
-    return InMemoryUsageStore() if store is None else store  # an empty one may be falsy
 
 
 def _spent_in(note: Any) -> Spent:

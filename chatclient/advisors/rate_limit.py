@@ -99,7 +99,11 @@ class SlidingWindow:
             raise
         spent = response.chat_response.usage.total_tokens
         if spent:
-            self._correct(call, spent)
+            with self._lock:
+                # A call whose period has passed is not in the sum any more.
+                if call.counts:
+                    self._counted += spent - call.tokens
+                call.tokens = spent
         return response
 
     def _reserve(self, tokens: int, max_wait: float) -> tuple[_Call, float]:
@@ -154,13 +158,6 @@ class SlidingWindow:
             return False
         return self._limits.tokens is None or tokens <= self._limits.tokens
 
-    def _correct(self, call: _Call, spent: int) -> None:
-        with self._lock:
-            # A call whose period has passed is not in the sum any more.
-            if call.counts:
-                self._counted += spent - call.tokens
-            call.tokens = spent
-
     def _remove(self, call: _Call) -> None:
         with self._lock:
             if call not in self._calls:  # its period has ended
@@ -209,7 +206,12 @@ class SharedWindow:
             UsageStoreError: The store failed.
         """
         runtime, waited = request.runtime, 0.0
-        amounts = self._amounts(tokens)
+        # A call that needs more than the limit runs alone.
+        limits, amounts = self.limits, {}
+        if limits.requests is not None:
+            amounts["requests"] = 1
+        if limits.tokens is not None:
+            amounts["tokens"] = min(tokens, limits.tokens)
         while True:
             index = int(self.clock() // self.limits.period)
             wait = await self._enter(index, amounts, runtime)
@@ -225,15 +227,6 @@ class SharedWindow:
             counter, next_page = self._counter("tokens", index), spent - amounts["tokens"]
             await self.counters.record(counter, next_page, 2 * self.limits.period, runtime)
         return response
-
-    def _amounts(self, tokens: int) -> Mapping[str, int]:
-        """Return what a call needs of each unit; one that needs more than the limit runs alone."""
-        limits, amounts = self.limits, {}
-        if limits.requests is not None:
-            amounts["requests"] = 1
-        if limits.tokens is not None:
-            amounts["tokens"] = min(tokens, limits.tokens)
-        return amounts
 
     async def _enter(self, index: int, amounts: Mapping[str, int], runtime: Runtime) -> float:
         """Count a call in the period *index*, or return the seconds until there may be room."""

@@ -117,17 +117,15 @@ class StructuredOutputValidationAdvisor:
                 # Only the text is dropped: the round has ended, and its usage counts.
                 await held.release(text=False)
                 if attempt == self.max_attempts:
-                    raise _exhausted(error, attempt) from (error.__cause__ or error)
+                    message = f"after {attempt} attempts, {error}" if attempt > 1 else str(error)
+                    raise EntityError(
+                        message, text=error.text, errors=error.errors, response=error.response
+                    ) from (error.__cause__ or error)
                 sent, attempt = sent.mutate(prompt=_corrected(sent, answer, error)), attempt + 1
             else:
                 await held.release()
                 request.turn.validated = converter, answer.text, value
                 return response
-
-
-def _exhausted(error: EntityError, attempts: int) -> EntityError:
-    message = f"after {attempts} attempts, {error}" if attempts > 1 else str(error)
-    return EntityError(message, text=error.text, errors=error.errors, response=error.response)
 
 
 def _corrected(sent: ChatClientRequest, answer: ChatResponse, error: EntityError) -> Prompt:
@@ -160,7 +158,15 @@ class StructuredOutputAdvisor:
         # If no tools may be called, as at the limit of a loop, the format is given as text.
         may_call = request.prompt.options.tool_choice != "none"
         if output.mode == "tool" and schema is not None and may_call:
-            return await _call_with_answer_tool(request, call_next, schema)
+            options, name = _with_answer_tool(request.prompt.options, schema)
+            stream = _AnswerStream(name, request.runtime)
+            response = await call_next(
+                request.mutate(
+                    prompt=request.prompt.with_options(options),
+                    runtime=request.runtime.with_emitter(stream.emit),
+                )
+            )
+            return response.mutate(chat_response=_as_text(response.chat_response, name))
         if output.mode != "schema" and output.converter.format:
             return await call_next(request.mutate(prompt=_prompt_with_format(request, output)))
         return await call_next(request)
@@ -185,21 +191,6 @@ def _prompt_with_format(request: ChatClientRequest, output: StructuredOutput[Any
 
 
 # --- the answer as a tool call --------------------------------------------------------------
-
-
-async def _call_with_answer_tool(
-    request: ChatClientRequest, call_next: Next, schema: Mapping[str, Any]
-) -> ChatClientResponse:
-    """Send a tool that takes the answer, and return its arguments as the text of the response."""
-    options, name = _with_answer_tool(request.prompt.options, schema)
-    stream = _AnswerStream(name, request.runtime)
-    response = await call_next(
-        request.mutate(
-            prompt=request.prompt.with_options(options),
-            runtime=request.runtime.with_emitter(stream.emit),
-        )
-    )
-    return response.mutate(chat_response=_as_text(response.chat_response, name))
 
 
 def _with_answer_tool(options: ChatOptions, schema: Mapping[str, Any]) -> tuple[ChatOptions, str]:
@@ -266,7 +257,7 @@ class _AnswerStream:
                 self._calls.append(event)
                 return
             case ToolCallDelta(arguments=arguments) if self._calls:
-                belongs = [_belongs(event, call) for call in self._calls]
+                belongs = [(event.id, event.index) == (call.id, call.index) for call in self._calls]
                 if True in belongs[1:]:
                     return  # only the first answer counts
                 event = TextDelta(arguments) if belongs[0] else event
@@ -275,7 +266,3 @@ class _AnswerStream:
             case _:
                 pass
         await self._runtime.emit(event)
-
-
-def _belongs(delta: ToolCallDelta, call: ToolCallStarted) -> bool:
-    return (delta.id, delta.index) == (call.id, call.index)

@@ -134,7 +134,21 @@ def encode_message(message: Message) -> Iterator[BaseMessage]:
         case ToolResponseMessage():
             yield from map(_tool_message, message.responses)
         case AssistantMessage():
-            yield _assistant_message(message)
+            calls: list[Any] = []
+            invalid: list[Any] = []
+            for call in message.tool_calls:
+                known = {"id": call.id, "name": call.name}
+                try:
+                    arguments = loads(call.arguments or "{}")
+                except ValueError:
+                    arguments = None
+                if isinstance(arguments, dict):
+                    calls.append({"type": "tool_call", "args": arguments, **known})
+                else:
+                    bad = {"type": "invalid_tool_call", "args": call.arguments, "error": None}
+                    invalid.append({**bad, **known})
+            content = _content(message.parts)
+            yield AIMessage(content, tool_calls=calls, invalid_tool_calls=invalid)
         case SystemMessage():
             yield TheirSystemMessage(message.text)
         case _:
@@ -148,24 +162,6 @@ def _tool_message(response: ToolResponse) -> ToolMessage:
         content = [{"type": "text", "text": response.data}, *map(block_of, response.media)]
     status = "error" if response.is_error else "success"
     return ToolMessage(content, tool_call_id=response.id, name=response.name, status=status)
-
-
-def _assistant_message(message: AssistantMessage) -> AIMessage:
-    calls: list[Any] = []
-    invalid: list[Any] = []
-    for call in message.tool_calls:
-        known = {"id": call.id, "name": call.name}
-        try:
-            arguments = loads(call.arguments or "{}")
-        except ValueError:
-            arguments = None
-        if isinstance(arguments, dict):
-            calls.append({"type": "tool_call", "args": arguments, **known})
-        else:
-            bad = {"type": "invalid_tool_call", "args": call.arguments, "error": None}
-            invalid.append({**bad, **known})
-    content = _content(message.parts)
-    return AIMessage(content, tool_calls=calls, invalid_tool_calls=invalid)
 
 
 def _content(parts: tuple[Part, ...]) -> Any:

@@ -99,7 +99,17 @@ async def _run(tool: Tool[Any], deps: Any, call: ToolCall, context: ToolContext)
     approved = is_approved(context)
     if tool.requires_approval and not approved:
         raise NeedsApproval
-    run = await _run_context(tool, deps, context, approved=approved)
+    run = RunContext(
+        deps=await context.runtime.invoke(deps, context) if is_function(deps) else deps,
+        model=cast("Any", None),
+        usage=RunUsage(),
+        tool_call_id=context.tool_call_id,
+        tool_name=tool.name,
+        retry=context.attempt - 1,
+        max_retries=tool.max_retries or 0,
+        tool_call_approved=approved,
+        conversation_id=context.conversation_id,
+    )
     schema = tool.function_schema
     try:
         arguments = schema.validator.validate_json(call.arguments or "{}", context=run.deps)
@@ -113,22 +123,6 @@ async def _run(tool: Tool[Any], deps: Any, call: ToolCall, context: ToolContext)
         raise ToolError(error.message) from error
     except (TheirApprovalRequired, CallDeferred) as error:
         raise NeedsApproval from error
-
-
-async def _run_context(
-    tool: Tool[Any], deps: Any, context: ToolContext, *, approved: bool
-) -> RunContext[Any]:
-    return RunContext(
-        deps=await context.runtime.invoke(deps, context) if is_function(deps) else deps,
-        model=cast("Any", None),
-        usage=RunUsage(),
-        tool_call_id=context.tool_call_id,
-        tool_name=tool.name,
-        retry=context.attempt - 1,
-        max_retries=tool.max_retries or 0,
-        tool_call_approved=approved,
-        conversation_id=context.conversation_id,
-    )
 
 
 def _result(returned: Any) -> ToolResult:

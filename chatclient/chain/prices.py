@@ -51,12 +51,7 @@ def with_cost(response: ChatResponse, model: ChatModel, options: ChatOptions) ->
     price = _price(model.provider, model.address, requested, response.metadata.model)
     if price is None:
         return response
-    cost = price(usage, _context_of(response))
-    return response.with_usage(replace(usage, cost=cost))
-
-
-def _context_of(response: ChatResponse) -> Mapping[str, str]:
-    """Return what the price depends on besides the model: service tier, speed, batch or not."""
+    # The price depends on the service tier, the speed, and whether it is a batch.
     values, native = response.metadata.values, response.usage.native
     [*_, native] = native.get("requests") or (native,)
     found = {
@@ -66,7 +61,8 @@ def _context_of(response: ChatResponse) -> Mapping[str, str]:
         "speed": native.get("speed"),
         PROCESSING: values.get(PROCESSING),
     }
-    return {name: value for name, value in found.items() if isinstance(value, str)}
+    cost = price(usage, {name: value for name, value in found.items() if isinstance(value, str)})
+    return response.with_usage(replace(usage, cost=cost))
 
 
 def unpriced_models(model: ChatModel, options: ChatOptions) -> list[str]:

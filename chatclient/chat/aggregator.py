@@ -54,7 +54,23 @@ class _Arguments:
         has_content = False
         while self._scanned < len(self.fragments):
             has_content = has_content or not self.fragments[self._scanned].isspace()
-            self._scan_brackets(self.fragments[self._scanned])
+            fragment = self.fragments[self._scanned]
+            skipped = 0 if self._escaped else -1
+            self._escaped = False
+            for match in _BRACKETS.finditer(fragment):
+                at, sign = match.start(), match.group()
+                if at == skipped:
+                    continue
+                if sign == '"':
+                    self._in_string = not self._in_string
+                elif self._in_string:
+                    if sign == "\\":
+                        skipped = at + 1
+                elif sign in "{[":
+                    self._depth += 1
+                elif sign in "}]":
+                    self._depth -= 1
+            self._escaped = skipped == len(fragment)
             self._scanned += 1
         if has_content and self._closed:  # text after a complete value
             self._object = None
@@ -62,24 +78,6 @@ class _Arguments:
             self._closed = True
             self._object = _object_in(self.text())
         return self._object
-
-    def _scan_brackets(self, fragment: str) -> None:
-        skipped = 0 if self._escaped else -1
-        self._escaped = False
-        for match in _BRACKETS.finditer(fragment):
-            at, sign = match.start(), match.group()
-            if at == skipped:
-                continue
-            if sign == '"':
-                self._in_string = not self._in_string
-            elif self._in_string:
-                if sign == "\\":
-                    skipped = at + 1
-            elif sign in "{[":
-                self._depth += 1
-            elif sign in "}]":
-                self._depth -= 1
-        self._escaped = skipped == len(fragment)
 
 
 class CallBuilder:
@@ -347,7 +345,15 @@ class _GenerationBuilder:
         named: set[CallBuilder] = set()
         for part in generation.output.parts:
             if isinstance(part, ToolCallChunk):
-                fragment = self._add_call(part, named)
+                call = self._find_call(part, named)
+                if call is None:
+                    call = self._newest = self._by_index[part.index] = CallBuilder(part.index)
+                    self._parts.append(call)
+                if part.name:
+                    named.add(call)
+                fragment = call.add(part)
+                if call.id:
+                    self._by_id[call.id] = call
                 if fragment is not None:
                     parts.append(fragment)
                 continue
@@ -363,7 +369,11 @@ class _GenerationBuilder:
         if generation.output.metadata:
             self._message_metadata.update(generation.output.metadata)
         if generation.finish_reason or generation.native_finish_reason or generation.metadata:
-            self._generation = _later(self._generation, generation)
+            self._generation = Generation(
+                self._generation.output,
+                generation.finish_reason or self._generation.finish_reason,
+                generation.native_finish_reason or self._generation.native_finish_reason,
+            )
             self._metadata.update(generation.metadata)
         return parts
 
@@ -385,24 +395,6 @@ class _GenerationBuilder:
             self._parts[-1].append(text)
         elif text:
             self._parts.append([text])
-
-    def _add_call(self, chunk: ToolCallChunk, named: set[CallBuilder]) -> ToolCallChunk | None:
-        """Add a fragment of a call, and return its new content.
-
-        Args:
-            chunk: The fragment.
-            named: The calls that previous fragments of the same chunk have named.
-        """
-        call = self._find_call(chunk, named)
-        if call is None:
-            call = self._newest = self._by_index[chunk.index] = CallBuilder(chunk.index)
-            self._parts.append(call)
-        if chunk.name:
-            named.add(call)
-        fragment = call.add(chunk)
-        if call.id:
-            self._by_id[call.id] = call
-        return fragment
 
     def _find_call(self, chunk: ToolCallChunk, named: set[CallBuilder]) -> CallBuilder | None:
         best, best_score = None, 0
@@ -454,11 +446,3 @@ class _GenerationBuilder:
             if last_reasoning and last_reasoning.provider == part.provider
             else last
         )
-
-
-def _later(old: Generation, new: Generation) -> Generation:
-    return Generation(
-        old.output,
-        new.finish_reason or old.finish_reason,
-        new.native_finish_reason or old.native_finish_reason,
-    )

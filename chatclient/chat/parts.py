@@ -315,7 +315,11 @@ def with_text(parts: tuple[Any, ...], text: str) -> tuple[Any, ...]:
 
     Without text in *parts*, it is inserted after the reasoning.
     """
-    indexes = [i for i, part in enumerate(parts) if isinstance(part, str) or _is_cited(part)]
+    indexes = [
+        i
+        for i, part in enumerate(parts)
+        if isinstance(part, str) or (isinstance(part, ProviderPart) and bool(part.text))
+    ]
     position = indexes[0] if indexes else sum(isinstance(part, Reasoning) for part in parts)
     other_parts = [part for i, part in enumerate(parts) if i not in indexes]
     return (*other_parts[:position], text, *other_parts[position:]) if text else tuple(other_parts)
@@ -337,7 +341,3 @@ def parts_of(parts: tuple[Any, ...], kind: type[_P]) -> tuple[_P, ...]:
     if not parts or len(parts) == 1:  # the common cases
         return parts if parts and isinstance(parts[0], kind) else ()
     return tuple([part for part in parts if isinstance(part, kind)])
-
-
-def _is_cited(part: object) -> bool:
-    return isinstance(part, ProviderPart) and bool(part.text)

@@ -245,9 +245,14 @@ def response_from_dict(data: Mapping[str, Any]) -> ChatResponse:
         UsageError: *data* is not a stored response.
     """
     try:
+        fields = dict(data["metadata"])
+        if "usage" in fields:
+            fields["usage"] = usage_from_dict(fields["usage"])
+        if "rate_limit" in fields:
+            fields["rate_limit"] = RateLimit(**fields["rate_limit"])
         return ChatResponse(
             tuple(_generation_from(generation) for generation in data["generations"]),
-            _metadata_from(data["metadata"]),
+            ChatResponseMetadata(**fields),
         )
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         msg = f"not a stored response: {error!r}"
@@ -286,15 +291,6 @@ def _generation_from(data: Mapping[str, Any]) -> Generation:
         msg = f"a generation of role {output.role!r}"
         raise TypeError(msg)
     return Generation(**{**data, "output": output})
-
-
-def _metadata_from(data: Mapping[str, Any]) -> ChatResponseMetadata:
-    fields = dict(data)
-    if "usage" in fields:
-        fields["usage"] = usage_from_dict(fields["usage"])
-    if "rate_limit" in fields:
-        fields["rate_limit"] = RateLimit(**fields["rate_limit"])
-    return ChatResponseMetadata(**fields)
 
 
 # --- tool calls, their responses and results ------------------------------------------------

@@ -62,7 +62,11 @@ class PlaceholderRenderer:
             escape, path = match.groups()
             if escape:
                 return match.group()[1:]
-            if self._is_doubled(match):
+            # Another pair of delimiters may surround the placeholder directly.
+            text = match.string
+            if text.endswith(self.start, 0, match.start()) and text.startswith(
+                self.end, match.end()
+            ):
                 msg = (
                     f"the template has {self.start * 2}{path}{self.end * 2}, which other template "
                     f"languages use; write {self.start}{path}{self.end} for the value, or "
@@ -70,7 +74,10 @@ class PlaceholderRenderer:
                 )
                 raise TemplateError(msg)
             try:
-                value = _look_up(path, variables)
+                first, *rest = path.split(".")
+                value = variables[first]
+                for name in rest:
+                    value = value[name] if isinstance(value, Mapping) else getattr(value, name)
             except (LookupError, AttributeError):
                 missing.add(path)
                 return ""
@@ -85,21 +92,6 @@ class PlaceholderRenderer:
             )
             raise TemplateError(msg, missing=names)
         return rendered
-
-    def _is_doubled(self, match: re.Match[str]) -> bool:
-        """Return whether another pair of delimiters surrounds the placeholder directly."""
-        text = match.string
-        return text.endswith(self.start, 0, match.start()) and text.startswith(
-            self.end, match.end()
-        )
-
-
-def _look_up(path: str, variables: Mapping[str, Any]) -> Any:
-    first, *rest = path.split(".")
-    value = variables[first]
-    for name in rest:
-        value = value[name] if isinstance(value, Mapping) else getattr(value, name)
-    return value
 
 
 def _shown(value: Any) -> str:

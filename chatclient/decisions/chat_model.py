@@ -172,7 +172,14 @@ def outcome_probabilities(response: ChatResponse, labels: Labels) -> dict[str, f
         )
         raise InvalidResponseError(msg, body=response.text)
     chosen = next((token for token in tokens if _label(token, labels) is not None), tokens[0])
-    sums = _label_probabilities(chosen, labels)
+    sums = dict.fromkeys(labels.values(), 0.0)
+    alternatives = {str(each.get("token")): each for each in chosen.get("top_logprobs") or ()}
+    # The token itself is not among the alternatives if it is not one of the most probable.
+    for each in {str(chosen.get("token")): chosen, **alternatives}.values():
+        label = _label(each, labels)
+        logprob = each.get("logprob")
+        if label is not None and isinstance(logprob, int | float):
+            sums[labels[label]] += math.exp(min(logprob, 0.0))
     total = sum(sums.values())
     if total < _LEAST_PROBABILITY:
         msg = (
@@ -198,19 +205,6 @@ def _label(token: Mapping[str, Any], labels: Labels) -> str | None:
     if len(text) > 1:
         text = text.capitalize()
     return text if text in labels else None
-
-
-def _label_probabilities(token: Mapping[str, Any], labels: Labels) -> dict[str, float]:
-    """Return the probabilities of the outcomes at the place of *token*; spellings are summed up."""
-    sums = dict.fromkeys(labels.values(), 0.0)
-    alternatives = {str(each.get("token")): each for each in token.get("top_logprobs") or ()}
-    # The token itself is not among the alternatives if it is not one of the most probable.
-    for each in {str(token.get("token")): token, **alternatives}.values():
-        label = _label(each, labels)
-        logprob = each.get("logprob")
-        if label is not None and isinstance(logprob, int | float):
-            sums[labels[label]] += math.exp(min(logprob, 0.0))
-    return sums
 
 
 _LABEL_OPTIONS = ChatOptions(

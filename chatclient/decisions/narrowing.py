@@ -197,7 +197,15 @@ class NarrowingToolProvider:
         task = request.original_user_message
         if task is None or not task.text.strip():
             return callbacks
-        called = _called_tools(request.messages) | self._always_include
+        called = (
+            frozenset(
+                call.name
+                for message in request.messages
+                if isinstance(message, AssistantMessage)
+                for call in message.tool_calls
+            )
+            | self._always_include
+        )
         optional = {
             callback.definition.name: callback.definition.description
             for callback in callbacks
@@ -249,12 +257,3 @@ def _is_part(asked: Any, earlier: Any) -> bool:
     Tools that were called in the meantime are no longer asked about.
     """
     return earlier is not None and asked[0] == earlier[0] and asked[1].keys() <= earlier[1].keys()
-
-
-def _called_tools(messages: Sequence[Message]) -> frozenset[str]:
-    return frozenset(
-        call.name
-        for message in messages
-        if isinstance(message, AssistantMessage)
-        for call in message.tool_calls
-    )

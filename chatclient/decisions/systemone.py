@@ -99,7 +99,28 @@ class SystemOneDecisionModel(HttpModel, DecisionModel):
         }
 
         def decode(answer: HttpAnswer) -> DecisionResponse:
-            return _decoded(answer, questions)
+            data = parse_json(_PROVIDER, answer.body)
+            raise_for_error(_PROVIDER, data, answer.headers)
+            try:
+                answers = data["answers"]
+                results = {
+                    name: _answer(question, answers[name]) for name, question in questions.items()
+                }
+                usage = data.get("usage") or {}
+                metadata = DecisionMetadata(
+                    str(data.get("id") or ""),
+                    str(data.get("model") or ""),
+                    Usage(
+                        int_field(usage.get("input_tokens")) or 0,
+                        int_field(usage.get("output_tokens")) or 0,
+                        native=usage,
+                    ),
+                    other_fields(data, _FIELDS),
+                )
+            except MALFORMED as error:
+                msg = f"the server's response contains no valid answers to the questions: {error}"
+                raise InvalidResponseError(msg, provider=_PROVIDER, body=data) from error
+            return DecisionResponse(results, metadata)
 
         return await self._http.post(runtime, "/systemone", dumps(body), decode)
 
@@ -116,29 +137,6 @@ def _encoded(question: DecisionQuestion) -> dict[str, Any]:
         case _:
             levels = list(question.outcomes)
             return {"type": "score", "instructions": question.text, "criteria": levels}
-
-
-def _decoded(answer: HttpAnswer, questions: Mapping[str, DecisionQuestion]) -> DecisionResponse:
-    data = parse_json(_PROVIDER, answer.body)
-    raise_for_error(_PROVIDER, data, answer.headers)
-    try:
-        answers = data["answers"]
-        results = {name: _answer(question, answers[name]) for name, question in questions.items()}
-        usage = data.get("usage") or {}
-        metadata = DecisionMetadata(
-            str(data.get("id") or ""),
-            str(data.get("model") or ""),
-            Usage(
-                int_field(usage.get("input_tokens")) or 0,
-                int_field(usage.get("output_tokens")) or 0,
-                native=usage,
-            ),
-            other_fields(data, _FIELDS),
-        )
-    except MALFORMED as error:
-        msg = f"the server's response contains no valid answers to the questions: {error}"
-        raise InvalidResponseError(msg, provider=_PROVIDER, body=data) from error
-    return DecisionResponse(results, metadata)
 
 
 def _answer(question: DecisionQuestion, data: Mapping[str, Any]) -> DecisionAnswer:

@@ -32,7 +32,7 @@ from chatclient.chat.turn import TURN_KEY, Turn, TurnSettings
 from chatclient.client.accessors import executions_in, pending_in, require_answer, warn_waiting
 from chatclient.client.pipeline import Pipeline
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.client.request_settings import RequestSettings, TextSettings
+from chatclient.client.request_settings import TextSettings
 from chatclient.durable.recording import (
     OnInterrupted,
     Publisher,
@@ -97,7 +97,12 @@ def request_to_dict(request: ChatClientRequestSpec) -> dict[str, Any]:
         UsageError: It has something that has no JSON form, such as additional tools.
     """
     settings, defaults = request.settings, request.pipeline.defaults
-    _check_has_json_form(settings, defaults)
+    if settings.advisors is not defaults.advisors:
+        msg = "a durable request cannot have advisors of its own: give them to the client"
+        raise UsageError(msg)
+    if settings.system_function is not defaults.system_function and settings.system_function:
+        msg = "a durable request cannot have a system function: give it to the client, or a text"
+        raise UsageError(msg)
     found: dict[str, Any] = {
         "messages": [
             message_to_dict(message)
@@ -156,15 +161,6 @@ def tool_names(pipeline: Pipeline) -> list[str]:
         elif (definition := getattr(source, "definition", None)) is not None:
             named.append(definition.name)
     return named
-
-
-def _check_has_json_form(settings: RequestSettings, defaults: RequestSettings) -> None:
-    if settings.advisors is not defaults.advisors:
-        msg = "a durable request cannot have advisors of its own: give them to the client"
-        raise UsageError(msg)
-    if settings.system_function is not defaults.system_function and settings.system_function:
-        msg = "a durable request cannot have a system function: give it to the client, or a text"
-        raise UsageError(msg)
 
 
 def _tools_to_list(tools: Sequence[Resolved], defaults: Sequence[Resolved]) -> list[Any]:
@@ -457,7 +453,14 @@ class SegmentRunner:
         Raises:
             TurnVersionError: Tools are missing.
         """
-        called = _recorded_calls(recorded)
+        values = [each["value"] for name, each in recorded.items() if name.startswith("model ")]
+        responses = [each["response"] for each in values if "response" in each]
+        called = {
+            call.name
+            for response in map(response_from_dict, responses)
+            for generation in response.generations
+            for call in generation.output.tool_calls
+        }
         if (resume := data["resume"]) is not None:
             decisions = decisions_from_dict(resume["decisions"])
             called |= needed_tools(PendingTurn.from_json(resume["turn"]), decisions)
@@ -477,18 +480,6 @@ def needed_tools(pending: PendingTurn, decisions: Mapping[str, Decision]) -> set
     ]
     run = [each.tool_call for each in pending.executions if each.arguments is not None]
     return {call.name for call in (*waiting, *run)}
-
-
-def _recorded_calls(recorded: Mapping[str, Any]) -> set[str]:
-    """Return the names of the tools that recorded responses of the model call."""
-    values = [each["value"] for name, each in recorded.items() if name.startswith("model ")]
-    responses = [each["response"] for each in values if "response" in each]
-    return {
-        call.name
-        for response in map(response_from_dict, responses)
-        for generation in response.generations
-        for call in generation.output.tool_calls
-    }
 
 
 def check_tools(pipeline: Pipeline, data: Mapping[str, Any], called: AbstractSet[str]) -> None:

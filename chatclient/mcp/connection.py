@@ -140,7 +140,10 @@ class Connection:
             self._check_soon(session)
             raise
         except (RuntimeError, ValidationError) as error:  # how the SDK reports an invalid response
-            raise self._protocol_error(error) from error
+            garbage = isinstance(error, ValidationError)
+            what = "its answer is no MCP" if garbage else str(error).partition("\n")[0]
+            msg = f"the MCP server {self.server.name!r} does not keep to the protocol: {what}"
+            raise McpServerError(msg, server=self.server.name) from error
         finally:
             if check is not None:
                 check.cancel()
@@ -273,29 +276,18 @@ class Connection:
         if session.exceeded_by(error):
             return self.server.limits.large_message(self.server.name)
         if not session.lost_by(error):
-            return self._server_error(error)
+            if error.code == REQUEST_TIMEOUT:
+                return TimeoutError(error.message)
+            if error.code in (INVALID_PARAMS, METHOD_NOT_FOUND):
+                # The tools may have changed without a notification.
+                self.forget_listing()
+            return ToolError(error.message)
         refusal = session.refused()
         if not refusal:
             return None
         # The connection stays open for other requests; the next listing checks the user again.
         self.forget_listing()
         return McpServerError(refusal, server=self.server.name)
-
-    def _server_error(self, error: MCPError) -> Exception:
-        """Return the error to raise for an error response of the server."""
-        if error.code == REQUEST_TIMEOUT:
-            return TimeoutError(error.message)
-        if error.code in (INVALID_PARAMS, METHOD_NOT_FOUND):
-            # The tools may have changed without a notification.
-            self.forget_listing()
-        return ToolError(error.message)
-
-    def _protocol_error(self, error: Exception) -> McpServerError:
-        """Return the error for a response that the SDK rejects."""
-        garbage = isinstance(error, ValidationError)
-        what = "its answer is no MCP" if garbage else str(error).partition("\n")[0]
-        msg = f"the MCP server {self.server.name!r} does not keep to the protocol: {what}"
-        return McpServerError(msg, server=self.server.name)
 
 
 def _again(message: str, server: str, stderr: str, cause: BaseException | None) -> McpServerError:

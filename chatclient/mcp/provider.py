@@ -143,7 +143,14 @@ class McpToolCallbackProvider(Closeable):
         connections = pool.connections
         if any(not (each.is_listed or each.is_paused) for each in connections.values()):
             await pool.run(ON_LOOP, self._list_all)
-        extra = self._extra_tools(pool)
+        if self._extra is None:
+            from chatclient.mcp.callback import prompt_tools, resource_tools  # noqa: PLC0415
+
+            self._extra = [
+                *(resource_tools(pool) if self._resources else ()),
+                *(prompt_tools(pool) if self._prompts else ()),
+            ]
+        extra = self._extra
         other_tools = extra if request is None else [*extra, *request.callbacks]
         taken = {callback.definition.name for callback in other_tools}
         tools = [
@@ -237,13 +244,3 @@ class McpToolCallbackProvider(Closeable):
                 except ToolDefinitionError as error:
                     log.warning("mcp tool left out", server=server.name, error=str(error))
                 self._callbacks[key] = (tool, callback)
-
-    def _extra_tools(self, pool: "ConnectionPool") -> list[ToolCallback]:
-        if self._extra is None:
-            from chatclient.mcp.callback import prompt_tools, resource_tools  # noqa: PLC0415
-
-            self._extra = [
-                *(resource_tools(pool) if self._resources else ()),
-                *(prompt_tools(pool) if self._prompts else ()),
-            ]
-        return self._extra

@@ -297,7 +297,8 @@ class AcceptedTools:
         Raises:
             ToolDefinitionError: Its definition is too long.
         """
-        definition = _definition(tool)
+        definition = tool.model_dump(mode="json", by_alias=True, exclude={"meta", "icons"})
+        definition = json.dumps(definition, sort_keys=True)
         if len(definition) > (most := server.limits.definition_length):
             msg = (
                 f"the definition of the tool {tool.name[:100]!r} is longer than {most:,} characters"
@@ -315,9 +316,3 @@ class AcceptedTools:
         if not self._pin:
             self.fingerprints[key] = digest
         return not self._pin
-
-
-def _definition(tool: Any) -> str:
-    """Return the definition of *tool* by the server, as JSON."""
-    definition = tool.model_dump(mode="json", by_alias=True, exclude={"meta", "icons"})
-    return json.dumps(definition, sort_keys=True)

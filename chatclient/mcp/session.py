@@ -388,7 +388,11 @@ class Session:
     async def _listen(self, client: Client) -> None:
         """Subscribe to the server's log and to changes of its tools."""
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            await self._request_log(client)
+            level = self._server.log_level
+            if level is not None and client.server_capabilities.logging is not None:
+                wanted = SetLevelRequest(params=SetLevelRequestParams(level=level))
+                with suppress(MCPError, TimeoutError):  # then it uses its own level
+                    await client.session.send_request(wanted, EmptyResult)
             return
         tools = client.server_capabilities.tools
         while tools is not None and tools.list_changed:
@@ -398,13 +402,6 @@ class Session:
                     async for _ in changes:
                         self._changed()
             await asyncio.sleep(self._server.retry_after)
-
-    async def _request_log(self, client: Client) -> None:
-        level = self._server.log_level
-        if level is not None and client.server_capabilities.logging is not None:
-            wanted = SetLevelRequest(params=SetLevelRequestParams(level=level))
-            with suppress(MCPError, TimeoutError):  # then it uses its own level
-                await client.session.send_request(wanted, EmptyResult)
 
 
 async def _skip_validation(_name: str, _result: object) -> None:

@@ -84,7 +84,16 @@ def repair_conversation(messages: Sequence[Message]) -> tuple[Message, ...]:
         if isinstance(message, UserMessage) and _has_content(message):
             kept.append(message)
         if isinstance(message, AssistantMessage) and kept:
-            complete = _with_unique_call_ids(message)
+            taken = {""}
+            parts: list[Part] = []
+            for part in message.parts:
+                if isinstance(part, ToolCall):
+                    call = replace(part, id=generate_call_id()) if part.id in taken else part
+                    taken.add(call.id)
+                    parts.append(call)
+                elif not isinstance(part, ToolCallChunk):
+                    parts.append(part)
+            complete = AssistantMessage(parts, metadata=message.metadata, id=message.id)
             if has_content(complete):
                 kept.append(complete)
             if message.tool_calls:
@@ -127,20 +136,6 @@ def _responses_by_answer(messages: Sequence[Message]) -> dict[int, list[ToolResp
     return found
 
 
-def _with_unique_call_ids(message: AssistantMessage) -> AssistantMessage:
-    """Return *message* with new ids for calls without a unique one, and no incomplete calls."""
-    taken = {""}
-    parts: list[Part] = []
-    for part in message.parts:
-        if isinstance(part, ToolCall):
-            call = replace(part, id=generate_call_id()) if part.id in taken else part
-            taken.add(call.id)
-            parts.append(call)
-        elif not isinstance(part, ToolCallChunk):
-            parts.append(part)
-    return AssistantMessage(parts, metadata=message.metadata, id=message.id)
-
-
 def _matched(
     calls: Sequence[ToolCall], renamed: Sequence[ToolCall], responses: list[ToolResponse]
 ) -> ToolResponseMessage:
@@ -176,7 +171,10 @@ def _problems_at(messages: Sequence[Message], index: int) -> Iterator[str]:
         case AssistantMessage() as message:
             if not isinstance(before, UserMessage | ToolResponseMessage):
                 yield "an assistant message follows no user message or tool responses"
-            yield from _problems_of_answer(message)
+            if not has_content(message):
+                yield "the assistant message is empty"
+            if any(isinstance(part, ToolCallChunk) for part in message.parts):
+                yield "a tool call is incomplete"
             if message.tool_calls:
                 yield from _problems_of_calls(message, messages[index + 1 : index + 2])
         case ToolResponseMessage() if not _has_calls(before):
@@ -195,13 +193,6 @@ def _answers(message: Message) -> bool:
 
 def _has_calls(message: Message | None) -> bool:
     return isinstance(message, AssistantMessage) and bool(message.tool_calls)
-
-
-def _problems_of_answer(message: AssistantMessage) -> Iterator[str]:
-    if not has_content(message):
-        yield "the assistant message is empty"
-    if any(isinstance(part, ToolCallChunk) for part in message.parts):
-        yield "a tool call is incomplete"
 
 
 def _problems_of_calls(message: AssistantMessage, following: Sequence[Message]) -> Iterator[str]:

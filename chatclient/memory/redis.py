@@ -325,7 +325,12 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
 
     def _ids(self) -> list[str]:
         prefix, suffix = self._server.prefix, self._server.suffix
-        pattern = _escaped_pattern(prefix) + b"*" + suffix
+        special = b"\\*?[]^-"
+        pattern = (
+            b"".join(b"\\" + bytes([c]) if c in special else bytes([c]) for c in prefix)
+            + b"*"
+            + suffix
+        )
         keys = set(self._server.client.scan_iter(match=pattern, count=1000))
         id = slice(len(prefix), -len(suffix))
         return [as_bytes(key)[id].decode("utf-8", "surrogatepass") for key in keys]
@@ -337,9 +342,3 @@ def _stored(messages: Sequence[Message]) -> list[bytes]:
         (b"s" if isinstance(m, SystemMessage) else b"m") + message_json(m).encode()
         for m in stamped(messages)
     ]
-
-
-def _escaped_pattern(prefix: bytes) -> bytes:
-    """Return *prefix* as a Redis pattern that matches only itself."""
-    special = b"\\*?[]^-"
-    return b"".join(b"\\" + bytes([c]) if c in special else bytes([c]) for c in prefix)

@@ -152,22 +152,17 @@ def _part(part: Any) -> dict[str, Any]:
         case Reasoning():
             return {"type": "reasoning", "content": part.text}
         case Media():
-            return _media(part)
+            kind = part.mime_type.partition("/")[0]
+            modality = kind if kind in ("image", "video", "audio") else "document"
+            found = {"modality": modality, "mime_type": part.mime_type}
+            if part.id is not None:
+                return {"type": "file", **found, "file_id": part.id}
+            if isinstance(part.data, str):
+                return {"type": "uri", **found, "uri": part.data}
+            # The form `blob` requires the content.
+            return {"type": "media", **found, "bytes": len(part.data)}
         case _:
             return {"type": type(part).__name__}
-
-
-def _media(media: Media) -> dict[str, Any]:
-    """Return the form of *media*, without its bytes."""
-    kind = media.mime_type.partition("/")[0]
-    modality = kind if kind in ("image", "video", "audio") else "document"
-    found = {"modality": modality, "mime_type": media.mime_type}
-    if media.id is not None:
-        return {"type": "file", **found, "file_id": media.id}
-    if isinstance(media.data, str):
-        return {"type": "uri", **found, "uri": media.data}
-    # The form `blob` requires the content.
-    return {"type": "media", **found, "bytes": len(media.data)}
 
 
 def _decoded(arguments: str) -> Any:

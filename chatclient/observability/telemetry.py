@@ -186,19 +186,16 @@ class Telemetry:
         self._duration.record(seconds, {**labels, **model})
         if (first := attributes.get(TIME_TO_FIRST_CHUNK)) is not None:
             self._first_chunk.record(_number(first), model)
-        self._count_tokens(attributes, model)
-        if (cost := attributes.get(COST)) is not None:
-            self._cost.add(_number(cost), {**model, CURRENCY: attributes[CURRENCY]})
-
-    def _count_tokens(self, attributes: Attributes, labels: Mapping[str, Any]) -> None:
-        by_modality = {**labels, **_MODALITY}
+        by_modality = {**model, **_MODALITY}
         for name, counter in self._token_counters.items():
             # A call without usage, such as one that failed, counts as 0.
             if name in attributes or name in self._token_histograms:
                 counter.add(_number(attributes.get(name, 0)), by_modality)
         for name, histogram in self._token_histograms.items():
             if name in attributes:
-                histogram.record(_number(attributes[name]), labels)
+                histogram.record(_number(attributes[name]), model)
+        if (cost := attributes.get(COST)) is not None:
+            self._cost.add(_number(cost), {**model, CURRENCY: attributes[CURRENCY]})
 
     @property
     def captures_content(self) -> bool:

@@ -171,7 +171,15 @@ def _lines(trail: Trail) -> Iterator[str]:
     pieces: dict[int, PromptPiece] = {}  # a message that all rounds have is encoded once
     for step in tuple(trail.steps):  # a running turn may add steps
         if isinstance(step.operation, ClientCall):
-            yield _client_line(step, step.operation, first=step is trail.steps[0])
+            first = step is trail.steps[0]
+            client = (
+                ""
+                if step.operation.client is None
+                else f" {'of' if first else 'to'} {step.operation.client}"
+            )
+            names = " → ".join(step.operation.advisors)
+            line = f"{'turn' if first else 'handed over'}{client}{_duration(step)}"
+            yield (f"{line}: {names}" if names else line)
         elif _is_round(step) and (round_ := next(rounds, None)) is not None:
             yield from _round_lines(round_, step)
             if previous is None and CHANGED_SINCE in step.found:
@@ -197,14 +205,6 @@ def _lines(trail: Trail) -> Iterator[str]:
     usage = trail.usage
     cost = f", {usage.cost}" if usage.cost is not None and usage.cost.amount else ""
     yield f"in all: {usage.tokens_text()}{cost}"
-
-
-def _client_line(step: Step, call: ClientCall, *, first: bool) -> str:
-    """Return the line of a client: the first one of the turn, or one that it was handed to."""
-    client = "" if call.client is None else f" {'of' if first else 'to'} {call.client}"
-    names = " → ".join(call.advisors)
-    line = f"{'turn' if first else 'handed over'}{client}{_duration(step)}"
-    return f"{line}: {names}" if names else line
 
 
 def _inner_lines(step: Step, indent: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from chatclient.providers.http.auth import Key
 from chatclient.providers.http.model import HttpOptions
 from chatclient.providers.http.request import first_url
 from chatclient.providers.openai.chat import OpenAIChatModel
-from chatclient.providers.openai.dialect import PRESETS, Preset
+from chatclient.providers.openai.dialect import PRESETS
 
 
 def compatible_model(
@@ -38,7 +38,11 @@ def compatible_model(
     Raises:
         UsageError: The preset is unknown, or its key or URL is missing.
     """
-    found = _preset(preset)
+    check_type("a preset", preset, str)
+    found = PRESETS.get(preset)
+    if found is None:
+        msg = f"no preset is called {preset!r}; there are {', '.join(sorted(PRESETS))}"
+        raise UsageError(msg)
     return OpenAIChatModel(
         model,
         api_key=found.key(api_key),
@@ -48,12 +52,3 @@ def compatible_model(
         think_tags=think_tags,
         **http,
     )
-
-
-def _preset(name: str) -> Preset:
-    check_type("a preset", name, str)
-    found = PRESETS.get(name)
-    if found is None:
-        msg = f"no preset is called {name!r}; there are {', '.join(sorted(PRESETS))}"
-        raise UsageError(msg)
-    return found

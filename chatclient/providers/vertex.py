@@ -115,7 +115,8 @@ def vertex_model(
     """
     check_model_name(model)
     kind, publisher = _kind_of(model)
-    _require_google_auth()
+    with needed_by("Vertex AI"):
+        import google.auth.transport.requests  # noqa: F401, PLC0415 - an extra
     project = project or os.environ.get("GOOGLE_CLOUD_PROJECT")
     if not project:
         credentials, project = _with_project(credentials)
@@ -150,11 +151,6 @@ def _server_of(location: str) -> str:
     if location in _MULTI_REGIONS:
         return f"https://aiplatform.{location}.rep.googleapis.com"
     return f"https://{location}-aiplatform.googleapis.com"
-
-
-def _require_google_auth() -> None:
-    with needed_by("Vertex AI"):
-        import google.auth.transport.requests  # noqa: F401, PLC0415 - an extra
 
 
 def _with_project(credentials: "Credentials | None") -> "tuple[Credentials | None, str]":

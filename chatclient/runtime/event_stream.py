@@ -140,20 +140,6 @@ def _wake(future: "asyncio.Future[None] | None") -> None:
         future.set_result(None)
 
 
-def _raise_error_of(task: "asyncio.Task[Any]") -> None:
-    """Raise the error of *task*, if it failed.
-
-    Raises:
-        RuntimeError: It failed with `StopAsyncIteration`, which would look like the end of the
-            stream; converted as in generators.
-    """
-    try:
-        task.result()
-    except StopAsyncIteration as error:
-        msg = "the request raised StopAsyncIteration"
-        raise RuntimeError(msg) from error
-
-
 class AsyncEvents(AsyncIterator[E], Generic[E, T]):
     """The events and the result of a request that runs in a separate task.
 
@@ -199,7 +185,11 @@ class AsyncEvents(AsyncIterator[E], Generic[E, T]):
                 raise StopAsyncIteration
             if self._task.done():
                 queue.closed = True
-                _raise_error_of(self._task)
+                try:
+                    self._task.result()
+                except StopAsyncIteration as error:
+                    msg = "the request raised StopAsyncIteration"
+                    raise RuntimeError(msg) from error
                 raise StopAsyncIteration
             await self._wait_for_event(self._task)
         event: E = queue.take()

@@ -146,7 +146,13 @@ def sender_for(kind: Any, *, is_async: bool) -> Sender:
     """
     kind = _without_alias(kind)
     origin = get_origin(kind) or kind
-    _check_return_type(kind, origin)
+    if origin in (abc.Awaitable, abc.Coroutine):
+        msg = "returns an awaitable; make it `async def`, and annotate the type of the result"
+        raise UsageError(msg)
+    unbound = () if kind is origin else getattr(kind, "__parameters__", ())
+    if unbound or isinstance(kind, TypeVar):
+        msg = f"returns {kind}, which is only a type variable; declare a type"
+        raise UsageError(msg)
     if origin in _STREAMS or origin in _ASYNC_STREAMS:
         if is_async:
             msg = "is `async def` and returns an iterator; make it a plain `def`"
@@ -188,21 +194,6 @@ def _item_type(kind: Any) -> Any:
         )
         raise UsageError(msg)
     return item
-
-
-def _check_return_type(kind: Any, origin: Any) -> None:
-    """Check that *kind* is neither an awaitable nor a type variable.
-
-    Raises:
-        UsageError: It is.
-    """
-    if origin in (abc.Awaitable, abc.Coroutine):
-        msg = "returns an awaitable; make it `async def`, and annotate the type of the result"
-        raise UsageError(msg)
-    unbound = () if kind is origin else getattr(kind, "__parameters__", ())
-    if unbound or isinstance(kind, TypeVar):
-        msg = f"returns {kind}, which is only a type variable; declare a type"
-        raise UsageError(msg)
 
 
 class _Call:

@@ -31,7 +31,6 @@ from chatclient._internal.annotations import (
     resolve_variables,
     type_arguments,
 )
-from chatclient.chain.chain import Advisor
 from chatclient.chat.messages import Media, UserMessage
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.template import TemplateRenderer
@@ -409,42 +408,24 @@ def _implementation(interface: Any, name: str, declared: Any, client: ChatClient
     if inspect.isfunction(declared):
         method = method_of(declared, interface, _texts(kind, declared), defaults)
         return _method_implementation(declared, method, client)
-    annotation = _annotation_of(kind, name, declared)
-    if not (inspect.isclass(annotation) and issubclass(annotation, ChatMemory)):
-        msg = "is not a plain method, so a model cannot implement it"
-        raise UsageError(msg)
-    return _memory_of(defaults.advisors, annotation)
-
-
-def _annotation_of(kind: type[Any], name: str, declared: Any) -> Any:
-    """Return the type of a property or an attribute; None without annotation.
-
-    Raises:
-        UsageError: The annotation cannot be resolved.
-    """
     is_property = isinstance(declared, property)
     try:
         hints = get_type_hints(declared.fget if is_property else kind)
     except (NameError, TypeError) as error:
         msg = f"has an annotation that cannot be resolved ({error})"
         raise UsageError(msg) from error
-    return hints.get("return" if is_property else name)
-
-
-def _memory_of(advisors: Iterable[Advisor], kind: type[ChatMemory]) -> ChatMemory:
-    """Return the only memory of type *kind* among *advisors*.
-
-    Raises:
-        UsageError: There are none or several.
-    """
-    memories = [getattr(advisor, "memory", None) for advisor in advisors]
+    annotation = hints.get("return" if is_property else name)
+    if not (inspect.isclass(annotation) and issubclass(annotation, ChatMemory)):
+        msg = "is not a plain method, so a model cannot implement it"
+        raise UsageError(msg)
+    memories = [getattr(advisor, "memory", None) for advisor in defaults.advisors]
     # By identity: several advisors may share one.
-    distinct = list({id(each): each for each in memories if isinstance(each, kind)}.values())
+    distinct = list({id(each): each for each in memories if isinstance(each, annotation)}.values())
     if len(distinct) != 1:
         number = "none; add one with default_advisors(MessageChatMemoryAdvisor(memory))"
         if distinct:
             number = f"{len(distinct)} of them; annotate it with a class of only one"
-        msg = f"needs the client's {kind.__name__}, and the client has {number}"
+        msg = f"needs the client's {annotation.__name__}, and the client has {number}"
         raise UsageError(msg)
     return distinct[0]
 
@@ -480,20 +461,17 @@ def _unimplemented(kind: type[Any]) -> Iterator[tuple[str, Any]]:
     """Yield the members that *kind* declares without a value, those of base classes first."""
     abstract: frozenset[str] = getattr(kind, "__abstractmethods__", frozenset())
     is_protocol = getattr(kind, "_is_protocol", False)
-    for name, member in _declared(kind).items():
-        marked = inspect.isfunction(member) and texts_of(member) != Texts()
-        if marked or name in abstract or (is_protocol and _has_no_value(member)):
-            yield name, member
-
-
-def _declared(kind: type[Any]) -> dict[str, Any]:
-    """Return the members of *kind* by name; None for those that are only annotated."""
     members: dict[str, Any] = {}
     for cls in reversed(kind.__mro__):
         if cls not in (object, Protocol, Generic):
             members.update(vars(cls))
             members |= dict.fromkeys(set(annotated_names(cls)) - set(vars(cls)))
-    return {name: member for name, member in members.items() if not name.startswith("__")}
+    for name, member in {
+        name: member for name, member in members.items() if not name.startswith("__")
+    }.items():
+        marked = inspect.isfunction(member) and texts_of(member) != Texts()
+        if marked or name in abstract or (is_protocol and _has_no_value(member)):
+            yield name, member
 
 
 def _has_no_value(member: Any) -> bool:

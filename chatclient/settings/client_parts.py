@@ -22,7 +22,6 @@ from chatclient.providers.registry import chat_model
 from chatclient.runtime.observation import Observer
 from chatclient.settings.settings import (
     ChatClientSettings,
-    EvictionSettings,
     MemorySettings,
     ObservationSettings,
     RetrySettings,
@@ -197,10 +196,19 @@ def _tool_search(settings: ChatClientSettings, manager: ToolCallingManager, inde
     )
 
     search = settings.tool_search
+    from chatclient.tools.search.eviction import (  # noqa: PLC0415 - optional
+        CompositeEvictionStrategy,
+        LruEvictionStrategy,
+        TtlEvictionStrategy,
+    )
+
+    lru = LruEvictionStrategy(search.eviction.lru_max_sessions)
     return ToolSearchToolCallingAdvisor(
         _index(search) if index is None else index,
         reference_tool_name_accumulation=search.reference_tool_name_accumulation,
-        eviction_strategy=_eviction(search.eviction),
+        eviction_strategy=lru
+        if search.eviction.ttl is None
+        else CompositeEvictionStrategy(lru, TtlEvictionStrategy(search.eviction.ttl)),
         always_visible=search.always_visible,
         manager=manager,
         **_without_unset(
@@ -221,21 +229,6 @@ def _index(settings: ToolSearchSettings) -> Any:
         raise UsageError(msg)
     module, name = _INDEXES[settings.tool_index_type]
     return getattr(importlib.import_module(module), name)()
-
-
-def _eviction(settings: EvictionSettings) -> Any:
-    from chatclient.tools.search.eviction import (  # noqa: PLC0415 - optional
-        CompositeEvictionStrategy,
-        LruEvictionStrategy,
-        TtlEvictionStrategy,
-    )
-
-    lru = LruEvictionStrategy(settings.lru_max_sessions)
-    return (
-        lru
-        if settings.ttl is None
-        else CompositeEvictionStrategy(lru, TtlEvictionStrategy(settings.ttl))
-    )
 
 
 def _memory(settings: MemorySettings, repository: ChatMemoryRepository) -> Advisor:

@@ -95,7 +95,11 @@ class _Types:
             return Any
         if not isinstance(schema, Mapping):
             raise UsageError(_error_text(schema))
-        return _all_of([*self._conditions(schema)])
+        kinds = [*self._conditions(schema)]
+        if not kinds:
+            return Any
+        first, *others = kinds
+        return Annotated[first, AllOf(tuple(others))] if others else first
 
     def _conditions(self, schema: Schema) -> Iterator[Any]:
         """Yield the types that *schema* requires together."""
@@ -179,14 +183,6 @@ class AllOf:
         """Return a schema that validates all types in order."""
         others = map(handler.generate_schema, self.kinds)
         return core_schema.chain_schema([handler(source), *others])
-
-
-def _all_of(kinds: Sequence[Any]) -> Any:
-    """Return the type of values that are valid for all *kinds*."""
-    if not kinds:
-        return Any
-    first, *others = kinds
-    return Annotated[first, AllOf(tuple(others))] if others else first
 
 
 def _several(schema: Schema, keyword: str) -> Sequence[Any]:

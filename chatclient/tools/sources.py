@@ -53,16 +53,11 @@ def tool_callbacks(*sources: ToolSource) -> list[ToolCallback]:
         if isinstance(source, ToolCallback):
             callbacks.append(source)
         else:
-            callbacks.extend(_provided(source))
+            if error := signature_error(source.tool_callbacks, 0):
+                msg = f"{source!r} offers tools for a request only; pass it to .tools(...)"
+                raise ToolDefinitionError(msg) from error
+            callbacks.extend(offered_by(source, drive(BLOCKING.invoke(source.tool_callbacks))))
     return list(without_duplicates(callbacks, "error"))
-
-
-def _provided(provider: ToolCallbackProvider) -> Iterable[ToolCallback]:
-    """Return the tools of a provider outside of any request."""
-    if error := signature_error(provider.tool_callbacks, 0):
-        msg = f"{provider!r} offers tools for a request only; pass it to .tools(...)"
-        raise ToolDefinitionError(msg) from error
-    return offered_by(provider, drive(BLOCKING.invoke(provider.tool_callbacks)))
 
 
 def offered_by(provider: ToolCallbackProvider, offered: Any) -> list[ToolCallback]:
@@ -104,7 +99,12 @@ def _resolve(source: Any) -> Sequence[Resolved]:
     if inspect.isroutine(source):
         return (FunctionToolCallback(source),)
     if isinstance(source, ModuleType):
-        return _tools_of_module(source)
+        functions = {id(function): function for function in _defined_tools(source)}
+        callbacks = [FunctionToolCallback(function) for function in functions.values()]
+        if not callbacks:
+            msg = f"module {source.__name__} has no function with @tool"
+            raise ToolDefinitionError(msg)
+        return callbacks
     if marked := _marked_attributes(type(source)):
         return _tools_of_attributes(source, marked)
     if callable(source):
@@ -160,26 +160,17 @@ def _missing_hint(source: object) -> str:
 def _marked_attributes(kind: type) -> tuple[tuple[str, ToolMark], ...]:
     cached = _tools_of_class.get(kind)
     if cached is None:
-        cached = _tools_of_class[kind] = tuple(_marks_in(kind).items())
+        found: dict[str, ToolMark] = {}
+        for cls in reversed(kind.__mro__):
+            seen: set[int] = set()  # an alias of a function is no second tool
+            for name, attribute in vars(cls).items():
+                if (mark := mark_of(attribute)) and id(attribute) not in seen:
+                    found[name] = mark
+                    seen.add(id(attribute))
+                elif attribute is None:
+                    found.pop(name, None)
+        cached = _tools_of_class[kind] = tuple(found.items())
     return cached
-
-
-def _marks_in(kind: type) -> dict[str, ToolMark]:
-    """Return the marks of a class by the names of its attributes, its bases' first.
-
-    An override without the decorator keeps the tool, one with it replaces the mark, and None
-    removes the tool.
-    """
-    found: dict[str, ToolMark] = {}
-    for cls in reversed(kind.__mro__):
-        seen: set[int] = set()  # an alias of a function is no second tool
-        for name, attribute in vars(cls).items():
-            if (mark := mark_of(attribute)) and id(attribute) not in seen:
-                found[name] = mark
-                seen.add(id(attribute))
-            elif attribute is None:
-                found.pop(name, None)
-    return found
 
 
 def _tools_of_attributes(
@@ -188,7 +179,9 @@ def _tools_of_attributes(
     callbacks: list[FunctionToolCallback] = []
     for attribute, mark in marked:
         function = getattr(source, attribute)
-        if isinstance(source, type) and _needs_instance(source, attribute):
+        if isinstance(source, type) and inspect.isfunction(
+            inspect.getattr_static(source, attribute)
+        ):
             msg = f"{source.__name__}.{attribute} is a method; pass {source.__name__}() instead"
             raise ToolDefinitionError(msg)
         callbacks.append(
@@ -226,10 +219,6 @@ def _bound(metadata: ToolMetadata, source: Any) -> ToolMetadata:
     return replace(metadata, compensation=getattr(source, name, name))
 
 
-def _needs_instance(kind: type, attribute: str) -> bool:
-    return inspect.isfunction(inspect.getattr_static(kind, attribute))
-
-
 def has_tools(module: ModuleType) -> bool:
     """Return whether *module* itself defines functions with `@tool`."""
     return next(_defined_tools(module), None) is not None
@@ -243,12 +232,3 @@ def _defined_tools(module: ModuleType) -> Iterator[Callable[..., Any]]:
             # Other objects have no module.
             if not inspect.isfunction(function) or function.__module__ == module.__name__:
                 yield value
-
-
-def _tools_of_module(module: ModuleType) -> list[FunctionToolCallback]:
-    functions = {id(function): function for function in _defined_tools(module)}
-    callbacks = [FunctionToolCallback(function) for function in functions.values()]
-    if not callbacks:
-        msg = f"module {module.__name__} has no function with @tool"
-        raise ToolDefinitionError(msg)
-    return callbacks

@@ -126,7 +126,13 @@ def ag_ui_messages(
     for message in messages:
         match message:
             case AssistantMessage():
-                yield _assistant(message)
+                calls = [
+                    AgUiToolCall(id=c.id, function=FunctionCall(name=c.name, arguments=c.arguments))
+                    for c in message.tool_calls
+                ]
+                yield AgUiAssistantMessage(
+                    id=message.id or "", content=message.text or None, tool_calls=calls or None
+                )
             case ToolResponseMessage():
                 for response in message.responses:
                     yield AgUiToolMessage(
@@ -138,16 +144,6 @@ def ag_ui_messages(
                 pass  # the frontend's own
     if answer is not None:
         yield answer
-
-
-def _assistant(message: AssistantMessage) -> AgUiAssistantMessage:
-    calls = [
-        AgUiToolCall(id=c.id, function=FunctionCall(name=c.name, arguments=c.arguments))
-        for c in message.tool_calls
-    ]
-    return AgUiAssistantMessage(
-        id=message.id or "", content=message.text or None, tool_calls=calls or None
-    )
 
 
 def _messages(given: Sequence[AgUiMessage]) -> Iterator[Message]:

@@ -1,6 +1,6 @@
 """The AI SDK: reads the messages of a chat, and writes the chunks of an answer."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -268,7 +268,13 @@ class AiSdkEncoder:
             case ApprovalNeeded(turn=turn):
                 yield from _approvals(turn)
             case TurnDecided(decisions=decisions):
-                yield from _decided(decisions)
+                for id, decision in decisions.items():
+                    if decision.result is None:  # the result of a tool of the frontend follows
+                        yield {
+                            "type": "tool-approval-response",
+                            "approvalId": id,
+                            "approved": decision.approved,
+                        }
             case _:
                 yield from _content_chunks(part)
 
@@ -297,7 +303,11 @@ def _content_chunks(
         case BlockEnded(kind=kind, id=id):
             yield {"type": f"{kind}-end", "id": id}
         case TextReplaced(text=text):
-            yield from _revised(text)
+            yield {"type": "reset-step"}
+            if text:
+                yield {"type": "text-start", "id": "revised"}
+                yield {"type": "text-delta", "id": "revised", "delta": text}
+                yield {"type": "text-end", "id": "revised"}
         case FileMade(media=media):
             yield {"type": "file", "url": media.url(), "mediaType": media.mime_type}
         case _:
@@ -363,31 +373,12 @@ def _data(part: UiData) -> Chunk:
     return chunk
 
 
-def _revised(text: str) -> Iterator[Chunk]:
-    """Yield the chunks that replace the text of the last step."""
-    yield {"type": "reset-step"}
-    if text:
-        yield {"type": "text-start", "id": "revised"}
-        yield {"type": "text-delta", "id": "revised", "delta": text}
-        yield {"type": "text-end", "id": "revised"}
-
-
 def _approvals(turn: PendingTurn) -> Iterator[Chunk]:
     """Yield a request for each call that waits for approval; the frontend runs the others."""
     external = turn.external_calls
     for id in turn.to_decide():
         if id not in external:
             yield {"type": "tool-approval-request", "approvalId": id, "toolCallId": id}
-
-
-def _decided(decisions: Mapping[str, Decision]) -> Iterator[Chunk]:
-    for id, decision in decisions.items():
-        if decision.result is None:  # the result of a tool of the frontend follows
-            yield {
-                "type": "tool-approval-response",
-                "approvalId": id,
-                "approved": decision.approved,
-            }
 
 
 def _sent(chunk: Chunk) -> bytes:

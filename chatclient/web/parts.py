@@ -291,7 +291,11 @@ class PartReader:
             case RoundEnded(response=response):
                 yield from self._end_round(response)
             case RoundRestarted():
-                yield from self._restart_round()
+                if self._ids.is_rejected:
+                    yield from self._end_block()
+                    self._ids.take_back()
+                    self._round, self._is_restarted = None, True
+                    yield from self._begin_round()
             case TextReplaced():
                 yield event
             case Done(response=response):
@@ -358,14 +362,6 @@ class PartReader:
             self._is_restarted = False
             self._round, self._is_late = self._ids.begin(late=late), late
             yield RoundBegun(self._round, replaces)
-
-    def _restart_round(self) -> Iterator[Part]:
-        """Yield the beginning of the last round again: a model call is repeated after a crash."""
-        if self._ids.is_rejected:
-            yield from self._end_block()
-            self._ids.take_back()
-            self._round, self._is_restarted = None, True
-            yield from self._begin_round()
 
     def _piece(self, kind: BlockKind, text: str) -> Iterator[Part]:
         yield from self._begin_round()

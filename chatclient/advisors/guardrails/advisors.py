@@ -33,7 +33,6 @@ from chatclient.chat.message_merging import CORRECTION, current_turn_start, with
 from chatclient.chat.messages import Message, UserMessage, last_user_message, system_messages
 from chatclient.chat.prompt import Prompt, is_blank
 from chatclient.chat.response import NO_USAGE, ChatResponse
-from chatclient.chat.turn import Turn
 from chatclient.errors import GuardrailError, UsageError, WrongTypeError
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_async
@@ -111,7 +110,14 @@ class InputGuardrailAdvisor:
         if request.turn.part.resumption is not None:
             return await call_next(request)
         if judged is not request:
-            _record_rewritten(request, judged)
+            # Record the user's message in the turn as the guardrails left it.
+            turn = request.turn
+            after = last_user_message(judged.prompt.messages)
+            if after is not None:
+                before = _judged_message(turn.request_messages, request.prompt.messages)
+                turn.request_messages = tuple(
+                    after if message is before else message for message in turn.request_messages
+                )
         return await call_next(judged)
 
 
@@ -140,17 +146,6 @@ def _with_original_messages(request: ChatClientRequest) -> ChatClientRequest:
     systems = system_messages(request.prompt.messages)
     messages = (*systems, *turn.messages())
     return request.mutate(prompt=Prompt.of(messages, request.prompt.options))
-
-
-def _record_rewritten(request: ChatClientRequest, judged: ChatClientRequest) -> None:
-    """Record the user's message in the turn as the guardrails left it."""
-    turn = request.turn
-    after = last_user_message(judged.prompt.messages)
-    if after is not None:
-        before = _judged_message(turn.request_messages, request.prompt.messages)
-        turn.request_messages = tuple(
-            after if message is before else message for message in turn.request_messages
-        )
 
 
 def _judged_message(recorded: Sequence[Message], sent: Sequence[Message]) -> Message | None:
@@ -227,7 +222,12 @@ class OutputGuardrailAdvisor:
             guardrail, result = verdict
             if not left:
                 raise _exhausted(guardrail, result, self.max_retries, response.chat_response)
-            sent = _retry_request(sent, response, turn, turn.rounds[rounds:], result.text)
+            caches = sent.context.get(CACHE_RESPONSES) is not False
+            context = {CACHE_RESPONSES: REFRESH} if caches else None
+            messages = (*turn.updated(sent.prompt.messages), *turn.rounds[rounds:])
+            if result.text is not None:
+                messages = with_correction(messages, response.chat_response.output, result.text)
+            sent = sent.mutate(prompt=Prompt.of(messages, sent.prompt.options), context=context)
             left -= 1
 
     async def _judge(
@@ -310,30 +310,6 @@ async def _release(
     if rewritten:
         await runtime.emit(TextDelta(answer.text))
     return response.mutate(chat_response=answer)
-
-
-def _retry_request(
-    sent: ChatClientRequest,
-    response: ChatClientResponse,
-    turn: Turn,
-    rounds: Sequence[Message],
-    correction: str | None,
-) -> ChatClientRequest:
-    """Return the request for another answer, which continues from the tool rounds of this one.
-
-    Args:
-        sent: The previous request.
-        response: The response to it.
-        turn: The record of the turn.
-        rounds: The messages of the rounds since that request.
-        correction: A message about the answer; None sends neither the answer nor a message.
-    """
-    caches = sent.context.get(CACHE_RESPONSES) is not False
-    context = {CACHE_RESPONSES: REFRESH} if caches else None
-    messages = (*turn.updated(sent.prompt.messages), *rounds)
-    if correction is not None:
-        messages = with_correction(messages, response.chat_response.output, correction)
-    return sent.mutate(prompt=Prompt.of(messages, sent.prompt.options), context=context)
 
 
 def _exhausted(

@@ -74,7 +74,7 @@ class ForbiddenMatcher:
         if not all(word.strip() for word in words):
             msg = "a forbidden word is blank, which would forbid everything"
             raise UsageError(msg)
-        self._words = _pattern_of(words)
+        self._words = re.compile("|".join(map(_word_pattern, words)) or _NO_MATCH, re.IGNORECASE)
         self._patterns = [item for item in each if isinstance(item, re.Pattern)]
         self._checks = [item for item in each if not isinstance(item, str | re.Pattern)]
         for check in self._checks:
@@ -139,10 +139,6 @@ def _max_length(word: str) -> int:
     """Return the maximum length of a match of *word*."""
     parts = word.split()
     return sum(map(len, parts)) + _MAX_SPACE * (len(parts) - 1)
-
-
-def _pattern_of(words: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(_word_pattern, words)) or _NO_MATCH, re.IGNORECASE)
 
 
 def _word_pattern(word: str) -> str:

@@ -122,7 +122,23 @@ class VectorStoreChatMemoryAdvisor:
         else:
             asked = question_in(request, recalled[0].text if recalled else None)
             if asked is not None and (recalled is None or asked.message.text != recalled[0].text):
-                recalled = asked.message, await self._recall(turn, request, asked.message)
+                conversation_id = conversation_id_of(request)
+                check_deadline(request.runtime)
+                search = SimilaritySearch(
+                    asked.message.text,
+                    _number(request.context.get(TOP_K, self._top_k)),
+                    self._threshold,
+                    {"conversation_id": conversation_id},
+                )
+                with _store_failures(conversation_id, "read"):
+                    [entries] = await self._store.find_all([search], request.runtime)
+                # A repeated turn does not recall itself.
+                turn_ids = _ids(conversation_id, turn.id)
+                earlier = (entry for entry in entries if entry.id not in turn_ids)
+                recalled = (
+                    asked.message,
+                    tuple(sorted(earlier, key=lambda entry: entry.metadata["created"])),
+                )
         turn.state[self] = recalled
         return recalled
 
@@ -144,25 +160,6 @@ class VectorStoreChatMemoryAdvisor:
             lambda text: self._template.render(instructions=text, long_term_memory=memory).strip()
         )
         return request.mutate(prompt=prompt)
-
-    async def _recall(
-        self, turn: Turn, request: ChatClientRequest, question: UserMessage
-    ) -> tuple[Document, ...]:
-        """Return the entries that are similar to *question*, oldest first."""
-        conversation_id = conversation_id_of(request)
-        check_deadline(request.runtime)
-        search = SimilaritySearch(
-            question.text,
-            _number(request.context.get(TOP_K, self._top_k)),
-            self._threshold,
-            {"conversation_id": conversation_id},
-        )
-        with _store_failures(conversation_id, "read"):
-            [entries] = await self._store.find_all([search], request.runtime)
-        # A repeated turn does not recall itself.
-        turn_ids = _ids(conversation_id, turn.id)
-        earlier = (entry for entry in entries if entry.id not in turn_ids)
-        return tuple(sorted(earlier, key=lambda entry: entry.metadata["created"]))
 
 
 class _Exchange:

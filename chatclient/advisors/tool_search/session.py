@@ -186,26 +186,25 @@ class SearchSession:
         """
         self._call_required = tool_choice == "required"
         if self.provider_search is None:
-            self._load_found(names, messages)
+            self.names = [*names]
+            loaded: list[str] = []
+            message: Message | None = None
+            for message in messages:
+                if isinstance(message, AssistantMessage):
+                    self._add(
+                        loaded, string_items(message.metadata.get(FOUND_TOOLS)), searched=True
+                    )
+                elif isinstance(message, ToolResponseMessage):
+                    self._add_responses(loaded, message.responses)
+                    self._loaded = message
+            if message is self._loaded:  # the first round continues from it, and calls `update`
+                self._loaded = None
+            if self._accumulates or not self.names:
+                self._add(self.names, loaded)
         if tool_choice is not None and tool_choice in self.tools:
             # The model can only be forced to call a tool that is sent.
             self._chosen = (tool_choice,)
             self._add(self.names, [tool_choice])
-
-    def _load_found(self, names: Iterable[str], messages: Iterable[Message]) -> None:
-        self.names = [*names]
-        loaded: list[str] = []
-        message: Message | None = None
-        for message in messages:
-            if isinstance(message, AssistantMessage):
-                self._add(loaded, string_items(message.metadata.get(FOUND_TOOLS)), searched=True)
-            elif isinstance(message, ToolResponseMessage):
-                self._add_responses(loaded, message.responses)
-                self._loaded = message
-        if message is self._loaded:  # the first round continues from it, and calls `update`
-            self._loaded = None
-        if self._accumulates or not self.names:
-            self._add(self.names, loaded)
 
     def update(self, messages: Sequence[Message]) -> bool:
         """Add the names that the previous round found or called; return whether there are new ones.

@@ -236,7 +236,14 @@ class EventFilter:
                 check_choice("a role", role, Role)
         check_choice("match", self.match, None, Match)
         put(self, "keyword", _term(self.keyword))
-        put(self, "keywords", _terms(self.keywords))
+        if isinstance(self.keywords, str):
+            msg = "keywords= takes several words; pass a single one as keyword="
+            raise UsageError(msg)
+        put(
+            self,
+            "keywords",
+            tuple(term for text in self.keywords or () if (term := _term(text))) or None,
+        )
         if isinstance(self.pattern, str):
             put(self, "pattern", _compiled(self.pattern))
         _check_amounts(self)
@@ -369,13 +376,6 @@ def _check_amounts(filter: EventFilter) -> None:
 
 def _term(text: str | None) -> str | None:
     return (text or "").strip().casefold() or None
-
-
-def _terms(texts: Iterable[str] | None) -> tuple[str, ...] | None:
-    if isinstance(texts, str):
-        msg = "keywords= takes several words; pass a single one as keyword="
-        raise UsageError(msg)
-    return tuple(term for text in texts or () if (term := _term(text))) or None
 
 
 def _compiled(pattern: str) -> "re.Pattern[str]":

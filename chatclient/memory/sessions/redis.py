@@ -287,11 +287,18 @@ class RedisSessionRepository(SessionRepository):
     def _saved(self, session: Session, mode: str) -> bool:
         indexes = [_ALL, _of_user(session.user_id)]
         indexes += [_with_metadata(name, value) for name, value in sorted(session.indexed)]
+        expires = session.expires_at
+        values = {
+            "user_id": session.user_id,
+            "created_at": microseconds(session.created_at),
+            "expires_at": None if expires is None else microseconds(expires),
+        }
+        metadata = as_json(session.metadata, "the metadata of a session", session.id)
         arguments: list[Any] = [
             storable(session.id),
             secrets.token_hex(8),
             mode,
-            _session_json(session),
+            f"{dumps(values).decode()}\n{metadata}",
             " ".join(indexes),
             microseconds(session.created_at),
             "" if session.expires_at is None else microseconds(session.expires_at),
@@ -377,17 +384,6 @@ def _of_user(user_id: str) -> str:
 
 def _with_metadata(name: str, value: str) -> str:
     return f"metadata:{entry_digest(name, value)}"
-
-
-def _session_json(session: Session) -> str:
-    expires = session.expires_at
-    values = {
-        "user_id": session.user_id,
-        "created_at": microseconds(session.created_at),
-        "expires_at": None if expires is None else microseconds(expires),
-    }
-    metadata = as_json(session.metadata, "the metadata of a session", session.id)
-    return f"{dumps(values).decode()}\n{metadata}"
 
 
 def _session_of(id: str, stored: Any) -> Session:

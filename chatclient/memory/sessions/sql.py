@@ -439,7 +439,10 @@ class SqlSessionRepository(SessionRepository):
         actual = found.length - len(rows)
         if expected is not None and expected != actual:
             # A repetition is no conflict, although its first attempt has changed the version.
-            repeated = self._holds_any(connection, found.id, rows)
+            events = self._tables.events.c
+            these = events.digest.in_([row["digest"] for row in rows])
+            query = sa.select(events.number).where((events.session == found.id) & these).limit(1)
+            repeated = connection.scalar(query) is not None
             connection.rollback()
             if repeated:
                 return False
@@ -455,12 +458,6 @@ class SqlSessionRepository(SessionRepository):
             return False
         self._archive(connection, found.id, changes)
         return True
-
-    def _holds_any(self, connection: sa.Connection, session: int, rows: list[Any]) -> bool:
-        events = self._tables.events.c
-        these = events.digest.in_([row["digest"] for row in rows])
-        query = sa.select(events.number).where((events.session == session) & these).limit(1)
-        return connection.scalar(query) is not None
 
     def _archive(
         self, connection: sa.Connection, session: int, changes: Mapping[str, bool]

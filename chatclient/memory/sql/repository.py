@@ -210,7 +210,22 @@ class SqlChatMemoryRepository(ChatMemoryRepository):
 
         def find() -> list[str]:
             ids = []
-            for row in self._database.read(_oldest(self._tables), {}):
+            conversations, messages = self._tables.conversations.c, self._tables.messages.c
+            first = (
+                sa.select(messages.conversation, sa.func.min(messages.position).label("position"))
+                .where(messages.is_system == 0)
+                .group_by(messages.conversation)
+                .subquery()
+            )
+            for row in self._database.read(
+                sa.select(conversations.conversation_id, messages.message)
+                .join_from(
+                    self._tables.messages, first, messages.conversation == first.c.conversation
+                )
+                .join(self._tables.conversations, messages.conversation == conversations.id)
+                .where(messages.is_system == 0, messages.position == first.c.position),
+                {},
+            ):
                 id = restored(row.conversation_id)
                 [message] = messages_of([row.message], id)
                 if message.stored_at is None or message.stored_at < cutoff:
@@ -311,23 +326,6 @@ def _rows(messages: Sequence[Message]) -> list[dict[str, Any]]:
         }
         for m in stamped(messages)
     ]
-
-
-def _oldest(tables: _Tables) -> sa.Executable:
-    """Return the query for the oldest message of each conversation that is no system message."""
-    conversations, messages = tables.conversations.c, tables.messages.c
-    first = (
-        sa.select(messages.conversation, sa.func.min(messages.position).label("position"))
-        .where(messages.is_system == 0)
-        .group_by(messages.conversation)
-        .subquery()
-    )
-    return (
-        sa.select(conversations.conversation_id, messages.message)
-        .join_from(tables.messages, first, messages.conversation == first.c.conversation)
-        .join(tables.conversations, messages.conversation == conversations.id)
-        .where(messages.is_system == 0, messages.position == first.c.position)
-    )
 
 
 def _queries(tables: _Tables) -> "tuple[sa.Executable, sa.Executable]":

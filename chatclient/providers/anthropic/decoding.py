@@ -104,18 +104,13 @@ def generation_of(parts: list[Part], end: Mapping[str, Any], *, calls: bool = Fa
     native = end.get("stop_reason")
     calls = calls or any(isinstance(part, ToolCall) for part in parts)
     metadata = FrozenDict({k: v for k in GENERATION_KEYS if (v := end.get(k)) is not None})
-    message = AssistantMessage(parts, metadata=_container_metadata(end.get("container")))
-    return Generation(message, _finish_reason(native, calls=calls), native, metadata=metadata)
-
-
-def _container_metadata(container: Any) -> Mapping[str, Any]:
+    container = end.get("container")
     id = container.get("id") if isinstance(container, Mapping) else None
-    return FrozenDict({CONTAINER: id}) if id else EMPTY
-
-
-def _finish_reason(native: str | None, *, calls: bool) -> FinishReason | None:
+    message = AssistantMessage(parts, metadata=FrozenDict({CONTAINER: id}) if id else EMPTY)
     reason = None if native is None else _FINISH_REASONS.get(native, "stop")
-    return "tool_call" if calls and reason == "stop" else reason
+    return Generation(
+        message, "tool_call" if calls and reason == "stop" else reason, native, metadata=metadata
+    )
 
 
 def decode_block(block: Block) -> Part | None:
@@ -190,7 +185,15 @@ def rate_limit(headers: Headers) -> RateLimit | None:
         return parse_count(headers.get(f"anthropic-ratelimit-{name}", ""))
 
     def seconds(name: str) -> float | None:
-        return _seconds_until(headers.get(f"anthropic-ratelimit-{name}"), headers.get("date"))
+        date = headers.get("date")
+        try:
+            then = datetime.fromisoformat(
+                headers.get(f"anthropic-ratelimit-{name}") or ""
+            ).timestamp()
+            now = parsedate_to_datetime(date).timestamp() if date else time.time()
+        except (ValueError, OverflowError):  # such as the year 99999
+            return None
+        return max(0.0, then - now)
 
     return RateLimit(
         number("requests-limit"),
@@ -200,16 +203,6 @@ def rate_limit(headers: Headers) -> RateLimit | None:
         number("tokens-remaining"),
         seconds("tokens-reset"),
     )
-
-
-def _seconds_until(moment: str | None, date: str | None) -> float | None:
-    """Return the seconds until *moment*, by the server's clock if *date* is its time."""
-    try:
-        then = datetime.fromisoformat(moment or "").timestamp()
-        now = parsedate_to_datetime(date).timestamp() if date else time.time()
-    except (ValueError, OverflowError):  # such as the year 99999
-        return None
-    return max(0.0, then - now)
 
 
 class StreamDecoder:
@@ -277,9 +270,23 @@ class StreamDecoder:
                 ended = self._blocks.get(_index_of(event))
                 return None if ended is None else _chunk([ended.stop()])
             case "message_start":
-                return self._read_message_start(event["message"])
+                message = event["message"]
+                if self._id is not None and message.get("id") == self._id:
+                    return None  # some gateways repeat the event
+                self._id = message.get("id")
+                self._usage.update(other_fields(message.get("usage") or {}, ()))
+                return decode_message({"content": (), **message}, self._headers, self._usage)
             case "message_delta":
-                return self._read_message_delta(event)
+                delta = event.get("delta") or {}
+                self._usage.update(other_fields(event.get("usage") or {}, ()))  # running totals
+                known = (*GENERATION_KEYS, "stop_reason")
+                values = {**other_fields(event, _DELTA_KEYS), **other_fields(delta, known)}
+                metadata = ChatResponseMetadata(usage=decode_usage(self._usage), values=values)
+                rest = [part for part in self._end_blocks() if part]
+                generation = generation_of(rest, delta, calls=self._has_calls)
+                # Some gateways send no `message_stop`.
+                self.complete = self.complete or generation.native_finish_reason is not None
+                return ChatResponse((generation,), metadata)
             case "message_stop":
                 self._ignores_events = self.complete = True
                 return _chunk(self._end_blocks())
@@ -307,25 +314,6 @@ class StreamDecoder:
         rest = [block.end() for block in self._blocks.values()]
         self._blocks = {}
         return rest
-
-    def _read_message_start(self, message: Mapping[str, Any]) -> ChatResponse | None:
-        if self._id is not None and message.get("id") == self._id:
-            return None  # some gateways repeat the event
-        self._id = message.get("id")
-        self._usage.update(other_fields(message.get("usage") or {}, ()))
-        return decode_message({"content": (), **message}, self._headers, self._usage)
-
-    def _read_message_delta(self, event: Mapping[str, Any]) -> ChatResponse:
-        delta = event.get("delta") or {}
-        self._usage.update(other_fields(event.get("usage") or {}, ()))  # running totals
-        known = (*GENERATION_KEYS, "stop_reason")
-        values = {**other_fields(event, _DELTA_KEYS), **other_fields(delta, known)}
-        metadata = ChatResponseMetadata(usage=decode_usage(self._usage), values=values)
-        rest = [part for part in self._end_blocks() if part]
-        generation = generation_of(rest, delta, calls=self._has_calls)
-        # Some gateways send no `message_stop`.
-        self.complete = self.complete or generation.native_finish_reason is not None
-        return ChatResponse((generation,), metadata)
 
 
 _DELTA_KEYS = ("type", "delta", "usage")

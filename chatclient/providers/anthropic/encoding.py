@@ -136,36 +136,39 @@ class _CallIds:
         """Return *message* with new ids for calls, and their results, whose id is not unique."""
         match message:
             case AssistantMessage() if message.tool_calls:
-                return self._rename_calls(message)
+                renamed: dict[str, str] = {}
+                for id in dict.fromkeys(call.id for call in message.tool_calls):
+                    allowed = valid_call_id(id)
+                    if allowed in self.used:
+                        start = allowed[: _MAX_ID - 8]
+                        new = next(
+                            name for at in count(2) if (name := f"{start}_{at}") not in self.used
+                        )
+                        self.used.add(new)
+                        renamed[id] = new
+                    self.used.add(allowed)
+                self.renamed = renamed
+                if not renamed:
+                    return message
+                return AssistantMessage(
+                    [self._rename_call(p) for p in message.parts], metadata=message.metadata
+                )
             case ToolResponseMessage() if self.renamed:
-                return message.mutate(responses=[self._rename_result(r) for r in message.responses])
+                return message.mutate(
+                    responses=[
+                        replace(r, id=self.renamed.get(r.id, r.id)) for r in message.responses
+                    ]
+                )
             case UserMessage() if self.renamed:
                 parts = [self._rename_result_part(part) for part in message.parts]
                 return UserMessage(parts, metadata=message.metadata)
             case _:
                 return message
 
-    def _rename_calls(self, message: AssistantMessage) -> AssistantMessage:
-        renamed: dict[str, str] = {}
-        for id in dict.fromkeys(call.id for call in message.tool_calls):
-            allowed = valid_call_id(id)
-            if allowed in self.used:
-                renamed[id] = self._unused_id(allowed)
-            self.used.add(allowed)
-        self.renamed = renamed
-        if not renamed:
-            return message
-        return AssistantMessage(
-            [self._rename_call(p) for p in message.parts], metadata=message.metadata
-        )
-
     def _rename_call(self, part: Part) -> Part:
         if not isinstance(part, ToolCall):
             return part
         return replace(part, id=self.renamed.get(part.id, part.id))
-
-    def _rename_result(self, response: ToolResponse) -> ToolResponse:
-        return replace(response, id=self.renamed.get(response.id, response.id))
 
     def _rename_result_part(self, part: str | Media | ProviderPart) -> str | Media | ProviderPart:
         """Return *part*, with the new id if it is a tool result in the API's format."""
@@ -173,13 +176,6 @@ class _CallIds:
             new = self.renamed.get(str(part.data.get("tool_use_id")))
             return part if new is None else replace(part, data={**part.data, "tool_use_id": new})
         return part
-
-    def _unused_id(self, id: str) -> str:
-        """Return *id* with the first suffix that makes it unique."""
-        start = id[: _MAX_ID - 8]
-        new = next(name for at in count(2) if (name := f"{start}_{at}") not in self.used)
-        self.used.add(new)
-        return new
 
 
 def _joined(elements: list[bytes]) -> bytes:
@@ -230,7 +226,8 @@ def _blocks(message: Message, dialect: Dialect) -> list[Block]:
         case ToolResponseMessage():
             results, following = [], []
             for response in message.responses:
-                media = _tool_media(response)
+                media, errors = encode_tool_media(response.media, _media)
+                media = [*media, *({"type": "text", "text": error} for error in errors)]
                 # A failed result may contain only text, and none files for code execution.
                 outside = [b for b in media if response.is_error or b["type"] in _NOT_IN_RESULTS]
                 following += outside
@@ -268,9 +265,26 @@ def _assistant_blocks(part: Part, dialect: Dialect) -> list[Block]:
         case str():
             return _text(part)
         case Reasoning():
-            return _thinking(part, dialect)
+            if part.provider != PROVIDER:
+                return []
+            if part.data is not None:
+                return [part.data]
+            if part.signature:  # the API rejects an empty one
+                return [{"type": "thinking", "thinking": part.text, "signature": part.signature}]
+            unsigned = dialect.unsigned_thinking and part.text
+            return [{"type": "thinking", "thinking": part.text}] if unsigned else []
         case ToolCall():
-            return [_tool_use(part)]
+            extra = {key: part.metadata[key] for key in CALL_KEYS if key in part.metadata}
+            name, input = valid_tool_name(part.name), arguments_object(part.arguments)
+            return [
+                {
+                    "type": "tool_use",
+                    "id": valid_call_id(part.id),
+                    "name": name,
+                    "input": input,
+                    **extra,
+                }
+            ]
         case ProviderPart():
             return _native_block(part)
         case _:
@@ -285,26 +299,9 @@ def _native_block(part: ProviderPart) -> list[Block]:
     return [part.data]
 
 
-def _thinking(part: Reasoning, dialect: Dialect) -> list[Block]:
-    if part.provider != PROVIDER:
-        return []
-    if part.data is not None:
-        return [part.data]
-    if part.signature:  # the API rejects an empty one
-        return [{"type": "thinking", "thinking": part.text, "signature": part.signature}]
-    unsigned = dialect.unsigned_thinking and part.text
-    return [{"type": "thinking", "thinking": part.text}] if unsigned else []
-
-
 CALL_KEYS = ("caller", "toolset_name")
 _MAX_ID = 64
 _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
-
-
-def _tool_use(call: ToolCall) -> Block:
-    extra = {key: call.metadata[key] for key in CALL_KEYS if key in call.metadata}
-    name, input = valid_tool_name(call.name), arguments_object(call.arguments)
-    return {"type": "tool_use", "id": valid_call_id(call.id), "name": name, "input": input, **extra}
 
 
 def valid_call_id(id: str) -> str:
@@ -325,11 +322,6 @@ def _tool_result(response: ToolResponse, media: list[Block]) -> Block:
     elif response.data.strip():
         result["content"] = response.data
     return result
-
-
-def _tool_media(response: ToolResponse) -> list[Block]:
-    media, errors = encode_tool_media(response.media, _media)
-    return [*media, *({"type": "text", "text": error} for error in errors)]
 
 
 _IMAGES = ("image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp")

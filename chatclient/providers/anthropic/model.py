@@ -290,7 +290,8 @@ class AnthropicChatModel(HttpModel, ChatModel):
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         messages = self._renamed.sent(prompt.messages, prompt.options)
         messages = with_user_message(messages)
-        conversation = self._conversation(messages, self._dialect_for(prompt.options))
+        is_claude = "claude" in (prompt.options.model or self.name).lower()
+        conversation = self._conversation(messages, ANTHROPIC if is_claude else self._dialect)
         turns = conversation.messages()
         options = without_own_breakpoints(with_container(prompt), conversation.system + turns)
         if options is not prompt.options:
@@ -312,11 +313,6 @@ class AnthropicChatModel(HttpModel, ChatModel):
 
     def _fields(self, options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
         return encode_options(options, streaming=streaming, server_tools=self._server_tools)
-
-    def _dialect_for(self, options: ChatOptions) -> Dialect:
-        # Gateways forward requests for Claude to Anthropic, which requires signed reasoning.
-        is_claude = "claude" in (options.model or self.name).lower()
-        return ANTHROPIC if is_claude else self._dialect
 
     def _conversation(self, messages: tuple[Message, ...], dialect: Dialect) -> EncodedConversation:
         match messages:

@@ -138,11 +138,15 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     fields = body.pop("additionalModelRequestFields", {})
     if thinking := thinking_in(options):
         fields["thinking"] = thinking
+    guardrail: Mapping[str, Any] = getattr(options, "guardrail", None) or EMPTY
+    # How the answer is checked while it arrives: the API refuses it without a stream.
     more = {
         "additionalModelRequestFields": merge_extra(
             fields, getattr(options, "model_fields", None) or {}
         ),
-        "guardrailConfig": _guardrail(options, streaming=streaming),
+        "guardrailConfig": guardrail
+        if streaming
+        else other_fields(guardrail, ("streamProcessingMode",)),
         "outputConfig": {**body.get("outputConfig", {}), **_output_format(options)},
     }
     body.update({name: value for name, value in more.items() if value})
@@ -163,12 +167,6 @@ def thinking_in(options: ChatOptions) -> Mapping[str, Any]:
             return thinking
 
 
-def _guardrail(options: ChatOptions, *, streaming: bool) -> Mapping[str, Any]:
-    guardrail: Mapping[str, Any] = getattr(options, "guardrail", None) or EMPTY
-    # How the answer is checked while it arrives: the API refuses it without a stream.
-    return guardrail if streaming else other_fields(guardrail, ("streamProcessingMode",))
-
-
 def _output_format(options: ChatOptions) -> dict[str, Any]:
     if options.output_schema is None:
         return {}
@@ -186,7 +184,9 @@ def encode_tools(options: ChatOptions, messages: Iterable[Message]) -> dict[str,
     offered += [{"systemTool": {"name": name}} for name in _server_tools(options)]
     choice = options.tool_choice
     if not offered or choice == "none":
-        called = _called(messages)
+        answers = (each for each in messages if isinstance(each, AssistantMessage))
+        names = (valid_tool_name(call.name) for each in answers for call in each.tool_calls)
+        called = list(dict.fromkeys(names))
         offered = (offered or [_called_tool(name) for name in called]) if called else []
         choice = None
     if not offered:
@@ -211,13 +211,6 @@ def _tool(definition: ToolDefinition) -> dict[str, Any]:
         tool["description"] = definition.description
     tool["inputSchema"] = {"json": definition.input_schema}
     return {"toolSpec": {**tool, "strict": True} if definition.strict else tool}
-
-
-def _called(messages: Iterable[Message]) -> list[str]:
-    """Return the names of the tools that *messages* call."""
-    answers = (each for each in messages if isinstance(each, AssistantMessage))
-    names = (valid_tool_name(call.name) for each in answers for call in each.tool_calls)
-    return list(dict.fromkeys(names))
 
 
 def _called_tool(name: str) -> dict[str, Any]:

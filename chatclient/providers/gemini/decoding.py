@@ -187,7 +187,18 @@ def decode_part(part: Mapping[str, Any]) -> Part | None:
         return text or None if len(part) == 1 else ProviderPart(PROVIDER, FrozenDict(part), text)
     for key in ("inlineData", "fileData"):
         if key in part:
-            return _decode_media(part, part[key])
+            blob = part[key]
+            data: bytes | str = text_field(blob.get("fileUri"))
+            try:
+                # Both base64 alphabets occur.
+                data = data or base64.b64decode(
+                    (blob.get("data") or "").translate({45: 43, 95: 47})
+                )
+            except ValueError:
+                return ProviderPart(PROVIDER, FrozenDict(part))
+            mime_type = text_field(blob.get("mimeType")) or "application/octet-stream"
+            name = text_field(blob.get("displayName")) or None
+            return Media(mime_type, data, name=name, metadata=part_metadata(part))
     return ProviderPart(PROVIDER, FrozenDict(part)) if part else None
 
 
@@ -207,18 +218,6 @@ def _reasoning(part: Mapping[str, Any]) -> Reasoning:
     data = None if plain else FrozenDict(part)
     signature = text_field(part.get("thoughtSignature")) or None
     return Reasoning(text_field(part.get("text")), signature, PROVIDER, data)
-
-
-def _decode_media(part: Mapping[str, Any], blob: Mapping[str, Any]) -> Part:
-    data: bytes | str = text_field(blob.get("fileUri"))
-    try:
-        # Both base64 alphabets occur.
-        data = data or base64.b64decode((blob.get("data") or "").translate({45: 43, 95: 47}))
-    except ValueError:
-        return ProviderPart(PROVIDER, FrozenDict(part))
-    mime_type = text_field(blob.get("mimeType")) or "application/octet-stream"
-    name = text_field(blob.get("displayName")) or None
-    return Media(mime_type, data, name=name, metadata=part_metadata(part))
 
 
 def metadata_of(data: Mapping[str, Any], headers: Headers) -> ChatResponseMetadata:

@@ -151,7 +151,11 @@ def _part(part: Part) -> dict[str, Any] | None:
         case Media():
             return _media(part)
         case ToolCall():
-            return _function_call(part)
+            function = {
+                "name": valid_tool_name(part.name),
+                "args": arguments_object(part.arguments),
+            }
+            return {"functionCall": _with_id(function, part.id), **part_metadata(part.metadata)}
         case Reasoning(provider="gemini"):
             return _thought(part)
         case ProviderPart(provider="gemini"):
@@ -186,11 +190,6 @@ def _thought(part: Reasoning) -> dict[str, Any]:
         return dict(part.data)
     thought: dict[str, Any] = {"text": part.text, "thought": True}
     return thought if part.signature is None else {**thought, "thoughtSignature": part.signature}
-
-
-def _function_call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": valid_tool_name(call.name), "args": arguments_object(call.arguments)}
-    return {"functionCall": _with_id(function, call.id), **part_metadata(call.metadata)}
 
 
 def _with_id(function: dict[str, Any], id: str) -> dict[str, Any]:

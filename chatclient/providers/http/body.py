@@ -95,7 +95,11 @@ class BodyReader:
         unpack: Callable[[bytes], Iterable[bytes]] = _as_it_is
         if encoding in _UNPACKED and not response.is_stream_consumed:
             unpack = Decompressor(encoding).feed
-            chunks = _raw(response, runtime) if self._own else response.stream
+            chunks = (
+                (response.iter_raw() if runtime.blocking else response.aiter_raw())
+                if self._own
+                else response.stream
+            )
         elif self._own or encoding is not None:
             chunks = response.iter_bytes() if runtime.blocking else response.aiter_bytes()
         else:
@@ -131,10 +135,6 @@ _UNPACKED = ("gzip", "x-gzip", "deflate")
 
 def _as_it_is(chunk: bytes) -> tuple[bytes]:
     return (chunk,)
-
-
-def _raw(response: Any, runtime: Runtime) -> Any:
-    return response.iter_raw() if runtime.blocking else response.aiter_raw()
 
 
 async def trailing_piece(

@@ -357,23 +357,20 @@ class HttpClient:
 
     async def _client_for(self, runtime: Runtime) -> "tuple[Any, Shard | None]":
         if self._own is not None:
-            return self._own_client(runtime), None
+            library = library_of(self._own)
+            if not runtime.blocking:
+                running_loop()  # fails under trio, which the clients support
+            kind = library.Client if runtime.blocking else library.AsyncClient
+            if not isinstance(self._own, kind):
+                wanted = f"{library.__name__}.{kind.__name__}"
+                modes = "call() and stream()" if runtime.blocking else "acall() and astream()"
+                msg = f"{modes} need http_client= to be a {wanted}"
+                raise UsageError(msg)
+            return self._own, None
         if runtime.blocking:
             return self._pools.blocking(), None
         shard = await self._pools.on_loop()
         return shard.transport, shard
-
-    def _own_client(self, runtime: Runtime) -> Any:
-        library = library_of(self._own)
-        if not runtime.blocking:
-            running_loop()  # fails under trio, which the clients support
-        kind = library.Client if runtime.blocking else library.AsyncClient
-        if not isinstance(self._own, kind):
-            wanted = f"{library.__name__}.{kind.__name__}"
-            modes = "call() and stream()" if runtime.blocking else "acall() and astream()"
-            msg = f"{modes} need http_client= to be a {wanted}"
-            raise UsageError(msg)
-        return self._own
 
     async def _read_error(self, response: Any, request: Any, runtime: Runtime) -> ProviderError:
         """Return the error for an error status."""

@@ -218,7 +218,10 @@ class Pools:
             await pools.attach()
         if not self._prepared:
             async with pools.preparation:
-                await self._prepare_once()
+                if not self._prepared:
+                    # In a thread: loading the library and the certificates would block the loop.
+                    await anyio.to_thread.run_sync(self._prepare)
+                    self._prepared = True
         if time.monotonic() >= pools.next_cleanup:
             await pools.close_idle()
         shards = pools.shards
@@ -268,12 +271,6 @@ class Pools:
         for loop in list(self._loops):
             if loop.is_closed():
                 self._loops.pop(loop, None)
-
-    async def _prepare_once(self) -> None:
-        if not self._prepared:
-            # In a thread: loading the library and the certificates would block the loop.
-            await anyio.to_thread.run_sync(self._prepare)
-            self._prepared = True
 
     def _prepare(self) -> None:
         """Import the library and load the certificates."""

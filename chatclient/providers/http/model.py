@@ -130,15 +130,11 @@ class BatchHttpClient:
         headers: Headers = EMPTY,
     ) -> T:
         """Return the decoded response of an item with *body*."""
-        return _marked(decode(HttpAnswer(EMPTY, await self._send(path, body, headers, runtime))))
-
-
-def _marked(answer: T) -> T:
-    """Return *answer* with the note that it is from a batch, if it is a response."""
-    if not isinstance(answer, ChatResponse):
-        return answer
-    values = FrozenDict({**answer.metadata.values, PROCESSING: "batch"})
-    return cast("T", replace(answer, metadata=replace(answer.metadata, values=values)))
+        answer = decode(HttpAnswer(EMPTY, await self._send(path, body, headers, runtime)))
+        if not isinstance(answer, ChatResponse):
+            return answer
+        values = FrozenDict({**answer.metadata.values, PROCESSING: "batch"})
+        return cast("T", replace(answer, metadata=replace(answer.metadata, values=values)))
 
 
 def batched_model(model: M, api: BatchApi, send: SendItem) -> tuple[M, BatchApi]:

@@ -86,7 +86,9 @@ class ServerSentEventDecoder:
         self.is_event_stream = self.is_event_stream or bool(events or data)
         if data or self._line:
             self._size = len(chunk) if events else self._size + len(chunk)
-            self._check_size()
+            if self._size > self.limit:
+                msg = f"an event of the stream is larger than {self.limit:,} bytes"
+                raise ResponseLimitError(msg, limit="event_bytes", maximum=self.limit)
         else:
             self._size = 0
         return events
@@ -143,11 +145,6 @@ class ServerSentEventDecoder:
             self._data.append(b'{"error":' + value + b"}")
         elif name not in (b"", b"id", b"retry") and len(self._unknown) < _MAX_UNKNOWN_LINES:
             self._unknown.append(line)
-
-    def _check_size(self) -> None:
-        if self._size > self.limit:
-            msg = f"an event of the stream is larger than {self.limit:,} bytes"
-            raise ResponseLimitError(msg, limit="event_bytes", maximum=self.limit)
 
 
 def with_listener(reader: _R) -> _R:

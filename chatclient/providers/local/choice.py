@@ -260,21 +260,17 @@ class ChosenLocalModel(ChatModel):
                 f" installed. Run: pip install 'chatclient[local]', or {_WAYS}"
             )
             raise LlamaMissingError(msg, provider="local")
-        _download_weights()
+        try:
+            fetch_model_file(QWEN_CODER_1_5B)
+        except ModelFileUnavailableError as error:
+            msg = f"{error}; or {_WAYS}"
+            raise ModelFileUnavailableError(msg, error.file) from error
         return LocalChatModel(options=self._options, **self._http)
 
 
 def _has_weights() -> bool:
     """Return whether the default weights are on this machine, and can be run."""
     return llama_installed() and find_model_file(QWEN_CODER_1_5B) is not None
-
-
-def _download_weights() -> None:
-    try:
-        fetch_model_file(QWEN_CODER_1_5B)
-    except ModelFileUnavailableError as error:
-        msg = f"{error}; or {_WAYS}"
-        raise ModelFileUnavailableError(msg, error.file) from error
 
 
 def _shown(url: str) -> str:

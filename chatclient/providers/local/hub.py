@@ -427,7 +427,9 @@ def _find_joined(parts: Parts, file: ModelFile, on_progress: Progress | None) ->
         if len(found) < len(slices):
             return None
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(target)
+        for leftover in target.parent.glob(f"{target.name}.*.part"):
+            if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
+                leftover.unlink(missing_ok=True)
         _join(found, target, file, on_progress or ProgressLine())
     except OSError as error:
         msg = (
@@ -486,10 +488,3 @@ def _content_of(slices: list[Path]) -> Iterator[bytes]:
         with path.open("rb") as content:
             while chunk := content.read(_CHUNK):
                 yield chunk
-
-
-def _remove_leftovers(target: Path) -> None:
-    """Remove temporary files of processes that were killed while joining."""
-    for leftover in target.parent.glob(f"{target.name}.*.part"):
-        if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
-            leftover.unlink(missing_ok=True)

@@ -172,12 +172,14 @@ def _assistant(message: AssistantMessage) -> dict[str, Any]:
         body["thinking"] = reasoning
     if message.tool_calls:
         body["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
-    return _with_images(body, [_image(m) for m in message.media if _is_known_image(m)])
-
-
-def _is_known_image(media: Media) -> bool:
-    """Return whether *media* is an inline image; other models may return audio or URLs."""
-    return media.mime_type.startswith("image/") and base64_of(media) is not None
+    return _with_images(
+        body,
+        [
+            _image(m)
+            for m in message.media
+            if m.mime_type.startswith("image/") and base64_of(m) is not None
+        ],
+    )
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:

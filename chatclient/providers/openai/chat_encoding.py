@@ -66,26 +66,20 @@ def encode_message(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
     """
     elements = _elements(message, dialect)
     if not message.metadata.keys().isdisjoint(("name", "cache_control")) and elements:
-        elements[-1] = _annotated(elements[-1], message.metadata, dialect)
+        element = elements[-1]
+        name, breakpoint_ = message.metadata.get("name"), message.metadata.get("cache_control")
+        if isinstance(name, str) and name and element["role"] != "tool":
+            element = {"name": _NOT_IN_NAMES.sub("_", name)[:64], **element}
+        content = element["content"]
+        if breakpoint_ and content and dialect.takes_cache_control:
+            parts = [_text(content)] if isinstance(content, str) else content
+            last = {**parts[-1], "cache_control": breakpoint_}
+            element = {**element, "content": [*parts[:-1], last]}
+        elements[-1] = element
     return elements
 
 
 _NOT_IN_NAMES = re.compile(r"[\s<|\\/>]+")
-
-
-def _annotated(
-    element: dict[str, Any], metadata: Mapping[str, Any], dialect: Dialect
-) -> dict[str, Any]:
-    """Return a message with the name and cache breakpoint in *metadata*."""
-    name, breakpoint_ = metadata.get("name"), metadata.get("cache_control")
-    if isinstance(name, str) and name and element["role"] != "tool":
-        element = {"name": _NOT_IN_NAMES.sub("_", name)[:64], **element}
-    content = element["content"]
-    if breakpoint_ and content and dialect.takes_cache_control:
-        parts = [_text(content)] if isinstance(content, str) else content
-        last = {**parts[-1], "cache_control": breakpoint_}
-        element = {**element, "content": [*parts[:-1], last]}
-    return element
 
 
 def _elements(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
@@ -289,7 +283,13 @@ def media_part(media: Media, dialect: Dialect) -> dict[str, Any]:
         detail = {key: media.metadata[key] for key in ("detail",) if key in media.metadata}
         return {"type": "image_url", "image_url": {"url": _url(media, dialect), **detail}}
     if kind == "audio" and (content := base64_of(media)) is not None:
-        audio = {"data": content, "format": _audio_format(media.mime_type)}
+        subtype = media.mime_type.partition("/")[2]
+        audio = {
+            "data": content,
+            "format": {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}.get(
+                subtype, subtype
+            ),
+        }
         return {"type": "input_audio", "input_audio": audio}
     if kind == "video" and (name := dialect.video_field) is not None:
         return {"type": name, name: {"url": _url(media, dialect)}}
@@ -322,9 +322,3 @@ def _alternative(kind: str) -> str:
 def file_name(media: Media) -> str:
     """Return the file name; the provider reads the type from its extension."""
     return media.name or f"file{mimetypes.guess_extension(media.mime_type) or ''}"
-
-
-def _audio_format(mime_type: str) -> str:
-    """Return the API's name of an audio type."""
-    subtype = mime_type.partition("/")[2]
-    return {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}.get(subtype, subtype)

@@ -172,7 +172,12 @@ class _PendingCall:
         # Some servers change the index when the arguments start.
         self._index = self._index if chunk.index is None else chunk.index
         self._metadata.update(chunk.metadata)
-        self._add_name(chunk.name)
+        if len(chunk.name) >= self._length and chunk.name.startswith("".join(self._name)):
+            self._name = [chunk.name]  # a repetition or a longer prefix
+            self._length = len(chunk.name)
+        else:
+            self._name.append(chunk.name)
+            self._length += len(chunk.name)
         if chunk.arguments:
             name = "".join(self._name)
             metadata = FrozenDict(self._metadata) if self._metadata else EMPTY
@@ -184,14 +189,6 @@ class _PendingCall:
             return self.arguments
         metadata = FrozenDict(self._metadata) if self._metadata else EMPTY
         return [ToolCallChunk(self._index, self.id, "".join(self._name), metadata=metadata)]
-
-    def _add_name(self, fragment: str) -> None:
-        if len(fragment) >= self._length and fragment.startswith("".join(self._name)):
-            self._name = [fragment]  # a repetition or a longer prefix
-            self._length = len(fragment)
-        else:
-            self._name.append(fragment)
-            self._length += len(fragment)
 
 
 class _Streamed:

@@ -175,9 +175,27 @@ def decode_item(item: Item, number: int, origin: str, received: str = "") -> lis
         case "message":
             return _message_parts(item, received)
         case "reasoning":
-            return _reasoning_parts(item, origin, received)
+            texts = item.get("summary") or item.get("content") or ()
+            parts = [part for text in texts if (part := text.get("text"))]
+            new = remainder(PART_SEPARATOR.join(parts), received)
+            text = [Reasoning(new, provider=origin)] if new else []
+            return [*text, Reasoning(provider=origin, data=FrozenDict(item))]
         case "function_call" | "custom_tool_call":
-            return [_call_chunk(item, number, received)]
+            field = CALLS[item["type"]]
+            arguments = item.get(field)
+            if arguments or field == "arguments":  # the input of a custom tool is text, maybe empty
+                arguments = dump_arguments(arguments)
+            own_fields = ("call_id", "name", field, *(["type"] if field == "arguments" else []))
+            extra = other_fields(item, own_fields)
+            return [
+                ToolCallChunk(
+                    number,
+                    text_field(item.get("call_id") or item.get("id")),
+                    text_field(item.get("name")),
+                    remainder(arguments or "", received),
+                    FrozenDict({PROVIDER: extra}) if extra else EMPTY,
+                )
+            ]
         case "image_generation_call" if (image := _image(item)) is not None:
             return [image]
         case _:
@@ -214,30 +232,6 @@ def refusal(text: str) -> ProviderPart:
 
 
 PART_SEPARATOR = "\n\n"  # between the parts of a reasoning summary
-
-
-def _reasoning_parts(item: Item, origin: str, received: str) -> list[Part]:
-    texts = item.get("summary") or item.get("content") or ()
-    parts = [part for text in texts if (part := text.get("text"))]
-    new = remainder(PART_SEPARATOR.join(parts), received)
-    text = [Reasoning(new, provider=origin)] if new else []
-    return [*text, Reasoning(provider=origin, data=FrozenDict(item))]
-
-
-def _call_chunk(item: Item, number: int, received: str) -> ToolCallChunk:
-    field = CALLS[item["type"]]
-    arguments = item.get(field)
-    if arguments or field == "arguments":  # the input of a custom tool is text, maybe empty
-        arguments = dump_arguments(arguments)
-    own_fields = ("call_id", "name", field, *(["type"] if field == "arguments" else []))
-    extra = other_fields(item, own_fields)
-    return ToolCallChunk(
-        number,
-        text_field(item.get("call_id") or item.get("id")),
-        text_field(item.get("name")),
-        remainder(arguments or "", received),
-        FrozenDict({PROVIDER: extra}) if extra else EMPTY,
-    )
 
 
 def _image(item: Item) -> Media | None:

@@ -335,7 +335,13 @@ def _message(final: Item, parts: list[str | ProviderPart]) -> list[dict[str, Any
 def _other_item(part: Part, settings: EncodingSettings) -> list[dict[str, Any]]:
     match part:
         case ToolCall():
-            return [_tool_call(part, settings)]
+            extra = dict(part.metadata.get(PROVIDER, EMPTY))
+            if extra.pop("type", None) == "custom_tool_call" and part.name in settings.custom_tools:
+                fields = {"type": "custom_tool_call", "input": part.arguments}
+            else:
+                fields = {"type": "function_call", "arguments": arguments_json(part.arguments)}
+            id, name = shorten_id(part.id, _MAX_ID_LENGTH), valid_tool_name(part.name)
+            return [{**fields, "call_id": id, "name": name, **extra}]
         case ProviderPart(data=data):
             return [dict(data)]
         case Reasoning(provider=origin, data=data) if (
@@ -347,13 +353,3 @@ def _other_item(part: Part, settings: EncodingSettings) -> list[dict[str, Any]]:
         case _:
             pass  # no item type for media and reasoning of other providers
     return []
-
-
-def _tool_call(call: ToolCall, settings: EncodingSettings) -> dict[str, Any]:
-    extra = dict(call.metadata.get(PROVIDER, EMPTY))
-    if extra.pop("type", None) == "custom_tool_call" and call.name in settings.custom_tools:
-        fields = {"type": "custom_tool_call", "input": call.arguments}
-    else:
-        fields = {"type": "function_call", "arguments": arguments_json(call.arguments)}
-    id, name = shorten_id(call.id, _MAX_ID_LENGTH), valid_tool_name(call.name)
-    return {**fields, "call_id": id, "name": name, **extra}

@@ -430,7 +430,9 @@ class _Accepted:
             return schema
         result = dict(schema)
         if isinstance(result.get("items"), list | tuple):
-            _replace_tuple(result)
+            result["prefixItems"] = list(result.pop("items"))
+            if "additionalItems" in result:
+                result["items"] = result.pop("additionalItems")
         if rules.array_items and _lacks_items(result):
             result["items"] = _items_of_tuple(result.get("prefixItems") or ())
         if rules.python_patterns and isinstance(pattern := result.get("pattern"), str):
@@ -440,13 +442,6 @@ class _Accepted:
         if rules.references_to_defs and "$ref" in result:
             result = {k: v for k, v in result.items() if k[:1] == "$" or k in _BESIDE_REFERENCE}
         return map_subschemas(result, self)
-
-
-def _replace_tuple(schema: dict[str, Any]) -> None:
-    """Convert a tuple of earlier drafts of JSON Schema to draft 2020-12."""
-    schema["prefixItems"] = list(schema.pop("items"))
-    if "additionalItems" in schema:
-        schema["items"] = schema.pop("additionalItems")
 
 
 def _lacks_items(schema: Mapping[str, Any]) -> bool:

@@ -256,7 +256,11 @@ def html_as_markdown(html: str | bytes, extent: Extent) -> str:
     text = html if isinstance(html, str) else _decoded_html(html)
     before = extent.characters
     try:
-        _check_depth(text)
+        # The time for each tag depends on the depth of the document.
+        parser = import_module("lxml.etree").HTMLParser(target=_Depth())
+        for start in range(0, len(text), _BLOCK):  # the parser ends at the end of a block
+            parser.feed(text[start : start + _BLOCK])
+        parser.close()
         soup = import_module("bs4").BeautifulSoup(text, "lxml")
         markdown: str = _converter()(extent).convert_soup(soup.find("body") or soup)
     except RecursionError:
@@ -299,18 +303,6 @@ class _Depth:
 
     def close(self) -> None:
         pass
-
-
-def _check_depth(html: str) -> None:
-    """Check the depth of a document, on which the time for each of its tags depends.
-
-    Raises:
-        RecursionError: It is nested too deeply.
-    """
-    parser = import_module("lxml.etree").HTMLParser(target=_Depth())
-    for start in range(0, len(html), _BLOCK):  # the parser ends at the end of a block
-        parser.feed(html[start : start + _BLOCK])
-    parser.close()
 
 
 def _decoded_html(data: bytes) -> str:

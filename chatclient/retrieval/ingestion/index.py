@@ -121,25 +121,19 @@ class IndexUpdate:
         batch, self._batch = self._batch, defaultdict(dict)
         finishes, self._finishes = self._finishes, {}
         if batch or finishes:
-            await self._announce(batch, finishes)
+            changes = {}
+            for source, entry in self._entries_of([*batch, *finishes]):
+                finish = finishes.get(source)
+                certain = entry.stored if finish is None else entry.stored & finish.wanted
+                uncertain = (entry.stored - certain) | entry.pending | batch.get(source, {}).keys()
+                changes[source] = IndexEntry("", certain, uncertain)
+            await self._save(changes)
             chunks = [
                 replace(chunk, id=id) for several in batch.values() for id, chunk in several.items()
             ]
             await self._store.put(chunks, self._runtime)
             self._embedded += len(chunks)
             await self._complete(batch, finishes)
-
-    async def _announce(
-        self, batch: Mapping[str, Mapping[str, Document]], finishes: Mapping[str, _Finish]
-    ) -> None:
-        """Record which chunks may be added to the store or deleted from now on."""
-        changes = {}
-        for source, entry in self._entries_of([*batch, *finishes]):
-            finish = finishes.get(source)
-            certain = entry.stored if finish is None else entry.stored & finish.wanted
-            uncertain = (entry.stored - certain) | entry.pending | batch.get(source, {}).keys()
-            changes[source] = IndexEntry("", certain, uncertain)
-        await self._save(changes)
 
     async def _complete(
         self, batch: Mapping[str, Mapping[str, Document]], finishes: Mapping[str, _Finish]

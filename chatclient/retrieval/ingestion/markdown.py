@@ -107,9 +107,13 @@ class MarkdownSplitter(DocumentSplitter):
                     yield _Section(begin, start, self._joined(path), code)
                     begin, code, has_content = start, [], False
                 level = int(token.tag[1:])
+                inline = tokens[index + 1]
+                parts = (
+                    " " if each.type == "softbreak" else each.content for each in inline.children
+                )
                 path = [
                     *(each for each in path if each[0] < level),
-                    (level, _plain(tokens[index + 1])),
+                    (level, "".join(parts).strip()),
                 ]
             elif token.type == "fence":
                 code.append(token)
@@ -199,12 +203,6 @@ def _parser() -> Any:
 def _block(token: Any, code: str) -> str:
     """Return *code* between the fences of a block."""
     return f"{token.markup}{token.info}\n{code}\n{token.markup}"
-
-
-def _plain(inline: Any) -> str:
-    """Return the text of a heading without its markup."""
-    parts = (" " if each.type == "softbreak" else each.content for each in inline.children)
-    return "".join(parts).strip()
 
 
 class FormatSplitter(DocumentSplitter):

@@ -218,7 +218,10 @@ def _check(name: str, operand: Any) -> Callable[[Any], bool]:
         case "exists":
             return lambda value: (value is not _MISSING and value is not None) is bool(operand)
     compare = ORDERINGS[name]
-    return lambda value: _comparable(value, operand) and compare(value, operand)
+    return lambda value: (
+        (kind_of(value) == kind_of(operand) and kind_of(operand) in ("number", "str"))
+        and compare(value, operand)
+    )
 
 
 def stored(value: Any) -> Any:
@@ -240,7 +243,3 @@ def kind_of(value: Any) -> str:
 def same(value: Any, operand: Any) -> bool:
     """Return whether both values are equal and of the same type."""
     return kind_of(value) == kind_of(operand) and bool(value == operand)
-
-
-def _comparable(value: Any, operand: Any) -> bool:
-    return kind_of(value) == kind_of(operand) and kind_of(operand) in ("number", "str")

@@ -271,9 +271,6 @@ class DocumentTable:
             msg = f"the table {name} has no index for vectors of {length} numbers yet; add the"
             msg += " first document with create_schema=True"
             raise UsageError(msg)
-        self._set_length(connection, name, length)
-
-    def _set_length(self, connection: sa.Connection, name: str, length: int) -> None:
         index = self._quoted(self._index)
         indexed, operators = "vector", "vector_ip_ops"  # these index zeros, cosine does not
         if _half(length):

@@ -237,11 +237,6 @@ def _meant_value(value: str, schema: Any, defs: Schema) -> Any:
         like |= {each for name, each in names.items() if name.casefold() == folded}
     if len(like) == 1:
         return like.pop()
-    return _as_number(value, schema, defs)
-
-
-def _as_number(value: str, schema: Any, defs: Schema) -> Any:
-    """Return the number in *value* if only numbers fit, else *value*."""
     types = frozenset[str]().union(*(types_of(branch) for branch in branches(schema, defs)))
     is_number = types & {"integer", "number"} and not types - {"integer", "number", "null"}
     if not is_number or not _NUMBER.fullmatch(value.strip()):

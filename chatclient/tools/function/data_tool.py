@@ -25,11 +25,6 @@ def _check_definition(definition: ToolDefinition) -> None:
     check_tool_name(definition.name)
 
 
-def _check_executor(name: str, executor: Executor) -> None:
-    hint = "the arguments of the ToolCall are JSON"
-    check_callable(f"the executor of tool {name!r}", executor, hint, takes=("call", "context"))
-
-
 class DataToolCallback:
     """A tool with a definition and an executor for its calls.
 
@@ -54,7 +49,10 @@ class DataToolCallback:
         metadata: ToolMetadata | None = None,
     ) -> None:
         _check_definition(definition)
-        _check_executor(definition.name, executor)
+        hint = "the arguments of the ToolCall are JSON"
+        check_callable(
+            f"the executor of tool {definition.name!r}", executor, hint, takes=("call", "context")
+        )
         self.definition = definition
         self.metadata = metadata or ToolMetadata()
         if self.metadata.compensation is not None:

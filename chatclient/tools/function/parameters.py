@@ -62,7 +62,11 @@ def insert_at(schema: JsonSchema, path: Path, value: JsonSchema, *, required: bo
     step, *rest = path
     place = _property(schema, step) if isinstance(step, str) else _item(schema, step)
     if required:
-        _require(schema, step)
+        if isinstance(step, str):
+            schema["required"] = list(dict.fromkeys([*schema.get("required", ()), step]))
+        else:
+            least = step + 1 if step >= 0 else -step
+            schema["minItems"] = max(schema.get("minItems", 0), least)
     required = required or step not in schema.get("required", ())
     if not rest:
         place.update({**value, **place})
@@ -84,14 +88,6 @@ def _item(schema: JsonSchema, at: int) -> JsonSchema:
     items = schema.setdefault("prefixItems", [])
     items.extend({} for _ in range(at + 1 - len(items)))
     return items[at]  # type: ignore[no-any-return]
-
-
-def _require(schema: JsonSchema, step: str | int) -> None:
-    if isinstance(step, str):
-        schema["required"] = list(dict.fromkeys([*schema.get("required", ()), step]))
-    else:
-        least = step + 1 if step >= 0 else -step
-        schema["minItems"] = max(schema.get("minItems", 0), least)
 
 
 MISSING: Any = inspect.Parameter.empty
@@ -257,7 +253,11 @@ def describe_callable(function: Callable[..., Any]) -> CallableDescription:
     parameters = tuple(
         parameter_of(each) for each in signature.parameters.values() if each.name not in bound
     )
-    _refuse_unbound(called, parameters, place)
+    first = parameters[0] if parameters else None
+    owner = getattr(called, "__qualname__", "").rpartition(".")[0]
+    if owner and not owner.endswith("<locals>") and first and first.name in ("self", "cls"):
+        msg = f"{place} is a method without its object; pass it bound, as object.method"
+        raise ToolDefinitionError(msg)
     returns = MISSING if isinstance(function, type) else _returns(signature, names, variable_types)
     return CallableDescription(place, _doc(function, called), parameters, returns)
 
@@ -352,16 +352,6 @@ def _place(function: Callable[..., Any]) -> str:
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{name}() ({code.co_filename}:{code.co_firstlineno})" if code else f"{name}()"
-
-
-def _refuse_unbound(
-    called: Callable[..., Any], parameters: tuple[Parameter, ...], place: str
-) -> None:
-    first = parameters[0] if parameters else None
-    owner = getattr(called, "__qualname__", "").rpartition(".")[0]
-    if owner and not owner.endswith("<locals>") and first and first.name in ("self", "cls"):
-        msg = f"{place} is a method without its object; pass it bound, as object.method"
-        raise ToolDefinitionError(msg)
 
 
 # --- annotations ----------------------------------------------------------------------------

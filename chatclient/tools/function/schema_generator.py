@@ -93,7 +93,10 @@ class _Generator(GenerateJsonSchema):
     def decimal_schema(self, schema: Any) -> JsonSchema:
         """Return a number; with `max_digits` alone, which numbers cannot express, a string."""
         if schema.get("max_digits") is not None and schema.get("decimal_places") is None:
-            pattern = _digits(schema["max_digits"])
+            most = schema["max_digits"]
+            splits = [rf"\d{{1,{most}}}"]
+            splits += [rf"\d{{1,{most - places}}}\.\d{{1,{places}}}" for places in range(1, most)]
+            pattern = f"^-?({'|'.join(splits)})$"
             return {"type": "string", "pattern": pattern, DECIMAL: True}
         result: JsonSchema = {"type": "number", DECIMAL: True}
         bounds: Any = {key: float(schema[key]) for key in _BOUNDS if schema.get(key) is not None}
@@ -269,13 +272,6 @@ class _Generator(GenerateJsonSchema):
 
 def _without_decimal_mark(schema: JsonSchema) -> JsonSchema:
     return {key: value for key, value in schema.items() if key != DECIMAL}
-
-
-def _digits(most: int) -> str:
-    """Return the pattern of decimal numbers of at most *most* digits."""
-    splits = [rf"\d{{1,{most}}}"]
-    splits += [rf"\d{{1,{most - places}}}\.\d{{1,{places}}}" for places in range(1, most)]
-    return f"^-?({'|'.join(splits)})$"
 
 
 def _joined_texts(*texts: str | None) -> str:

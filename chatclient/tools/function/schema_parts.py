@@ -134,13 +134,8 @@ def tidied(schema: JsonSchema) -> JsonSchema:
     """Return a schema of pydantic without titles and marks, and with an object at its root."""
     definitions = schema.get("$defs", {})
     _require_tags(schema, definitions)
-    return _tidied(_at_root(schema, definitions))
-
-
-def _at_root(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
-    """Return *schema* with what its root refers to spelled out there; providers want an object."""
     rest = {key: value for key, value in schema.items() if key != "$ref"}
-    return {**_target(schema, definitions), **rest}
+    return _tidied({**_target(schema, definitions), **rest})
 
 
 def _target(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
@@ -310,7 +305,11 @@ class _Check:
                 if not _matches(value, schema.get("pattern")):
                     yield _line(place, f"should match {schema['pattern']}", value)
             case int() | float() if not isinstance(value, bool):
-                yield from _number_errors(value, schema, place)
+                for name, (words, fits) in _BOUNDS.items():
+                    bound = schema.get(name)
+                    is_number = isinstance(bound, int | float) and not isinstance(bound, bool)
+                    if is_number and not fits(value, bound):
+                        yield _line(place, f"should be {words} {bound}", value)
 
     def _object_errors(self, value: dict[str, Any], schema: Schema, place: str) -> Iterator[str]:
         properties = as_mapping(schema.get("properties"))
@@ -344,14 +343,6 @@ def _size_errors(size: int, schema: Schema, place: str, suffix: str, unit: str) 
         yield f"{place}: should have at least {least} {unit}"
     if isinstance(most, int) and size > most:
         yield f"{place}: should have at most {most} {unit}"
-
-
-def _number_errors(value: float, schema: Schema, place: str) -> Iterator[str]:
-    for name, (words, fits) in _BOUNDS.items():
-        bound = schema.get(name)
-        is_number = isinstance(bound, int | float) and not isinstance(bound, bool)
-        if is_number and not fits(value, bound):
-            yield _line(place, f"should be {words} {bound}", value)
 
 
 def _matches(value: str, pattern: Any) -> bool:

@@ -211,7 +211,7 @@ def problems(
         place = _place(item["loc"], given) or whole
         sentence = _SENTENCES.get(item["type"])
         if sentence is None:
-            sentence = _sentence(item["msg"])
+            sentence = as_clause(item["msg"].removeprefix("Value error, ").removeprefix("Input "))
             shown.setdefault(place, f"; got {_shown(item['input'])}")
         elif sentence == _UNKNOWN and len(item["loc"]) == 1:
             sentence = f"{_UNKNOWN}; known are {', '.join(known) or 'none'}"
@@ -223,10 +223,6 @@ def problems(
     ]
     left = len(lines) - MOST_LINES
     return lines if left <= 0 else [*lines[:MOST_LINES], f"and {left} more of the kind"]
-
-
-def _sentence(message: str) -> str:
-    return as_clause(message.removeprefix("Value error, ").removeprefix("Input "))
 
 
 def _place(location: Iterable[int | str], given: Any) -> str:

@@ -128,8 +128,21 @@ class VectorToolIndex(ToolIndex):
                 number = view.offset + within
                 if within not in view.removed and (admitted is None or number in admitted):
                     answer[number] = document.score or 0.0
-            answers.append(_relative(answer))
-        return _combined(answers[0], answers[1:])
+            top = max(answer.values(), default=0.0)
+            answers.append(
+                {number: score / top for number, score in answer.items()} if top > 0 else {}
+            )
+        query = answers[0]
+        clauses = answers[1:]
+        if not clauses:
+            return query
+        least = min(query.values(), default=0.0)
+        numbers = set(query).union(*clauses)
+        return {
+            number: (1 - _BEST_CLAUSE) * query.get(number, least)
+            + _BEST_CLAUSE * max(clause.get(number, 0.0) for clause in clauses)
+            for number in numbers
+        }
 
     def _texts(self, query: str) -> list[str]:
         clauses = self._words.clause_texts(tidied(query))
@@ -175,24 +188,3 @@ class VectorToolIndex(ToolIndex):
         keys = [segment.payload for segment in segments if segment.payload is not None]
         if keys:
             await self._store.remove(None, {"segment": {"in": keys}}, runtime)
-
-
-def _relative(scores: dict[int, float]) -> dict[int, float]:
-    top = max(scores.values(), default=0.0)
-    return {number: score / top for number, score in scores.items()} if top > 0 else {}
-
-
-def _combined(query: dict[int, float], clauses: Sequence[dict[int, float]]) -> dict[int, float]:
-    """Return the weighted sums of the scores for the complete query and the best clause.
-
-    Tools that a result does not contain get its lowest score.
-    """
-    if not clauses:
-        return query
-    least = min(query.values(), default=0.0)
-    numbers = set(query).union(*clauses)
-    return {
-        number: (1 - _BEST_CLAUSE) * query.get(number, least)
-        + _BEST_CLAUSE * max(clause.get(number, 0.0) for clause in clauses)
-        for number in numbers
-    }
