@@ -149,7 +149,12 @@ def explained(function: F) -> F:
                 msg = f"{kind.__name__}() is not called directly: {_MADE_BY[kind.__name__]}"
                 raise WrongTypeError(msg) from error
             if _MANY.search(str(error)) and str(error).startswith(function.__qualname__):
-                raise WrongTypeError(_too_many(kind)) from error
+                names = [name for name, _ in _parameters(kind)]
+                by_name = f"write the others by name; its parameters are {', '.join(names)}"
+                raise WrongTypeError(
+                    f"{kind.__name__}() is given too many values;"
+                    f" {by_name if names else 'it takes none'}"
+                ) from error
             # Also the error of a class that is given what this one passes on.
             found = _UNKNOWN.search(str(error))
             if found is None or found[1] not in kwargs:
@@ -199,12 +204,6 @@ def with_hint(hint: Callable[[str], str]) -> Callable[[F], F]:
         return cast("F", hinting)
 
     return decorate
-
-
-def _too_many(kind: type[Any]) -> str:
-    names = [name for name, _ in _parameters(kind)]
-    by_name = f"write the others by name; its parameters are {', '.join(names)}"
-    return f"{kind.__name__}() is given too many values; {by_name if names else 'it takes none'}"
 
 
 def _message(kind: type[Any], name: str) -> str:

@@ -91,7 +91,13 @@ def without_thoughts(text: str) -> str:
     at = end = 0
     while (begin := _OPENING.search(text, end)) is not None:
         end = begin.end()
-        pattern = _closing_pattern(begin[0])
+        opener = begin[0]
+        if opener.startswith(_FENCE):
+            pattern = r"```\s*"
+        elif opener.startswith("<!"):
+            pattern = r"-->\s*"
+        else:
+            pattern = rf"</{opener[1:-1]}>\s*"
         close = None if pattern in missing else re.compile(pattern, re.IGNORECASE).search(text, end)
         if close is None:
             missing.add(pattern)
@@ -99,15 +105,6 @@ def without_thoughts(text: str) -> str:
         kept.append(text[at : begin.start()])
         at = end = close.end()
     return _CLOSING_ONLY.sub("", "".join([*kept, text[at:]]))
-
-
-def _closing_pattern(opener: str) -> str:
-    """Return the pattern of the end of reasoning that begins with *opener*."""
-    if opener.startswith(_FENCE):
-        return r"```\s*"
-    if opener.startswith("<!"):
-        return r"-->\s*"
-    return rf"</{opener[1:-1]}>\s*"
 
 
 def answer_so_far(text: str) -> str:

@@ -121,24 +121,23 @@ class StructuredOutputValidationAdvisor:
                     raise EntityError(
                         message, text=error.text, errors=error.errors, response=error.response
                     ) from (error.__cause__ or error)
-                sent, attempt = sent.mutate(prompt=_corrected(sent, answer, error)), attempt + 1
+                if not sent.runtime.remaining():
+                    msg = "the deadline passed before the model could be asked for a better answer"
+                    raise DeadlineExceededError(msg) from error
+                errors = "\n".join(f"- {line}" for line in error.errors)
+                correction = (
+                    f"That is not what was asked for:\n{errors}\nGive the whole answer again,"
+                    " put right."
+                )
+                messages = with_correction(sent.prompt.messages, answer.output, correction)
+                sent, attempt = (
+                    sent.mutate(prompt=Prompt.of(messages, sent.prompt.options)),
+                    attempt + 1,
+                )
             else:
                 await held.release()
                 request.turn.validated = converter, answer.text, value
                 return response
-
-
-def _corrected(sent: ChatClientRequest, answer: ChatResponse, error: EntityError) -> Prompt:
-    """Return the prompt with the invalid answer and its errors."""
-    if not sent.runtime.remaining():
-        msg = "the deadline passed before the model could be asked for a better answer"
-        raise DeadlineExceededError(msg) from error
-    errors = "\n".join(f"- {line}" for line in error.errors)
-    correction = (
-        f"That is not what was asked for:\n{errors}\nGive the whole answer again, put right."
-    )
-    messages = with_correction(sent.prompt.messages, answer.output, correction)
-    return Prompt.of(messages, sent.prompt.options)
 
 
 class StructuredOutputAdvisor:

@@ -124,16 +124,6 @@ class CallBuilder:
         followed = self._is_followed_by(arguments)
         return followed and _object_in(arguments) == self.arguments.complete_object()
 
-    def _arguments_text(self) -> str:
-        text = self.arguments.text()
-        fragments = [each for each in self.arguments.fragments if each.strip()]
-        # Some servers repeat all previous text in each fragment. Checked as JSON, because repeated
-        # text may also be the input of a custom tool.
-        growing = len(fragments) > 1 and all(b.startswith(a) for a, b in pairwise(fragments))
-        if growing and _object_in(text) is None and _object_in(fragments[-1]) is not None:
-            return fragments[-1]
-        return text
-
     def add(self, chunk: ToolCallChunk) -> ToolCallChunk | None:
         """Add a fragment, and return its new content; None until the name is known."""
         # Id and name are never split, but some servers repeat them in every chunk.
@@ -162,7 +152,15 @@ class CallBuilder:
         A call without arguments has `{}`, as in answers that are not streamed. The input of a
         custom tool is free text, which may be empty.
         """
-        arguments = self._arguments_text()
+        text = self.arguments.text()
+        fragments = [each for each in self.arguments.fragments if each.strip()]
+        # Some servers repeat all previous text in each fragment. Checked as JSON, because repeated
+        # text may also be the input of a custom tool.
+        growing = len(fragments) > 1 and all(b.startswith(a) for a, b in pairwise(fragments))
+        if growing and _object_in(text) is None and _object_in(fragments[-1]) is not None:
+            arguments = fragments[-1]
+        else:
+            arguments = text
         if not arguments and "type" not in self.metadata:
             arguments = "{}"
         return ToolCall(self._call_id(), self.name, arguments, frozen(self.metadata))
@@ -426,23 +424,20 @@ class _GenerationBuilder:
         self._audio.add(piece)
 
     def _add_reasoning(self, part: Reasoning) -> None:
-        at = self._reasoning_index(part)
+        last = len(self._parts) - 1
+        if part.text or not part.signature or not part.provider:
+            at = last
+        else:
+            # A signature without text may arrive after other parts: it signs the last reasoning.
+            last_reasoning = self._parts[self._reasoning_at] if self._reasoning_at >= 0 else None
+            at = (
+                self._reasoning_at
+                if last_reasoning and last_reasoning.provider == part.provider
+                else last
+            )
         old = self._parts[at] if at >= 0 else None
         if isinstance(old, _ReasoningBuilder) and old.accepts(part):
             old.add(part)
         else:
             self._reasoning_at = len(self._parts)
             self._parts.append(_ReasoningBuilder(part))
-
-    def _reasoning_index(self, part: Reasoning) -> int:
-        """Return the index of the part that *part* may continue; -1 if there is none."""
-        last = len(self._parts) - 1
-        if part.text or not part.signature or not part.provider:
-            return last
-        # A signature without text may arrive after other parts: it signs the last reasoning.
-        last_reasoning = self._parts[self._reasoning_at] if self._reasoning_at >= 0 else None
-        return (
-            self._reasoning_at
-            if last_reasoning and last_reasoning.provider == part.provider
-            else last
-        )

@@ -96,9 +96,23 @@ def load_turn(
         context: The context of the request that resumes it.
         default_messages: The default messages of the client.
     """
-    note: object = pending.notes.get(TURN_NOTE)
+    note: Any = pending.notes.get(TURN_NOTE)
     if note is not None:
-        turn = _turn_from(note, pending)
+        try:
+            request = load_messages(note["request"], pending)
+            rounds = load_messages(note["rounds"], pending)
+            turn = Turn(note["id"], note["key"], request, rounds)
+            turn.history_sent = note["history_sent"]
+            turn.model_state.update(note.get("models", {}))
+            # One that could not be stored is None.
+            turn.record_sources(
+                None, (each for each in note.get("sources", ()) if each is not None)
+            )
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            msg = f"not a pending turn: notes.{TURN_NOTE}: {error!r}"
+            raise UsageError(msg) from error
+        check_type("the id of a pending turn", turn.id, str)
+        check_type("the key of a pending turn", turn.key, str)
     else:
         spoken = without_system(pending.messages)
         begin = last_turn_start(spoken) or 0
@@ -108,28 +122,6 @@ def load_turn(
         turn.part.default_messages = default_messages
         turn.history_sent = begin > count_default_messages(spoken, turn)
     turn.resumed = True
-    return turn
-
-
-def _turn_from(note: Any, pending: PendingTurn) -> Turn:
-    """Return the turn that `save_turn` wrote.
-
-    Raises:
-        UsageError: It has not written *note*.
-    """
-    try:
-        request = load_messages(note["request"], pending)
-        rounds = load_messages(note["rounds"], pending)
-        turn = Turn(note["id"], note["key"], request, rounds)
-        turn.history_sent = note["history_sent"]
-        turn.model_state.update(note.get("models", {}))
-        # One that could not be stored is None.
-        turn.record_sources(None, (each for each in note.get("sources", ()) if each is not None))
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        msg = f"not a pending turn: notes.{TURN_NOTE}: {error!r}"
-        raise UsageError(msg) from error
-    check_type("the id of a pending turn", turn.id, str)
-    check_type("the key of a pending turn", turn.key, str)
     return turn
 
 

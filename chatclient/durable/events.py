@@ -72,7 +72,11 @@ def _tool_event_to_dict(event: object) -> dict[str, Any] | None:
                 "error": None if error is None else error_to_dict(error),
             }
         case ToolProgress(tool_call_id=id, tool_name=name, event=inner):
-            made = _progress_to_dict(inner)
+            if not isinstance(inner, str) and (made := _event_to_dict(inner)) is not None:
+                made = {"event": made}
+            else:
+                value = equal_form(inner)
+                made = None if value is None else {"value": value}
             return None if made is None else {"type": "progress", "id": id, "name": name, **made}
         case UiState(value=value):
             return {"type": "ui_state", "value": value}
@@ -80,13 +84,6 @@ def _tool_event_to_dict(event: object) -> dict[str, Any] | None:
             data = {"name": name, "value": value, "id": id, "transient": transient}
             return {"type": "ui_data", **data}
     return None
-
-
-def _progress_to_dict(event: object) -> dict[str, Any] | None:
-    if not isinstance(event, str) and (made := _event_to_dict(event)) is not None:
-        return {"event": made}
-    value = equal_form(event)
-    return None if value is None else {"value": value}
 
 
 class EventReader:

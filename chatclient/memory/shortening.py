@@ -202,7 +202,13 @@ class Shortening:
             if HANDOFF in each.metadata:
                 continue
             if at < self._replaced:
-                responses[index] = self._stand_in(each, number)
+                text = f"[Result {number}, {len(each.data):,} characters, is left out to save space"
+                if self._readable:
+                    text += f'; {READ_RESULT}({{"result": {number}}}) returns it'
+                if len(text) + 2 >= len(each.data) and not each.media:
+                    responses[index] = each
+                else:
+                    responses[index] = replace(each, data=f"{text}.]", media=())
             else:
                 responses[index] = self._head(each, number, share)
             number += 1
@@ -213,15 +219,6 @@ class Shortening:
         if all(one is other for one, other in zip(responses, message.responses, strict=True)):
             return message
         return message.mutate(responses=responses)
-
-    def _stand_in(self, response: ToolResponse, number: int) -> ToolResponse:
-        """Return *response* with a text that says what is left out, if that is shorter."""
-        text = f"[Result {number}, {len(response.data):,} characters, is left out to save space"
-        if self._readable:
-            text += f'; {READ_RESULT}({{"result": {number}}}) returns it'
-        if len(text) + 2 >= len(response.data) and not response.media:
-            return response
-        return replace(response, data=f"{text}.]", media=())
 
     def _head(self, response: ToolResponse, number: int, share: int) -> ToolResponse:
         """Return *response*, cut if it is larger than its share of tokens."""

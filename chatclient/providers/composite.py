@@ -151,7 +151,13 @@ class FallbackChatModel(_CompositeModel):
 
     def __init__(self, *models: ChatModel, on: Fails = _FAILURES) -> None:
         super().__init__(models, " → ")
-        self._fails = _error_predicate(on)
+        self._fails: Callable[[Exception], bool]
+        if isinstance(on, type) or not callable(on):
+            types = error_kinds("on", on)
+            self._fails = lambda error: isinstance(error, types)
+        else:
+            check_callable("on", on, takes=("error",))
+            self._fails = on
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the response of the first model that succeeds."""
@@ -206,14 +212,6 @@ class FallbackChatModel(_CompositeModel):
             runtime.state[self.name] = [*failed, at]
         with runtime.observe(Fallback(self, model, type(error).__name__)):
             pass  # recorded as an operation without duration
-
-
-def _error_predicate(on: Fails) -> Callable[[Exception], bool]:
-    if isinstance(on, type) or not callable(on):
-        types = error_kinds("on", on)
-        return lambda error: isinstance(error, types)
-    check_callable("on", on, takes=("error",))
-    return on
 
 
 Choose = Callable[[Prompt], ChatModel | Awaitable[ChatModel | None] | None]

@@ -114,7 +114,14 @@ def vertex_model(
             one, or *model* is neither a Gemini nor a Claude model.
     """
     check_model_name(model)
-    kind, publisher = _kind_of(model)
+    kind: Callable[..., ChatModel]
+    if model.startswith("claude"):
+        kind, publisher = VertexAnthropicChatModel, "anthropic"
+    elif model.startswith("gemini"):
+        kind, publisher = VertexGeminiChatModel, "google"
+    else:
+        msg = f"{model!r} is neither a Gemini nor a Claude model, such as gemini-2.5-flash"
+        raise UsageError(msg)
     with needed_by("Vertex AI"):
         import google.auth.transport.requests  # noqa: F401, PLC0415 - an extra
     project = project or os.environ.get("GOOGLE_CLOUD_PROJECT")
@@ -133,16 +140,6 @@ def vertex_model(
         options=options,
         **http,
     )
-
-
-def _kind_of(model: str) -> tuple[Callable[..., ChatModel], str]:
-    """Return the class of *model*, and its publisher."""
-    if model.startswith("claude"):
-        return VertexAnthropicChatModel, "anthropic"
-    if model.startswith("gemini"):
-        return VertexGeminiChatModel, "google"
-    msg = f"{model!r} is neither a Gemini nor a Claude model, such as gemini-2.5-flash"
-    raise UsageError(msg)
 
 
 def _server_of(location: str) -> str:

@@ -332,7 +332,27 @@ class AgUiEncoder:
     def _end(self, part: Done) -> Iterator[BaseEvent]:
         if self._send_trail and part.trail is not None:
             yield CustomEvent(name="trail", value=str(part.trail))
-        outcome = _outcome(self._waiting)
+        outcome: RunFinishedSuccessOutcome | RunFinishedInterruptOutcome
+        if self._waiting is None:
+            outcome = RunFinishedSuccessOutcome()
+        else:
+            external = self._waiting.external_calls
+            interrupts = [
+                Interrupt(
+                    id=id,
+                    reason="tool_call",
+                    message=f"Allow {call.name}?",
+                    tool_call_id=id,
+                    response_schema=_RESPONSE_SCHEMA,
+                    metadata={"toolName": call.name, "arguments": json_or_text(call.arguments)},
+                )
+                for id, call in self._waiting.to_decide().items()
+                if id not in external
+            ]
+            if interrupts:
+                outcome = RunFinishedInterruptOutcome(interrupts=interrupts)
+            else:
+                outcome = RunFinishedSuccessOutcome(pending_tool_call_ids=list(external))
         yield RunFinishedEvent(
             thread_id=self._input.thread_id,
             run_id=self._input.run_id,
@@ -387,27 +407,6 @@ def _call_event(
             )
         case _:
             assert_never(part)
-
-
-def _outcome(turn: PendingTurn | None) -> RunFinishedSuccessOutcome | RunFinishedInterruptOutcome:
-    if turn is None:
-        return RunFinishedSuccessOutcome()
-    external = turn.external_calls
-    interrupts = [
-        Interrupt(
-            id=id,
-            reason="tool_call",
-            message=f"Allow {call.name}?",
-            tool_call_id=id,
-            response_schema=_RESPONSE_SCHEMA,
-            metadata={"toolName": call.name, "arguments": json_or_text(call.arguments)},
-        )
-        for id, call in turn.to_decide().items()
-        if id not in external
-    ]
-    if interrupts:
-        return RunFinishedInterruptOutcome(interrupts=interrupts)
-    return RunFinishedSuccessOutcome(pending_tool_call_ids=list(external))
 
 
 def _usage(response: ChatResponse) -> list[TokenUsage] | None:

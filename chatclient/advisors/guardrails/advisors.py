@@ -104,7 +104,15 @@ class InputGuardrailAdvisor:
             if failures.add(guardrail, result):
                 break
             if result.text is not None:
-                judged = _rewritten(judged, result.text, guardrail)
+                prompt = judged.prompt.augment_user_message(result.text)
+                rewritten = last_user_message(prompt.messages)
+                if rewritten is not None and is_blank(rewritten):
+                    msg = (
+                        f"input guardrail {name_of(guardrail)!r} leaves nothing of what the"
+                        " user says; to refuse a request, return GuardrailResult.failure(...)"
+                    )
+                    raise UsageError(msg)
+                judged = judged.mutate(prompt=prompt)
         failures.raise_if_any(None)
         # A resumed turn sends the messages that it was suspended with, so a new text has no effect.
         if request.turn.part.resumption is not None:
@@ -119,20 +127,6 @@ class InputGuardrailAdvisor:
                     after if message is before else message for message in turn.request_messages
                 )
         return await call_next(judged)
-
-
-def _rewritten(
-    request: ChatClientRequest, text: str, guardrail: InputGuardrail
-) -> ChatClientRequest:
-    prompt = request.prompt.augment_user_message(text)
-    rewritten = last_user_message(prompt.messages)
-    if rewritten is not None and is_blank(rewritten):
-        msg = (
-            f"input guardrail {name_of(guardrail)!r} leaves nothing of what the user says; to"
-            " refuse a request, return GuardrailResult.failure(...)"
-        )
-        raise UsageError(msg)
-    return request.mutate(prompt=prompt)
 
 
 def _with_original_messages(request: ChatClientRequest) -> ChatClientRequest:
@@ -221,7 +215,14 @@ class OutputGuardrailAdvisor:
             await held.release(text=False)
             guardrail, result = verdict
             if not left:
-                raise _exhausted(guardrail, result, self.max_retries, response.chat_response)
+                name = name_of(guardrail)
+                msg = (
+                    f"{name} still refuses the answer after {self.max_retries} retries:"
+                    f" {result.message}"
+                )
+                raise GuardrailError(
+                    msg, guardrail=name, messages=[result.message], response=response.chat_response
+                )
             caches = sent.context.get(CACHE_RESPONSES) is not False
             context = {CACHE_RESPONSES: REFRESH} if caches else None
             messages = (*turn.updated(sent.prompt.messages), *turn.rounds[rounds:])
@@ -310,11 +311,3 @@ async def _release(
     if rewritten:
         await runtime.emit(TextDelta(answer.text))
     return response.mutate(chat_response=answer)
-
-
-def _exhausted(
-    guardrail: OutputGuardrail, result: GuardrailResult, retries: int, answer: ChatResponse
-) -> GuardrailError:
-    name = name_of(guardrail)
-    msg = f"{name} still refuses the answer after {retries} retries: {result.message}"
-    return GuardrailError(msg, guardrail=name, messages=[result.message], response=answer)

@@ -36,9 +36,7 @@ from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.chain.params import TOOL_SEARCH_ROLES
 from chatclient.chat.messages import Message
 from chatclient.chat.model import ChatModel
-from chatclient.chat.options import ChatOptions
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.server_tools import ToolSearch
 from chatclient.chat.tool import CONVERSATION_ID, ToolCallback
 from chatclient.chat.turn import RefreshTools, Turn
 from chatclient.runtime.blocking import drive
@@ -255,7 +253,11 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         threshold = max(self.threshold, 1)
         if options.tool_callbacks is None or len(options.tool_callbacks) < threshold:
             return None
-        provider_search = self._provider_search(options)
+        if not isinstance(self.tool_index, ProviderToolIndex) or self._model is None:
+            provider_search = None
+        else:
+            search = self.tool_index.server_tool
+            provider_search = search if self._model.has_server_tool(search, options) else None
         session = SearchSession(
             str(context.get(self.session_id_key_name) or ""),
             self._request_tools.of(tuple(options.tool_callbacks)),
@@ -281,13 +283,6 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         messages = (*itertools.chain.from_iterable(loaded), *request.prompt.messages)
         session.load(self._sessions.found_names(session.id), messages, options.tool_choice)
         return session
-
-    def _provider_search(self, options: ChatOptions) -> ToolSearch | None:
-        """Return the search of the model's provider, if it has one and is to be used."""
-        if not isinstance(self.tool_index, ProviderToolIndex) or self._model is None:
-            return None
-        search = self.tool_index.server_tool
-        return search if self._model.has_server_tool(search, options) else None
 
     def _without_search(self, request: ChatClientRequest) -> ChatClientRequest:
         """Return *request* with all tools that its user may use, and no search tool."""

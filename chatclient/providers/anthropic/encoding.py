@@ -331,30 +331,27 @@ _AS_TEXT = ("application/json", "application/xml", "application/yaml")
 
 
 def _media(media: Media) -> Block:
-    kind = _media_kind(media)
+    mime_type = media.mime_type
+    if mime_type in _IMAGES or (mime_type.startswith("image/") and not is_inline(media)):
+        kind = "image"
+    elif mime_type in ("application/pdf", "text/plain"):
+        kind = "document"
+    elif media.id is not None:
+        kind = "container_upload"  # a file for code execution
+    elif mime_type.startswith("text/") or mime_type in _AS_TEXT:
+        kind = "document"
+    else:
+        msg = (
+            "the Messages API takes images (PNG, JPEG, GIF, WebP), PDFs and text, not"
+            f" {mime_type}; convert it, or upload it"
+        )
+        raise UsageError(msg)
     if kind == "container_upload":
         return {"type": kind, "file_id": media.id}
     title = {"title": media.name} if kind == "document" and media.name else {}
     keys = _DOCUMENT_KEYS if kind == "document" else ("cache_control",)
     extra = {key: media.metadata[key] for key in keys if key in media.metadata}
     return {"type": kind, "source": _source(media), **title, **extra}
-
-
-def _media_kind(media: Media) -> str:
-    mime_type = media.mime_type
-    if mime_type in _IMAGES or (mime_type.startswith("image/") and not is_inline(media)):
-        return "image"
-    if mime_type in ("application/pdf", "text/plain"):
-        return "document"
-    if media.id is not None:
-        return "container_upload"  # a file for code execution
-    if mime_type.startswith("text/") or mime_type in _AS_TEXT:
-        return "document"
-    msg = (
-        "the Messages API takes images (PNG, JPEG, GIF, WebP), PDFs and text, not"
-        f" {mime_type}; convert it, or upload it"
-    )
-    raise UsageError(msg)
 
 
 def _source(media: Media) -> Block:

@@ -93,7 +93,13 @@ class ExpiringCredentials(Generic[T]):
             # Until then, other requests use the present credentials, unless these have expired.
             self._renewal = min(now + _RETRY, self._expires)
             try:
-                self._value, self._expires, self._renewal = self._fetched()
+                value, expires = self._fetch()
+                if expires is None:
+                    self._value, self._expires, self._renewal = value, float("inf"), float("inf")
+                else:
+                    left = max(expires - time.time(), 0.0)
+                    self._value, self._expires = value, expires
+                    self._renewal = expires - min(_MARGIN, left / 2)
                 self._error = None
             except Exception as error:
                 if self._value is None or now >= self._expires:
@@ -103,13 +109,6 @@ class ExpiringCredentials(Generic[T]):
             finally:
                 self._fetches += 1
             return self._value
-
-    def _fetched(self) -> tuple[T, float, float]:
-        value, expires = self._fetch()
-        if expires is None:
-            return value, float("inf"), float("inf")
-        left = max(expires - time.time(), 0.0)
-        return value, expires, expires - min(_MARGIN, left / 2)
 
 
 Headers = Mapping[str, str]

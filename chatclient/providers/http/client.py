@@ -333,7 +333,15 @@ class HttpClient:
             if not is_error:
                 received = self._bodies.check_encoding(response, request)
                 return _OpenResponse(response, shard, received, request)
-            failure = await self._read_error(response, request, runtime)
+            content = b""
+            # If the body cannot be read, the error is built from status and headers.
+            with suppress(ProviderError, *self._errors.error_types(response)):
+                encoded = self._bodies.check_encoding(response, request)
+                content = await self._bodies.read(response, encoded, runtime, "error_bytes")
+            headers = received_headers(response.headers)
+            url = str(request.url.copy_with(username=None, password=None, query=None))
+            failure = error_from_body(self.provider, response.status_code, headers, content, url)
+            redact_from(failure, request)
         except BaseException as error:
             await self._release(response, shard, runtime)
             if isinstance(error, self._errors.error_types(client)):
@@ -371,19 +379,6 @@ class HttpClient:
             return self._pools.blocking(), None
         shard = await self._pools.on_loop()
         return shard.transport, shard
-
-    async def _read_error(self, response: Any, request: Any, runtime: Runtime) -> ProviderError:
-        """Return the error for an error status."""
-        content = b""
-        # If the body cannot be read, the error is built from status and headers.
-        with suppress(ProviderError, *self._errors.error_types(response)):
-            encoded = self._bodies.check_encoding(response, request)
-            content = await self._bodies.read(response, encoded, runtime, "error_bytes")
-        headers = received_headers(response.headers)
-        url = str(request.url.copy_with(username=None, password=None, query=None))
-        failure = error_from_body(self.provider, response.status_code, headers, content, url)
-        redact_from(failure, request)
-        return failure
 
 
 _UNLIMITED = nullcontext()

@@ -206,27 +206,20 @@ def _source_of(model: ModelFile | str | os.PathLike[str]) -> ModelFile | Path:
 
 def _adapt_prompt(prompt: Prompt) -> Prompt:
     """Return *prompt* adapted to llama.cpp and small models."""
-    options = _with_adapted_tools(prompt.options)
+    tools = prompt.options.tool_callbacks
+    if not tools:
+        options = prompt.options
+    elif prompt.options.tool_choice == "none":
+        options = prompt.options.mutate(tool_callbacks=(), tool_choice=None)
+    elif prompt.options.parallel_tool_calls is None and any(
+        _has_no_parameters(tool) for tool in tools
+    ):
+        options = prompt.options.mutate(parallel_tool_calls=False)
+    else:
+        options = prompt.options
     if options is not prompt.options:
         prompt = Prompt.of(prompt.messages, options)
     return prompt.with_messages(_with_prefixes(message) for message in prompt.messages)
-
-
-def _with_adapted_tools(options: ChatOptions) -> ChatOptions:
-    """Return *options* with tools removed if they are forbidden, and parallel calls disabled.
-
-    llama.cpp renders tools even if `tool_choice` is `none`, and small models then write calls as
-    text. The result of a tool without parameters (such as the time) is usually an argument of
-    another tool, so these must not be called in parallel.
-    """
-    tools = options.tool_callbacks
-    if not tools:
-        return options
-    if options.tool_choice == "none":
-        return options.mutate(tool_callbacks=(), tool_choice=None)
-    if options.parallel_tool_calls is None and any(_has_no_parameters(tool) for tool in tools):
-        return options.mutate(parallel_tool_calls=False)
-    return options
 
 
 def _has_no_parameters(tool: ToolCallback) -> bool:

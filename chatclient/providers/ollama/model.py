@@ -156,30 +156,21 @@ def encode_message(message: Message) -> list[dict[str, Any]]:
         case SystemMessage():
             return [{"role": "system", "content": message.text}]
         case UserMessage():
-            body = {"role": "user", "content": message.text}
-            return [_with_images(body, [_image(media) for media in message.media])]
+            user = {"role": "user", "content": message.text}
+            return [_with_images(user, [_image(media) for media in message.media])]
         case AssistantMessage():
-            return [_assistant(message)]
+            body: dict[str, Any] = {"role": "assistant", "content": message.text}
+            if reasoning := "".join(r.text for r in message.reasoning if r.provider == PROVIDER):
+                body["thinking"] = reasoning
+            if message.tool_calls:
+                body["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+            # Other models may return audio or URLs.
+            images = [m for m in message.media if m.mime_type.startswith("image/")]
+            return [_with_images(body, [_image(m) for m in images if base64_of(m) is not None])]
         case ToolResponseMessage():
             return list(_tool_responses(message))
         case _:
             raise unsupported_message(message)
-
-
-def _assistant(message: AssistantMessage) -> dict[str, Any]:
-    body: dict[str, Any] = {"role": "assistant", "content": message.text}
-    if reasoning := "".join(r.text for r in message.reasoning if r.provider == PROVIDER):
-        body["thinking"] = reasoning
-    if message.tool_calls:
-        body["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
-    return _with_images(
-        body,
-        [
-            _image(m)
-            for m in message.media
-            if m.mime_type.startswith("image/") and base64_of(m) is not None
-        ],
-    )
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:

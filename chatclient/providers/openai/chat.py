@@ -95,14 +95,6 @@ def _tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any]:
     return {"tool_choice": {"type": "function", "function": {"name": choice}}}
 
 
-def _allowed_tools(allowed: Sequence[str], choice: str | None) -> Any:
-    """Return the tool choice of a request in which only the *allowed* tools may be called."""
-    if choice == "none" or not allowed:
-        return "none"
-    tools = [{"type": "function", "function": {"name": name}} for name in allowed]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": choice or "auto", "tools": tools}}
-
-
 def can_withhold(options: ChatOptions) -> bool:
     """Return whether OpenAI's model in *options* can withhold tools.
 
@@ -149,7 +141,14 @@ def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -
     body.update({name: value for name, value in renamed if value is not None})
     body.update(_tools(options, dialect))
     if (allowed := allowed_names(options)) is not None:
-        body["tool_choice"] = _allowed_tools(allowed, options.tool_choice)
+        if options.tool_choice == "none" or not allowed:
+            body["tool_choice"] = "none"
+        else:
+            tools = [{"type": "function", "function": {"name": name}} for name in allowed]
+            body["tool_choice"] = {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": options.tool_choice or "auto", "tools": tools},
+            }
     body["stream"] = streaming  # some gateways stream by default
     if streaming and dialect.usage_in_stream:
         body["stream_options"] = {"include_usage": True}

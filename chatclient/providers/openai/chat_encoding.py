@@ -136,7 +136,8 @@ def _assistant(message: AssistantMessage, dialect: Dialect) -> dict[str, Any]:
     elif dialect.reasoning_field == "content":
         content = _content_with_thinking(message, dialect) or content  # 2. as Mistral's parts
     elif dialect.reasoning_field and (message.reasoning or dialect.needs_reasoning):
-        if items := _reasoning_items(message, dialect):
+        items = [reasoning_item(r) for r in message.reasoning if r.provider == dialect.provider]
+        if items := [dict(item) for item in items if item is not None]:
             content = [*items, _text(text)] if text else items  # 3. as Databricks' parts
         elif fields.keys().isdisjoint(FIELDS):
             fields.update(_reasoning_field(message, dialect))  # 4. in a field of the message
@@ -157,7 +158,15 @@ def _text_and_fields(message: AssistantMessage, dialect: Dialect) -> tuple[str, 
         elif isinstance(part, ProviderPart):
             returned = _returned_fields(part, dialect)
             for name, value in returned.items():
-                fields[name] = _merge_fragments(fields.get(name), value)
+                old = fields.get(name)
+                if isinstance(old, str) and isinstance(value, str):
+                    fields[name] = old + value
+                elif isinstance(old, list | tuple) and isinstance(value, list | tuple):
+                    fields[name] = [*old, *value]
+                elif isinstance(old, Mapping) and isinstance(value, Mapping):
+                    fields[name] = {**old, **value}
+                else:
+                    fields[name] = value
             if not returned:
                 texts.append(part.text)
     # The text of an audio answer is its transcript, which the server has.
@@ -169,23 +178,6 @@ def _returned_fields(part: ProviderPart, dialect: Dialect) -> dict[str, Any]:
     if part.provider != dialect.provider or "type" in part.data:  # a content part has a type
         return {}
     return {name: value for name, value in part.data.items() if name in dialect.resent_fields}
-
-
-def _merge_fragments(old: Any, new: Any) -> Any:
-    """Return two fragments of one field, joined."""
-    if isinstance(old, str) and isinstance(new, str):
-        return old + new
-    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
-        return [*old, *new]
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return {**old, **new}
-    return new
-
-
-def _reasoning_items(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
-    """Return the reasoning that was received as content parts, to send it as such."""
-    items = [reasoning_item(r) for r in message.reasoning if r.provider == dialect.provider]
-    return [dict(item) for item in items if item is not None]
 
 
 def _reasoning_field(message: AssistantMessage, dialect: Dialect) -> dict[str, str]:

@@ -163,14 +163,6 @@ def _tool_choice(choice: str, options: ChatOptions) -> Mapping[str, Any]:
     return {"tool_choice": _chosen_tool(choice, builtin)}
 
 
-def _allowed_tools(allowed: Sequence[str], choice: str | None) -> Any:
-    """Return the tool choice of a request in which only the *allowed* tools may be called."""
-    if choice == "none" or not allowed:
-        return "none"
-    tools = [{"type": "function", "name": name} for name in allowed]
-    return {"type": "allowed_tools", "mode": choice or "auto", "tools": tools}
-
-
 def _parallel_tool_calls(allowed: bool, options: ChatOptions) -> Mapping[str, Any]:  # noqa: FBT001
     has_tools = options.tool_callbacks or getattr(options, "server_tools", None)
     return {"parallel_tool_calls": allowed} if has_tools else EMPTY
@@ -251,7 +243,15 @@ def encode_options(
     tools = _tools(given, encoding_settings(options), sendable_definitions(options, rules))
     body |= _with_deferred(tools, deferred)
     if (allowed := allowed_names(options)) is not None:
-        body["tool_choice"] = _allowed_tools(allowed, options.tool_choice)
+        if options.tool_choice == "none" or not allowed:
+            body["tool_choice"] = "none"
+        else:
+            callable_ = [{"type": "function", "name": name} for name in allowed]
+            body["tool_choice"] = {
+                "type": "allowed_tools",
+                "mode": options.tool_choice or "auto",
+                "tools": callable_,
+            }
     body["stream"] = streaming  # some gateways stream by default
     return body
 

@@ -434,7 +434,11 @@ class _Accepted:
             if "additionalItems" in result:
                 result["items"] = result.pop("additionalItems")
         if rules.array_items and _lacks_items(result):
-            result["items"] = _items_of_tuple(result.get("prefixItems") or ())
+            unique = distinct(result.get("prefixItems") or ())
+            if not unique or not all(isinstance(each, Mapping) for each in unique):
+                result["items"] = {}
+            else:
+                result["items"] = dict(unique[0]) if len(unique) == 1 else {"anyOf": unique}
         if rules.python_patterns and isinstance(pattern := result.get("pattern"), str):
             self._room -= len(pattern)
             if self._room < 0 or not _compiles(pattern):
@@ -448,14 +452,6 @@ def _lacks_items(schema: Mapping[str, Any]) -> bool:
     kind = schema.get("type")
     is_array = kind == "array" or (isinstance(kind, list) and "array" in kind)
     return (is_array or "prefixItems" in schema) and not isinstance(schema.get("items"), Mapping)
-
-
-def _items_of_tuple(schemas: Any) -> dict[str, Any]:
-    """Return one schema for all items of a tuple with these *schemas*."""
-    unique = distinct(schemas)
-    if not unique or not all(isinstance(each, Mapping) for each in unique):
-        return {}
-    return dict(unique[0]) if len(unique) == 1 else {"anyOf": unique}
 
 
 def _compiles(pattern: str) -> bool:
@@ -482,19 +478,16 @@ def accepted_names(names: Collection[str], accepted: re.Pattern[str]) -> dict[st
     result: dict[str, str] = {}
     for name in names:
         if name not in taken:
-            result[name] = _accepted_name(name, accepted, taken)
+            plain = _NOT_IN_NAMES.sub("_", name).strip("_") or "property"
+            if accepted.fullmatch(plain) is None and accepted.fullmatch(f"_{plain}"[:_MAX_LENGTH]):
+                plain = f"_{plain}"
+            if len(plain) <= _MAX_LENGTH and plain != "property" and plain not in taken:
+                result[name] = plain
+            else:
+                digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:_DIGEST]
+                result[name] = f"{plain[: _MAX_LENGTH - 1 - _DIGEST]}_{digest}"
             taken.add(result[name])
     return result
-
-
-def _accepted_name(name: str, accepted: re.Pattern[str], taken: Collection[str]) -> str:
-    plain = _NOT_IN_NAMES.sub("_", name).strip("_") or "property"
-    if accepted.fullmatch(plain) is None and accepted.fullmatch(f"_{plain}"[:_MAX_LENGTH]):
-        plain = f"_{plain}"
-    if len(plain) <= _MAX_LENGTH and plain != "property" and plain not in taken:
-        return plain
-    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:_DIGEST]
-    return f"{plain[: _MAX_LENGTH - 1 - _DIGEST]}_{digest}"
 
 
 def with_names(schema: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

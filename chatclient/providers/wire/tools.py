@@ -234,20 +234,17 @@ def with_server_tools(
         elif each.callback is not None:
             kept.append(each)
         else:
-            raise _unsupported(each, provider, options.model or "", found)
+            model = options.model or ""
+            kind = type(each).__name__
+            msg = (
+                f"{provider}'s {model or 'model'} cannot use {kind}: {found}. Give it a tool"
+                f" of yours for such models: {kind}(..., fallback=a_function)"
+            )
+            raise UnsupportedToolError(msg, tool=each.name, provider=provider, model=model)
     if not native:
         return options
     own = getattr(options, "server_tools", None) or ()
     return options.mutate(tool_callbacks=tuple(kept), server_tools=(*own, *native))
-
-
-def _unsupported(tool: ServerTool, provider: str, model: str, reason: str) -> UnsupportedToolError:
-    kind = type(tool).__name__
-    msg = (
-        f"{provider}'s {model or 'model'} cannot use {kind}: {reason}. Give it a tool of yours for"
-        f" such models: {kind}(..., fallback=a_function)"
-    )
-    return UnsupportedToolError(msg, tool=tool.name, provider=provider, model=model)
 
 
 def server_tools_in(options: ChatOptions, kind: type[ServerTool] = ServerTool) -> list[Any]:

@@ -230,7 +230,12 @@ class Ranking:
                 term_scores.append(by_term)
                 bonuses.append(bonus)
         sums = _relative([sum(by_term.values()) for by_term in term_scores])
-        scores = _with_clauses(sums, [row for row in clause_scores if any(row)])
+        clauses = [row for row in clause_scores if any(row)]
+        if len(clauses) < 2:  # noqa: PLR2004
+            scores = [(1 + _CLAUSE) * score for score in sums]
+        else:
+            best = map(max, zip(*map(_relative, clauses), strict=True))
+            scores = [score + _CLAUSE * clause for score, clause in zip(sums, best, strict=True)]
         scores = [max(s + bonus, _LEAST) for s, bonus in zip(scores, bonuses, strict=True)]
         return [(score, candidates[i]) for score, i in _diversified(scores, term_scores, limit)]
 
@@ -306,14 +311,6 @@ def _relative(scores: Sequence[float]) -> list[float]:
     """Return *scores* divided by the greatest."""
     top = max(scores)
     return [score / top for score in scores] if top else list(scores)
-
-
-def _with_clauses(scores: Sequence[float], clauses: Sequence[Sequence[float]]) -> list[float]:
-    """Return the scores for the complete query plus those for the best clause."""
-    if len(clauses) < 2:  # noqa: PLR2004
-        return [(1 + _CLAUSE) * score for score in scores]
-    best = map(max, zip(*map(_relative, clauses), strict=True))
-    return [score + _CLAUSE * clause for score, clause in zip(scores, best, strict=True)]
 
 
 def _diversified(

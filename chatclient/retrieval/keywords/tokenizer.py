@@ -97,7 +97,11 @@ def stem_by_rules(word: str) -> str:
         return _STEMS[word]
     if "y" in word:
         word = _CONSONANT_Y.sub(lambda found: f"{found[1] or ''}Y", word)
-    first, second = _regions(word)
+    regions = _REGIONS.match(word)
+    if regions is None:
+        first, second = len(word), len(word)
+    else:
+        first, second = regions.end(1), regions.end(2) if regions[2] else len(word)
     word = _plural(word)
     if word in _SINGULARS or not word.endswith(_CHANGING):
         return word.lower()
@@ -105,20 +109,19 @@ def stem_by_rules(word: str) -> str:
     if len(word) > 2 and word[-1] in "yY" and word[-2] not in _VOWELS:  # noqa: PLR2004
         word = word[:-1] + "i"
     if word.endswith(_ENDINGS):
-        word = _derivation(word, first)
+        if word.endswith("logi"):
+            word = word[:-1] if len(word) - 3 >= first else word
+        else:
+            changed = _replaced(word, _SECOND, _SECOND_ENDINGS, first)
+            if changed == word and word.endswith("li") and not word.endswith(_SECOND_ENDINGS):
+                word = word[:-2] if len(word) - 2 >= first and word[-3] in "cdeghkmnrt" else word
+            else:
+                word = changed
         word = _replaced(word, _THIRD, _THIRD_ENDINGS, first)
         if word.endswith("ative") and len(word) - 5 >= second:
             word = word[:-5]
         word = _residue(word, second)
     return _final_letter(word, first, second).lower()
-
-
-def _regions(word: str) -> tuple[int, int]:
-    """Return the positions of the two regions; the end of *word* if it has none."""
-    regions = _REGIONS.match(word)
-    if regions is None:
-        return len(word), len(word)
-    return regions.end(1), regions.end(2) if regions[2] else len(word)
 
 
 def _plural(word: str) -> str:
@@ -154,15 +157,6 @@ def _without_tense(base: str, region: int) -> str:
     if base.endswith(_DOUBLES):
         return base if len(base) == 3 and base[0] in "aeo" else base[:-1]  # noqa: PLR2004
     return base + "e" if region >= len(base) and _SHORT_END.search(base) else base
-
-
-def _derivation(word: str, region: int) -> str:
-    if word.endswith("logi"):
-        return word[:-1] if len(word) - 3 >= region else word
-    changed = _replaced(word, _SECOND, _SECOND_ENDINGS, region)
-    if changed == word and word.endswith("li") and not word.endswith(_SECOND_ENDINGS):
-        return word[:-2] if len(word) - 2 >= region and word[-3] in "cdeghkmnrt" else word
-    return changed
 
 
 def _replaced(word: str, changes: Mapping[str, str], endings: tuple[str, ...], region: int) -> str:

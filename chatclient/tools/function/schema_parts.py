@@ -186,7 +186,13 @@ def _tidied(schema: JsonSchema) -> JsonSchema:
         if pattern:
             schema["pattern"] = pattern
     if "properties" in schema:
-        _tidy_properties(schema)
+        schema.setdefault("additionalProperties", False)
+        required = schema.get("required", ())
+        if not required:
+            schema.pop("required", None)
+        for name, property in schema["properties"].items():
+            if name not in required and property.get("default") is None:
+                schema["properties"][name] = _without_null(property)
     return schema
 
 
@@ -209,16 +215,6 @@ def _require_as_marked(schema: JsonSchema) -> None:
             )
             raise PydanticInvalidForJsonSchema(msg)
     schema["required"] = [name for name in properties if name in required]
-
-
-def _tidy_properties(schema: JsonSchema) -> None:
-    schema.setdefault("additionalProperties", False)
-    required = schema.get("required", ())
-    if not required:
-        schema.pop("required", None)
-    for name, property in schema["properties"].items():
-        if name not in required and property.get("default") is None:
-            schema["properties"][name] = _without_null(property)
 
 
 def _without_null(schema: JsonSchema) -> JsonSchema:

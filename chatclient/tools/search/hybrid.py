@@ -129,18 +129,14 @@ def _add(scores: dict[str, float], response: ToolSearchResponse, weight: float) 
     scores of the others instead of being added to each of them.
     """
     found = response.tool_references
-    shares = _shares(found)
+    top = max((reference.relevance_score or 0.0 for reference in found), default=0.0)
+    if top > 0:
+        shares = [(reference.relevance_score or 0.0) / top for reference in found]
+    else:
+        shares = [1 / place for place in range(1, len(found) + 1)]
     truncated = response.total_matches > len(found)
     floor = min(shares, default=0.0) if truncated else 0.0
     for reference, share in zip(found, shares, strict=True):
         scores[reference.tool_name] = scores.get(reference.tool_name, 0.0) + weight * (
             share - floor
         )
-
-
-def _shares(found: Sequence[ToolReference]) -> list[float]:
-    """Return the score of each tool relative to the best; by its rank if there are no scores."""
-    top = max((reference.relevance_score or 0.0 for reference in found), default=0.0)
-    if top > 0:
-        return [(reference.relevance_score or 0.0) / top for reference in found]
-    return [1 / place for place in range(1, len(found) + 1)]
