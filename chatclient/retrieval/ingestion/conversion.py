@@ -320,94 +320,95 @@ def _decoded_html(data: bytes) -> str:
 
 
 @cache
-def _converter() -> type[Any]:  # noqa: C901 - the sum of its methods
+def _converter() -> type[Any]:
     """Return the converter; a function, because markdownify is optional."""
-    markdownify = import_module("markdownify")
-    base: Any = markdownify.MarkdownConverter
+    return type("Converter", (_Conversion, import_module("markdownify").MarkdownConverter), {})
 
-    class Converter(base):  # type: ignore[misc]
-        """markdownify's converter with other links and tables, and numbers that it counts."""
 
-        def __init__(self, extent: Extent) -> None:
-            super().__init__(heading_style=markdownify.ATX, strip_pre=None)
-            self._extent = extent
-            self._numbers: dict[int, int] = {}  # of the next item, by the identity of the list
-            self._tables: dict[int, _Table] = {}  # those with a cell, by their identities
+_Converter: Any = object  # stands for the class of markdownify, which `_converter` adds as a base
 
-        def process_tag(self, node: Any, parent_tags: Any = None) -> str:
-            before = self._extent.characters
-            text: str = super().process_tag(node, parent_tags)
-            # It contains the texts of the children, which were counted.
-            self._extent.add(before + len(text) - self._extent.characters)
-            return text
 
-        def process_text(self, el: Any, parent_tags: Any = None) -> str:
-            if "pre" not in (parent_tags or ()):
-                el = _Collapsed(el)
-            text: str = super().process_text(el, parent_tags)
-            self._extent.add(len(text))
-            return text
+class _Conversion(_Converter):  # type: ignore[misc]
+    """markdownify's converter with other links and tables, and numbers that it counts."""
 
-        def convert_a(self, el: Any, text: str, parent_tags: Any) -> str:
-            href = str(el.get("href") or "").strip()
-            scheme, colon, _ = href.partition(":")
-            if colon and scheme.isalpha() and scheme.lower() not in _SHOWN:
-                return text  # a script, for example
-            el["href"] = quote(href, _IN_LINKS, errors="replace")
-            converted: str = super().convert_a(el, text, parent_tags)
+    def __init__(self, extent: Extent) -> None:
+        super().__init__(heading_style="atx", strip_pre=None)
+        self._extent = extent
+        self._numbers: dict[int, int] = {}  # of the next item, by the identity of the list
+        self._tables: dict[int, _Table] = {}  # those with a cell, by their identities
+
+    def process_tag(self, node: Any, parent_tags: Any = None) -> str:
+        before = self._extent.characters
+        text: str = super().process_tag(node, parent_tags)
+        # It contains the texts of the children, which were counted.
+        self._extent.add(before + len(text) - self._extent.characters)
+        return text
+
+    def process_text(self, el: Any, parent_tags: Any = None) -> str:
+        if "pre" not in (parent_tags or ()):
+            el = _Collapsed(el)
+        text: str = super().process_text(el, parent_tags)
+        self._extent.add(len(text))
+        return text
+
+    def convert_a(self, el: Any, text: str, parent_tags: Any) -> str:
+        href = str(el.get("href") or "").strip()
+        scheme, colon, _ = href.partition(":")
+        if colon and scheme.isalpha() and scheme.lower() not in _SHOWN:
+            return text  # a script, for example
+        el["href"] = quote(href, _IN_LINKS, errors="replace")
+        converted: str = super().convert_a(el, text, parent_tags)
+        return converted
+
+    def convert_img(self, el: Any, text: str, parent_tags: Any) -> str:
+        if str(el.get("src") or "").strip().lower().startswith("data:"):
+            el["src"] = ""
+        converted: str = super().convert_img(el, text, parent_tags)
+        return converted
+
+    def convert_input(self, el: Any, text: str, parent_tags: Any) -> str:  # noqa: ARG002
+        if el.get("type") != "checkbox":
+            return ""
+        return "[x] " if el.has_attr("checked") else "[ ] "
+
+    def convert_li(self, el: Any, text: str, parent_tags: Any) -> str:
+        items = el.parent
+        if items is None or items.name != "ol":
+            converted: str = super().convert_li(el, text, parent_tags)
             return converted
+        number = self._numbers.get(id(items)) or _number(items, "start")
+        self._numbers[id(items)] = number + 1
+        bullet = f"{number}. "
+        lines = text.strip().split("\n")
+        indented = [f"{' ' * len(bullet)}{line}" if line else "" for line in lines[1:]]
+        return "\n".join([f"{bullet}{lines[0]}", *indented, ""]) if lines[0] else "\n"
 
-        def convert_img(self, el: Any, text: str, parent_tags: Any) -> str:
-            if str(el.get("src") or "").strip().lower().startswith("data:"):
-                el["src"] = ""
-            converted: str = super().convert_img(el, text, parent_tags)
-            return converted
+    def _table(self, el: Any) -> "_Table":
+        return self._tables.setdefault(id(el.find_parent("table")), _Table())
 
-        def convert_input(self, el: Any, text: str, parent_tags: Any) -> str:  # noqa: ARG002
-            if el.get("type") != "checkbox":
-                return ""
-            return "[x] " if el.has_attr("checked") else "[ ] "
+    def convert_tr(self, el: Any, text: str, parent_tags: Any) -> str:  # noqa: ARG002
+        if not self._table(el).end_row():
+            return f"|{text}\n"
+        cells = el.find_all(["td", "th"], recursive=False)
+        width = text.count("|") if not cells else sum(map(_columns, cells))
+        line = f"|{' --- |' * width}\n"
+        if el.parent.name == "thead" or all(cell.name == "th" for cell in cells):
+            return f"|{text}\n{line}"
+        return f"|{'  |' * width}\n{line}|{text}\n"  # a table in Markdown has a header
 
-        def convert_li(self, el: Any, text: str, parent_tags: Any) -> str:
-            items = el.parent
-            if items is None or items.name != "ol":
-                converted: str = super().convert_li(el, text, parent_tags)
-                return converted
-            number = self._numbers.get(id(items)) or _number(items, "start")
-            self._numbers[id(items)] = number + 1
-            bullet = f"{number}. "
-            lines = text.strip().split("\n")
-            indented = [f"{' ' * len(bullet)}{line}" if line else "" for line in lines[1:]]
-            return "\n".join([f"{bullet}{lines[0]}", *indented, ""]) if lines[0] else "\n"
+    def convert_td(self, el: Any, text: str, parent_tags: Any) -> str:  # noqa: ARG002
+        columns = _columns(el)
+        covered = self._table(el).add(columns, _number(el, "rowspan"))
+        return "  |" * covered + " " + text.strip().replace("\n", " ") + " |" * columns
 
-        def _table(self, el: Any) -> "_Table":
-            return self._tables.setdefault(id(el.find_parent("table")), _Table())
+    convert_th = convert_td
 
-        def convert_tr(self, el: Any, text: str, parent_tags: Any) -> str:  # noqa: ARG002
-            if not self._table(el).end_row():
-                return f"|{text}\n"
-            cells = el.find_all(["td", "th"], recursive=False)
-            width = text.count("|") if not cells else sum(map(_columns, cells))
-            line = f"|{' --- |' * width}\n"
-            if el.parent.name == "thead" or all(cell.name == "th" for cell in cells):
-                return f"|{text}\n{line}"
-            return f"|{'  |' * width}\n{line}|{text}\n"  # a table in Markdown has a header
-
-        def convert_td(self, el: Any, text: str, parent_tags: Any) -> str:  # noqa: ARG002
-            columns = _columns(el)
-            covered = self._table(el).add(columns, _number(el, "rowspan"))
-            return "  |" * covered + " " + text.strip().replace("\n", " ") + " |" * columns
-
-        convert_th = convert_td
-
-        def convert_pre(self, el: Any, text: str, parent_tags: Any) -> str:
-            text = text.rstrip(" \n")
-            blank = text[: len(text) - len(text.lstrip(" \n"))]
-            text = text[blank.rfind("\n") + 1 :]
-            converted: str = super().convert_pre(el, text, parent_tags)
-            return converted
-
-    return Converter
+    def convert_pre(self, el: Any, text: str, parent_tags: Any) -> str:
+        text = text.rstrip(" \n")
+        blank = text[: len(text) - len(text.lstrip(" \n"))]
+        text = text[blank.rfind("\n") + 1 :]
+        converted: str = super().convert_pre(el, text, parent_tags)
+        return converted
 
 
 class _Collapsed(str):  # noqa: SLOT000 - markdownify asks it for its neighbours
