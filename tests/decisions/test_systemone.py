@@ -30,7 +30,7 @@ from chatclient.errors import (
 from chatclient.providers import RetryPolicy
 from chatclient.testing import ScriptedModel
 from tests.support.ask import Ask
-from tests.support.loopback import LoopbackServer, as_json
+from tests.support.loopback import LoopbackServer, Service, as_json, services
 from tests.support.servers import Reply
 
 Json = dict[str, Any]
@@ -66,48 +66,28 @@ ANSWERS: Json = {
 }
 
 
-class Service:
-    """A server that sends each reply in turn."""
-
-    def __init__(self, *replies: Reply | Json) -> None:
-        self._replies = list(replies)
-        self.requests: list[tuple[str, str | None, Json]] = []
-        self._server = LoopbackServer(self._reply)
-        self.model = SystemOneDecisionModel(
-            *("jev-latest",),
-            base_url=f"{self._server.url}/v1",
-            api_key="key-very-secret",
-            max_retries=RetryPolicy(1, 0.0),
-        )
-
-    def _reply(self, path: str, headers: dict[str, str], request: Json) -> Reply:
-        self.requests.append((path, headers.get("authorization"), request))
-        reply = self._replies.pop(0)
-        return reply if isinstance(reply, Reply) else as_json(reply)
-
-    def close(self) -> None:
-        self.model.close()
-        self._server.close()
-
-
-Start = Callable[..., Service]
+Start = Callable[..., Service[SystemOneDecisionModel]]
 
 
 @pytest.fixture
 def service() -> Iterator[Start]:
-    """Start servers that are closed after the test."""
-    started: list[Service] = []
+    """Start servers that send each reply in turn, and are closed after the test."""
 
-    def start(*replies: Reply | Json) -> Service:
-        started.append(Service(*replies))
-        return started[-1]
+    def create(url: str) -> SystemOneDecisionModel:
+        return SystemOneDecisionModel(
+            "jev-latest",
+            base_url=f"{url}/v1",
+            api_key="key-very-secret",
+            max_retries=RetryPolicy(1, 0.0),
+        )
 
-    yield start
-    for one in started:
-        one.close()
+    with services(create) as start:
+        yield start
 
 
-def decide(service: Service, input: DecisionInput, *, blocking: bool = True) -> DecisionResponse:
+def decide(
+    service: Service[SystemOneDecisionModel], input: DecisionInput, *, blocking: bool = True
+) -> DecisionResponse:
     if blocking:
         return service.model.decide(input, QUESTIONS)
 

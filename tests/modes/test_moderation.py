@@ -27,7 +27,7 @@ from chatclient.providers.openai.moderation import OpenAIModerationModel
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing import ScriptedModel
 from tests.support.ask import Ask
-from tests.support.loopback import LoopbackServer, as_json
+from tests.support.loopback import Service, services
 from tests.support.servers import Reply
 
 Json = dict[str, Any]
@@ -36,42 +36,20 @@ CALM = {"flagged": False, "categories": {"violence": False}, "category_scores": 
 ANGRY = {"flagged": True, "categories": {"violence": True}, "category_scores": {"violence": 0.9}}
 
 
-class Service:
-    """A server that moderates: each reply in turn."""
-
-    def __init__(self, *replies: Reply | Json) -> None:
-        self._replies = list(replies)
-        self.requests: list[tuple[str, str | None, Json]] = []
-        self._server = LoopbackServer(self._reply)
-        self.model = OpenAIModerationModel(
-            api_key="sk-very-secret", base_url=self._server.url, max_retries=RetryPolicy(1, 0.0)
-        )
-
-    def _reply(self, path: str, headers: dict[str, str], request: Json) -> Reply:
-        self.requests.append((path, headers.get("authorization"), request))
-        reply = self._replies.pop(0)
-        return reply if isinstance(reply, Reply) else as_json(reply)
-
-    def close(self) -> None:
-        self.model.close()
-        self._server.close()
-
-
-Start = Callable[..., Service]
+Start = Callable[..., Service[OpenAIModerationModel]]
 
 
 @pytest.fixture
 def service() -> Iterator[Start]:
-    """Start servers that moderate; all are gone after the test."""
-    started: list[Service] = []
+    """Start servers that send each reply in turn, and are closed after the test."""
 
-    def start(*replies: Reply | Json) -> Service:
-        started.append(Service(*replies))
-        return started[-1]
+    def create(url: str) -> OpenAIModerationModel:
+        return OpenAIModerationModel(
+            api_key="sk-very-secret", base_url=url, max_retries=RetryPolicy(1, 0.0)
+        )
 
-    yield start
-    for one in started:
-        one.close()
+    with services(create) as start:
+        yield start
 
 
 def moderated(model: ModerationModel, text: str, *, blocking: bool) -> Moderation:

@@ -2,9 +2,10 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from tests.support.servers import Reply
 
@@ -41,6 +42,57 @@ class LoopbackServer:
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+
+class Closeable(Protocol):
+    """What a service closes: a model."""
+
+    def close(self) -> None: ...
+
+
+M = TypeVar("M", bound=Closeable)
+
+
+class Service(Generic[M]):
+    """A server that sends each reply in turn, and the model that asks it.
+
+    Attributes:
+        model: The model.
+        requests: Path, header `authorization` and body of each request.
+    """
+
+    def __init__(self, create: Callable[[str], M], *replies: Reply | dict[str, Any]) -> None:
+        self._replies = list(replies)
+        self.requests: list[tuple[str, str | None, dict[str, Any]]] = []
+        self._server = LoopbackServer(self._reply)
+        self.model = create(self._server.url)
+
+    def _reply(self, path: str, headers: dict[str, str], request: dict[str, Any]) -> Reply:
+        self.requests.append((path, headers.get("authorization"), request))
+        reply = self._replies.pop(0)
+        return reply if isinstance(reply, Reply) else as_json(reply)
+
+    def close(self) -> None:
+        self.model.close()
+        self._server.close()
+
+
+@contextmanager
+def services(create: Callable[[str], M]) -> Iterator[Callable[..., Service[M]]]:
+    """Return a function that starts a service with given replies; close all at the end.
+
+    Args:
+        create: Makes the model of a server's URL.
+    """
+    started: list[Service[M]] = []
+
+    def start(*replies: Reply | dict[str, Any]) -> Service[M]:
+        started.append(Service(create, *replies))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
 
 
 class _Server(ThreadingHTTPServer):

@@ -14,6 +14,7 @@ For any path and body below that URL the server answers with the recording, in o
 variants: with other chunks, other line endings, or additional noise.
 """
 
+import asyncio
 import contextlib
 import csv
 import functools
@@ -33,9 +34,11 @@ from typing import Any, Literal, Self
 import pytest
 
 from chatclient.chat.aggregator import MessageAggregator
+from chatclient.chat.model import ChatModel
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import (
     AuthenticationError,
+    ChatClientError,
     InvalidRequestError,
     NotFoundError,
     OverloadedError,
@@ -404,6 +407,47 @@ def collect(chunks: Iterable[ChatResponse | str]) -> ChatResponse:
     for chunk in chunks:
         aggregator.add(chunk)
     return aggregator.response()
+
+
+def ask_all(
+    recordings: Iterable[Exchange],
+    create: Callable[[str], ChatModel],
+    chunking: Chunking,
+    *,
+    blocking: bool,
+) -> tuple[dict[Exchange, ChatResponse | Exception], set[str]]:
+    """Ask a model for each recording, over sockets; return the outcomes and the requested paths.
+
+    Args:
+        recordings: What the server replays.
+        create: Makes the model of a server's URL.
+        chunking: How the bodies are cut.
+        blocking: Whether `call` and `stream` are used, or `acall` and `astream`.
+    """
+    outcomes: dict[Exchange, ChatResponse | Exception] = {}
+
+    async def ask(server: ReplayServer) -> None:
+        for exchange in recordings:
+            model = create(server.url(exchange, chunking, seed=len(outcomes)))
+            try:
+                if blocking:
+                    answer = collect(model.stream("Hi")) if exchange.streaming else model.call("Hi")
+                elif exchange.streaming:
+                    answer = collect([chunk async for chunk in model.astream("Hi")])
+                else:
+                    answer = await model.acall("Hi")
+                outcomes[exchange] = answer
+            except ChatClientError as error:
+                outcomes[exchange] = error
+            finally:
+                if blocking:
+                    model.close()
+                else:
+                    await model.aclose()
+
+    with ReplayServer() as server:
+        asyncio.run(ask(server))
+        return outcomes, {path for path, _, _ in server.requests.values()}
 
 
 def compare(outcome: ChatResponse | Exception, expected: Mapping[str, Any]) -> list[str]:

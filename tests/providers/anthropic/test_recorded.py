@@ -1,6 +1,5 @@
 """The Messages API against all recorded traffic, responses and requests."""
 
-import asyncio
 import base64
 import copy
 import json
@@ -24,8 +23,9 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.chat.messages import ProviderPart
+from chatclient.chat.model import ChatModel
 from chatclient.chat.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
-from chatclient.errors import ChatClientError, StreamInterruptedError
+from chatclient.errors import StreamInterruptedError
 from chatclient.providers.anthropic.decoding import StreamDecoder, decode_block
 from chatclient.providers.anthropic.model import AnthropicChatModel, AnthropicChatOptions
 from chatclient.providers.http.reader import ServerSentEventDecoder
@@ -35,7 +35,7 @@ from tests.support.replay import (
     Exchange,
     LineEnds,
     Noise,
-    ReplayServer,
+    ask_all,
     by_api,
     collect,
     compare,
@@ -66,48 +66,15 @@ def streams() -> list[Exchange]:
 # --- responses ------------------------------------------------------------------------------
 
 
-def ask_blocking(model: AnthropicChatModel, *, streaming: bool) -> ChatResponse | Exception:
-    try:
-        return collect(model.stream("Hi")) if streaming else model.call("Hi")
-    except ChatClientError as error:
-        return error
-    finally:
-        model.close()
-
-
-async def ask_async(model: AnthropicChatModel, *, streaming: bool) -> ChatResponse | Exception:
-    try:
-        if streaming:
-            return collect([chunk async for chunk in model.astream("Hi")])
-        return await model.acall("Hi")
-    except ChatClientError as error:
-        return error
-    finally:
-        await model.aclose()
-
-
 @pytest.mark.parametrize("chunking", ["whole", "random"])
 @pytest.mark.parametrize("blocking", [True, False])
 def test_recorded_exchanges(*, blocking: bool, chunking: Chunking) -> None:
     """Every answer and error is decoded as recorded, over sockets."""
-    outcomes: dict[Exchange, ChatResponse | Exception] = {}
 
-    async def ask_all(server: ReplayServer) -> None:
-        for exchange in recorded():
-            url = server.url(exchange, chunking, seed=len(outcomes))
-            model = AnthropicChatModel(
-                "m", api_key="key", base_url=url, max_retries=0, timeout=PATIENT
-            )
-            streaming = exchange.streaming
-            outcomes[exchange] = (
-                ask_blocking(model, streaming=streaming)
-                if blocking
-                else await ask_async(model, streaming=streaming)
-            )
+    def create(url: str) -> ChatModel:
+        return AnthropicChatModel("m", api_key="key", base_url=url, max_retries=0, timeout=PATIENT)
 
-    with ReplayServer() as server:
-        asyncio.run(ask_all(server))
-        paths = {path for path, _, _ in server.requests.values()}
+    outcomes, paths = ask_all(recorded(), create, chunking, blocking=blocking)
 
     wrong = {str(e): found for e, o in outcomes.items() if (found := compare(o, expected(e)))}
     print(f"understood, blocking {blocking}, {chunking}:", by_api(outcomes))  # noqa: T201

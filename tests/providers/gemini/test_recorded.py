@@ -1,6 +1,5 @@
 """Gemini against all recorded traffic, responses and requests."""
 
-import asyncio
 import base64
 import json
 import re
@@ -24,6 +23,7 @@ from chatclient import (
 )
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.messages import ProviderPart
+from chatclient.chat.model import ChatModel
 from chatclient.errors import (
     AuthenticationError,
     ChatClientError,
@@ -51,9 +51,8 @@ from tests.support.replay import (
     Exchange,
     LineEnds,
     Noise,
-    ReplayServer,
+    ask_all,
     by_api,
-    collect,
     compare,
     exchanges,
     expected,
@@ -122,48 +121,15 @@ def differences(outcome: ChatResponse | Exception, exchange: Exchange) -> list[s
 # --- responses ------------------------------------------------------------------------------
 
 
-def ask_blocking(model: GeminiChatModel, *, streaming: bool) -> ChatResponse | Exception:
-    try:
-        return collect(model.stream("Hi")) if streaming else model.call("Hi")
-    except ChatClientError as error:
-        return error
-    finally:
-        model.close()
-
-
-async def ask_async(model: GeminiChatModel, *, streaming: bool) -> ChatResponse | Exception:
-    try:
-        if streaming:
-            return collect([chunk async for chunk in model.astream("Hi")])
-        return await model.acall("Hi")
-    except ChatClientError as error:
-        return error
-    finally:
-        await model.aclose()
-
-
 @pytest.mark.parametrize("chunking", ["whole", "random"])
 @pytest.mark.parametrize("blocking", [True, False])
 def test_recorded_exchanges(*, blocking: bool, chunking: Chunking) -> None:
     """Every answer and error is decoded as recorded, over sockets."""
-    outcomes: dict[Exchange, ChatResponse | Exception] = {}
 
-    async def ask_all(server: ReplayServer) -> None:
-        for exchange in recorded():
-            url = server.url(exchange, chunking, seed=len(outcomes))
-            model = GeminiChatModel(
-                "m", api_key="key", base_url=url, max_retries=0, timeout=PATIENT
-            )
-            streaming = exchange.streaming
-            outcomes[exchange] = (
-                ask_blocking(model, streaming=streaming)
-                if blocking
-                else await ask_async(model, streaming=streaming)
-            )
+    def create(url: str) -> ChatModel:
+        return GeminiChatModel("m", api_key="key", base_url=url, max_retries=0, timeout=PATIENT)
 
-    with ReplayServer() as server:
-        asyncio.run(ask_all(server))
-        paths = {path for path, _, _ in server.requests.values()}
+    outcomes, paths = ask_all(recorded(), create, chunking, blocking=blocking)
 
     wrong = {str(e): found for e, o in outcomes.items() if (found := differences(o, e))}
     print(f"understood, blocking {blocking}, {chunking}:", by_api(outcomes))  # noqa: T201

@@ -4,7 +4,6 @@ The four recordings of `/api/generate` are excluded: it completes a single text 
 tools, and the chat API covers its functions.
 """
 
-import asyncio
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,7 +18,8 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.chat.aggregator import MessageAggregator
-from chatclient.errors import ChatClientError, StreamInterruptedError
+from chatclient.chat.model import ChatModel
+from chatclient.errors import StreamInterruptedError
 from chatclient.providers.ollama.model import (
     Lines,
     OllamaChatModel,
@@ -31,9 +31,8 @@ from tests.support.replay import (
     PATIENT,
     Chunking,
     Exchange,
-    ReplayServer,
+    ask_all,
     by_api,
-    collect,
     compare,
     exchanges,
     expected,
@@ -57,46 +56,15 @@ def streams() -> list[Exchange]:
 # --- responses ------------------------------------------------------------------------------
 
 
-def ask_blocking(model: OllamaChatModel, *, streaming: bool) -> ChatResponse | Exception:
-    try:
-        return collect(model.stream("Hi")) if streaming else model.call("Hi")
-    except ChatClientError as error:
-        return error
-    finally:
-        model.close()
-
-
-async def ask_async(model: OllamaChatModel, *, streaming: bool) -> ChatResponse | Exception:
-    try:
-        if streaming:
-            return collect([chunk async for chunk in model.astream("Hi")])
-        return await model.acall("Hi")
-    except ChatClientError as error:
-        return error
-    finally:
-        await model.aclose()
-
-
 @pytest.mark.parametrize("chunking", ["whole", "random"])
 @pytest.mark.parametrize("blocking", [True, False])
 def test_recorded_exchanges(*, blocking: bool, chunking: Chunking) -> None:
     """Every answer and error is decoded as recorded, over sockets."""
-    outcomes: dict[Exchange, ChatResponse | Exception] = {}
 
-    async def ask_all(server: ReplayServer) -> None:
-        for exchange in recorded():
-            url = server.url(exchange, chunking, seed=len(outcomes))
-            model = OllamaChatModel("m", base_url=url, max_retries=0, timeout=PATIENT)
-            streaming = exchange.streaming
-            outcomes[exchange] = (
-                ask_blocking(model, streaming=streaming)
-                if blocking
-                else await ask_async(model, streaming=streaming)
-            )
+    def create(url: str) -> ChatModel:
+        return OllamaChatModel("m", base_url=url, max_retries=0, timeout=PATIENT)
 
-    with ReplayServer() as server:
-        asyncio.run(ask_all(server))
-        paths = {path for path, _, _ in server.requests.values()}
+    outcomes, paths = ask_all(recorded(), create, chunking, blocking=blocking)
 
     wrong = {str(e): found for e, o in outcomes.items() if (found := compare(o, expected(e)))}
     print(f"understood, blocking {blocking}, {chunking}:", by_api(outcomes))  # noqa: T201
