@@ -66,7 +66,7 @@ from chatclient.memory import (
     TurnWindow,
 )
 from chatclient.observability.prefix import prompt_pieces
-from chatclient.providers.wire.cache_control import ends_conversation
+from chatclient.providers.wire.common_options import ends_conversation
 from chatclient.retrieval import Document, Query
 from chatclient.testing import ScriptedModel
 from chatclient.tools import FunctionToolCallback

@@ -1,8 +1,11 @@
-"""Prepares text for error messages, log lines and terminals, and removes reasoning from answers."""
+"""Prepares text for messages, logs and terminals; removes reasoning from it, and redacts it."""
 
 import re
 import unicodedata
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
+
+from chatclient._internal.json import dumps, loads
 
 # Control characters except tabs and line feeds, marks that change the direction of text, other line
 # separators, surrogates, which no terminal can encode, and invisible text (annotations, tags).
@@ -114,3 +117,38 @@ def answer_so_far(text: str) -> str:
     if _OPENING.match(text) or any(tag.startswith(lower) for tag in _OPENING_TAGS):
         return ""
     return text
+
+
+_ESCAPED = re.compile(r'["\\\x00-\x1f]')  # characters that JSON strings escape
+
+
+def redacted_text(redact: Callable[[str], str], text: str) -> str:
+    r"""Return *text* redacted; if it is JSON, its strings are redacted unescaped first.
+
+    In `"card:\n4111"`, a pattern with a word boundary before the number matches only after the
+    escape `\n` has become a line break.
+    """
+    return redact(_with_redacted_strings(redact, text))
+
+
+def _with_redacted_strings(redact: Callable[[str], str], text: str) -> str:
+    if "\\" not in text:
+        return text
+    try:
+        data = loads(text)
+    except ValueError:
+        return text
+    redacted = _redacted_strings(redact, data)
+    return text if redacted == data else dumps(redacted).decode()
+
+
+def _redacted_strings(redact: Callable[[str], str], data: Any) -> Any:
+    match data:
+        case str() if _ESCAPED.search(data):
+            return redacted_text(redact, data)
+        case list():
+            return [_redacted_strings(redact, item) for item in data]
+        case dict():
+            return {key: _redacted_strings(redact, value) for key, value in data.items()}
+        case _:
+            return data

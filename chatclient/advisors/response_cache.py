@@ -166,7 +166,10 @@ class ResponseCacheAdvisor:
         cached = None if mode == REFRESH else await self._found(key, request)
         if cached is None:
             response = await call_next(request)
-            if _is_complete(response.chat_response):
+            generations = response.chat_response.generations
+            if generations and all(
+                each.finish_reason in _COMPLETE and has_content(each.output) for each in generations
+            ):
                 await self._store(key, response.chat_response, runtime)
             return response
         values = merged(cached.metadata.values, {"cached": True})
@@ -284,10 +287,3 @@ def _sorted(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _sorted(value[key]) for key in sorted(value)}
     return value
-
-
-def _is_complete(answer: ChatResponse) -> bool:
-    return bool(answer.generations) and all(
-        generation.finish_reason in _COMPLETE and has_content(generation.output)
-        for generation in answer.generations
-    )

@@ -154,27 +154,21 @@ def _result(message: Any) -> ToolResult:
     """Return a `ToolMessage` as a result; what else a tool may return, as text."""
     if not isinstance(message, ToolMessage):
         return data_result(message)
-    text, media = _text_and_media(message)
-    return ToolResult(text, media, message.status == "error", value=message.artifact)
-
-
-def _text_and_media(message: ToolMessage) -> tuple[str, tuple[Media, ...]]:
-    """Return the content of *message*, whose blocks may be those of several providers.
-
-    LangChain takes any list whose elements have certain types for blocks, also rows of a table. If
-    one is no valid block, the list is data, and becomes JSON.
-    """
+    media: tuple[Media, ...] = ()
     if isinstance(message.content, str):
-        return message.content, ()
-    try:
-        blocks = message.content_blocks
-    except Exception:  # noqa: BLE001 - of a conversion by LangChain, which expects valid blocks
-        blocks = []
-    parts = [_part(block) for block in blocks]
-    if not parts or None in parts:
-        return data_result(message.content).text, ()
-    texts = [each for each in parts if isinstance(each, str)]
-    return "\n".join(texts), tuple(each for each in parts if isinstance(each, Media))
+        text = message.content
+    else:
+        try:
+            blocks = message.content_blocks
+        except Exception:  # noqa: BLE001 - of a conversion by LangChain, which expects valid blocks
+            blocks = []
+        parts = [_part(block) for block in blocks]
+        if not parts or None in parts:
+            text = data_result(message.content).text
+        else:
+            text = "\n".join(each for each in parts if isinstance(each, str))
+            media = tuple(each for each in parts if isinstance(each, Media))
+    return ToolResult(text, media, message.status == "error", value=message.artifact)
 
 
 def _part(block: Any) -> str | Media | None:

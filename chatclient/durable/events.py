@@ -13,6 +13,8 @@ from chatclient.chat.events import (
     ToolCallStarted,
     ToolRunStarted,
     TurnDecided,
+    UiData,
+    UiState,
 )
 from chatclient.chat.serialization import (
     call_from_dict,
@@ -26,7 +28,6 @@ from chatclient.chat.serialization import (
 )
 from chatclient.chat.stored_values import equal_form
 from chatclient.chat.tool import ToolProgress
-from chatclient.chat.ui_events import UiData, UiState
 from chatclient.extend import from_stored, to_stored
 
 FORMAT = "chatclient_json"

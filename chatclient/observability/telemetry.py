@@ -15,8 +15,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from chatclient._internal.logging import get_logger
-from chatclient._internal.redaction import redacted_text
-from chatclient._internal.text import error_text
+from chatclient._internal.text import error_text, redacted_text
 from chatclient.errors import UnknownToolError
 from chatclient.observability.operations import TIME_TO_FIRST_CHUNK, ClientCall
 from chatclient.observability.semantic_conventions import COST, CURRENCY

@@ -104,7 +104,18 @@ def _key(api_key: Key, credential: "TokenCredential | None", url: str) -> KeySou
     if credential is None:
         if api_key is not None or _PRESET.has_key():
             return _PRESET.key(api_key)
-        credential = _default_credential()
+        try:
+            from azure.identity import DefaultAzureCredential  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            msg = (
+                f"Azure needs an API key: set {_PRESET.key_variable} or pass api_key=; for"
+                " tokens of Entra ID, pip install 'chatclient[azure]'"
+            )
+            raise MissingExtraError(msg) from error
+        # Its parts ask other services, each with these time-outs.
+        credential = DefaultAzureCredential(
+            connection_timeout=TOKEN_SECONDS, read_timeout=TOKEN_SECONDS
+        )
     if inspect.iscoroutinefunction(getattr(credential, "get_token", None)):
         msg = "credential= takes a credential of azure.identity, not of azure.identity.aio"
         raise UsageError(msg)
@@ -113,19 +124,6 @@ def _key(api_key: Key, credential: "TokenCredential | None", url: str) -> KeySou
     if _FOUNDRY.match(url):
         scope = "https://ai.azure.com/.default"
     return ExpiringCredentials(_fetching(credential, scope))
-
-
-def _default_credential() -> "TokenCredential":
-    try:
-        from azure.identity import DefaultAzureCredential  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        msg = (
-            f"Azure needs an API key: set {_PRESET.key_variable} or pass api_key=; for tokens of "
-            "Entra ID, pip install 'chatclient[azure]'"
-        )
-        raise MissingExtraError(msg) from error
-    # Its parts ask other services, each with these time-outs.
-    return DefaultAzureCredential(connection_timeout=TOKEN_SECONDS, read_timeout=TOKEN_SECONDS)
 
 
 def _fetching(credential: "TokenCredential", scope: str) -> Callable[[], tuple[str, float | None]]:

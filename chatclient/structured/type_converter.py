@@ -290,7 +290,14 @@ class _RecordType:
             return kind.model_construct(set(values), **{**missing, **values})
         if hasattr(kind, "_field_defaults"):  # a named tuple
             return kind(**{**empty, **kind._field_defaults, **values})
-        return _construct_dataclass(kind, values, empty)
+        instance = object.__new__(kind)
+        for field in dataclasses.fields(kind):
+            has_no_default = field.default is dataclasses.MISSING
+            value: Any = empty.get(field.name) if has_no_default else field.default
+            if field.default_factory is not dataclasses.MISSING:
+                value = field.default_factory()
+            object.__setattr__(instance, field.name, values.get(field.name, value))
+        return instance
 
 
 def _value_at(value: Any, path: Path) -> Any:
@@ -312,18 +319,6 @@ def _empty_factory(kind: Any) -> Callable[[], Any] | None:
     if collection in _MAPPINGS:
         return dict
     return functools.partial(_COLLECTIONS[collection], ()) if collection in _COLLECTIONS else None
-
-
-def _construct_dataclass(kind: Any, values: Mapping[str, Any], empty: Mapping[str, Any]) -> Any:
-    """Return a dataclass instance without calling its `__init__`, which requires all fields."""
-    instance = object.__new__(kind)
-    for field in dataclasses.fields(kind):
-        has_no_default = field.default is dataclasses.MISSING
-        value: Any = empty.get(field.name) if has_no_default else field.default
-        if field.default_factory is not dataclasses.MISSING:
-            value = field.default_factory()
-        object.__setattr__(instance, field.name, values.get(field.name, value))
-    return instance
 
 
 @cached_by_type

@@ -62,7 +62,13 @@ def recorded_model(
     `recordings/<module>/<test>.json`, or `recordings/<module>/<class>.<test>.json` for a method. A
     test fails if its replay leaves exchanges unused.
     """
-    path = _path_of(request)
+    classes = [node.name for node in request.node.listchain() if isinstance(node, pytest.Class)]
+    full_name = ".".join([*classes, request.node.name])
+    name = re.sub(r"[^\w.-]+", "_", full_name)[:_LONGEST_NAME]
+    if len(full_name) > _LONGEST_NAME or not _PLAIN.fullmatch(full_name):
+        # Test names may differ only in characters that are replaced.
+        name += f"-{hashlib.sha256(full_name.encode()).hexdigest()[:8]}"
+    path = Path(request.path.parent, "recordings", request.path.stem, f"{name}.json")
     mode = request.config.getoption("--chatclient-record")
     models: list[Any] = []
 
@@ -90,14 +96,3 @@ def recorded_model(
 
 _PLAIN = re.compile(r"[\w.-]+(\[[\w.-]+\])?")
 _LONGEST_NAME = 100
-
-
-def _path_of(request: pytest.FixtureRequest) -> Path:
-    """Return the path of a test's recording."""
-    classes = [node.name for node in request.node.listchain() if isinstance(node, pytest.Class)]
-    full_name = ".".join([*classes, request.node.name])
-    name = re.sub(r"[^\w.-]+", "_", full_name)[:_LONGEST_NAME]
-    if len(full_name) > _LONGEST_NAME or not _PLAIN.fullmatch(full_name):
-        # Test names may differ only in characters that are replaced.
-        name += f"-{hashlib.sha256(full_name.encode()).hexdigest()[:8]}"
-    return Path(request.path.parent, "recordings", request.path.stem, f"{name}.json")

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from chatclient._internal.checks import check_type
 from chatclient._internal.json import dumps, loads
-from chatclient._internal.redaction import redacted_text
+from chatclient._internal.text import redacted_text
 from chatclient.chain.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.aggregator import MessageAggregator
 from chatclient.chat.events import TextDelta

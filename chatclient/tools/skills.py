@@ -96,9 +96,18 @@ class Skill:
         if missing:
             msg = f"{file} does not say its {' and '.join(missing)} between two lines of ---"
             raise UsageError(msg)
-        return cls(
-            about["name"], about["description"], instructions, _texts_in(folder), tuple(tools)
-        )
+        found: dict[str, str] = {}
+        root = folder.resolve()
+        for file in sorted(folder.rglob("*")):
+            path = file.relative_to(folder)
+            inside = file.resolve().is_relative_to(root)
+            # Such as .env, or all of .git.
+            hidden = any(part.startswith(".") for part in path.parts)
+            if path.parts[0] == _NOT_RESOURCES or path == Path(_FILE) or hidden or not inside:
+                continue
+            if file.is_file() and (text := _text_of(file)):
+                found[path.as_posix()] = text
+        return cls(about["name"], about["description"], instructions, found, tuple(tools))
 
 
 class Skills:
@@ -271,21 +280,6 @@ def _front_matter(file: Path) -> tuple[Mapping[str, Any], str]:
         msg = f"{file} has no valid YAML between the lines of ---: {error}"
         raise UsageError(msg) from error
     return about if isinstance(about, dict) else {}, "".join(lines[ends[1] + 1 :]).strip()
-
-
-def _texts_in(folder: Path) -> dict[str, str]:
-    """Return the text files of a skill by their paths within its folder."""
-    found: dict[str, str] = {}
-    root = folder.resolve()
-    for file in sorted(folder.rglob("*")):
-        path = file.relative_to(folder)
-        inside = file.resolve().is_relative_to(root)
-        hidden = any(part.startswith(".") for part in path.parts)  # such as .env, or all of .git
-        if path.parts[0] == _NOT_RESOURCES or path == Path(_FILE) or hidden or not inside:
-            continue
-        if file.is_file() and (text := _text_of(file)):
-            found[path.as_posix()] = text
-    return found
 
 
 def _text_of(file: Path) -> str:

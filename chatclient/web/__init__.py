@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from chatclient._internal.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from chatclient.chat.ui_events import (
+    from chatclient.chat.events import (
         UI_STATE as UI_STATE,
         UiData as UiData,
         UiState as UiState,

@@ -41,7 +41,15 @@ from ag_ui.core import (
 )
 from pydantic import ValidationError
 
-from chatclient.chat.events import ApprovalNeeded, Done, TextReplaced, ToolCallDelta, TurnDecided
+from chatclient.chat.events import (
+    ApprovalNeeded,
+    Done,
+    TextReplaced,
+    ToolCallDelta,
+    TurnDecided,
+    UiData,
+    UiState,
+)
 from chatclient.chat.messages import (
     AssistantMessage,
     Media,
@@ -55,7 +63,6 @@ from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import ToolProgress
 from chatclient.chat.tool_definition import ToolDefinition
-from chatclient.chat.ui_events import UiData, UiState
 from chatclient.extend import dumps
 from chatclient.tools.function.data_tool import ExternalTool
 from chatclient.web.ai_sdk import json_or_text

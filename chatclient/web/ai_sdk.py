@@ -6,7 +6,15 @@ from typing import Annotated, Any, Literal, assert_never
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from chatclient.chat.events import ApprovalNeeded, Done, TextReplaced, ToolCallDelta, TurnDecided
+from chatclient.chat.events import (
+    ApprovalNeeded,
+    Done,
+    TextReplaced,
+    ToolCallDelta,
+    TurnDecided,
+    UiData,
+    UiState,
+)
 from chatclient.chat.messages import (
     AssistantMessage,
     Media,
@@ -19,7 +27,6 @@ from chatclient.chat.messages import (
 from chatclient.chat.pending_turn import Decision, PendingTurn
 from chatclient.chat.response import FinishReason
 from chatclient.chat.tool import ToolProgress
-from chatclient.chat.ui_events import UiData, UiState
 from chatclient.extend import dumps, loads
 from chatclient.web.parts import (
     BlockBegun,

@@ -19,6 +19,8 @@ from chatclient.chat.events import (
     ToolCallUndone,
     ToolRunStarted,
     TurnDecided,
+    UiData,
+    UiState,
 )
 from chatclient.chat.messages import AssistantMessage, Media, Message, ToolCall, ToolResponse
 from chatclient.chat.pending_notes import load_turn
@@ -26,7 +28,6 @@ from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import ToolProgress
 from chatclient.chat.turn import Turn
-from chatclient.chat.ui_events import UiData, UiState
 from chatclient.errors import McpServerError, ToolDeniedError, ToolError, ToolExecutionError
 
 

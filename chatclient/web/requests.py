@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from chatclient.chain.chain import is_memory
+from chatclient.chat.events import UI_STATE
 from chatclient.chat.messages import Media, Message, UserMessage
 from chatclient.chat.pending_turn import Decision, PendingTurn
-from chatclient.chat.ui_events import UI_STATE
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import UsageError
 from chatclient.extend import EMPTY

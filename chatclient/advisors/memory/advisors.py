@@ -7,14 +7,326 @@ between is in the `Turn` record. All memories store the turn when the request ha
 none of them does if it fails. Of a stream that is left early, they store what was shown.
 """
 
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
-from chatclient.advisors.memory.turns import TurnMemoryAdvisor, with_history
-from chatclient.chain.chain import MEMORY_ORDER, ChatClientRequest
-from chatclient.chat.messages import Message, system_messages, without_system
+from chatclient._internal.checks import check_type, checked_id
+from chatclient.advisors.memory.stored_messages import messages_ended_early, messages_to_store
+from chatclient.chain.chain import (
+    MEMORY_ORDER,
+    Advisor,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    name_of,
+)
+from chatclient.chain.model_call import current_ledger, record_usage
+from chatclient.chat.message_merging import with_answered_calls
+from chatclient.chat.messages import (
+    ENDED_EARLY,
+    Message,
+    UserMessage,
+    system_messages,
+    without_system,
+)
+from chatclient.chat.prompt import Prompt
+from chatclient.chat.recorder import TurnStep, Work
+from chatclient.chat.serialization import (
+    error_from_dict,
+    error_to_dict,
+    message_from_dict,
+    message_to_dict,
+)
+from chatclient.chat.stored_values import from_stored, to_stored
 from chatclient.chat.template import PromptTemplate, require_placeholders
+from chatclient.chat.tool import CONVERSATION_ID
+from chatclient.chat.turn import (
+    PendingStore,
+    Turn,
+    check_deadline,
+    count_default_messages,
+    present_recorder,
+)
+from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import transcript
+from chatclient.memory.summary import SUMMARY
+from chatclient.observability.operations import MemoryAccess
+from chatclient.runtime.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedMemory:
+    """What one memory knows of the conversation before a turn.
+
+    Attributes:
+        memory: The memory.
+        conversation_id: The conversation of the turn.
+        history: What the memory holds of earlier turns; empty if the request contains them, because
+            it resumes a turn.
+    """
+
+    memory: ChatMemory
+    conversation_id: str
+    history: tuple[Message, ...]
+
+
+class TurnMemoryAdvisor:
+    """Base class of advisors that send the history of a conversation and store each turn.
+
+    The first part of an advisor that a turn reaches loads the history; further attempts and rounds
+    send the same one. The turn is stored in the memory when it ends.
+
+    Args:
+        memory: Stores the conversations.
+        order: The place of the advisor; above `TOOL_CALLING_ORDER` that is inside the tool loop.
+        tool_messages: Whether tool calls and their results are stored, or only question and answer.
+
+    Raises:
+        WrongTypeError: *memory* is not a memory.
+    """
+
+    is_memory = True
+    params: Collection[str] = ()
+
+    def __init__(self, memory: ChatMemory, order: int, *, tool_messages: bool) -> None:
+        hint = "put a repository into one: MessageWindowChatMemory(repository)"
+        check_type("a memory", memory, ChatMemory, hint)
+        self.order = order
+        self.memory = memory
+        self._tool_messages = tool_messages
+
+    @property
+    def storage(self) -> object:
+        """What the turns are stored in; no second memory of a client may use it."""
+        return getattr(self.memory, "repository", self.memory)
+
+    def around_loop(self, order: int) -> Advisor:
+        """Return the part that runs once per turn, outside of the tool loop."""
+        return AroundLoopAdvisor(self._call_around_loop, order, f"{name_of(self)}, whole turns")
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response to the conversation that *request* continues.
+
+        Raises:
+            UsageError: The request has no conversation id.
+            ChatMemoryError: The memory failed; the model may have answered.
+        """
+        present = await self._begin(self, request)
+        # The application, or a memory further out, may send some of it already.
+        history, _ = split_resent_history(present.history, conversation_messages(request))
+        response = await call_next(self._with_history(request, history))
+        self._end(present, request, response)
+        return response
+
+    async def _call_around_loop(
+        self, part: object, request: ChatClientRequest, call_next: Next
+    ) -> ChatClientResponse:
+        """Return the response of the loop; *part* is the advisor around it."""
+        present = await self._begin(part, request)
+        response = await call_next(request)
+        self._end(present, request, response)
+        return response
+
+    def _memory_for(self, _request: ChatClientRequest) -> ChatMemory:
+        return self.memory
+
+    def _with_history(
+        self, request: ChatClientRequest, history: tuple[Message, ...]
+    ) -> ChatClientRequest:
+        return with_history(request, history)
+
+    async def _begin(self, part: object, request: ChatClientRequest) -> LoadedMemory:
+        """Return the turn of *request*, and withdraw what an earlier attempt would have stored.
+
+        *part* is this advisor, or its part around the loop.
+        """
+        turn = request.turn
+        turn.store_at_end(id(self.storage), None)  # another client may share it
+        conversation_id = conversation_id_of(request)
+        spoken = conversation_messages(request)
+        turn.begin(part, spoken[count_default_messages(spoken, turn) :])
+        present: LoadedMemory | None = turn.state.get(self)
+        if present is None:
+            memory = self._memory_for(request)
+            history: tuple[Message, ...] = ()
+            # A turn that was suspended inside the loop contains the history already.
+            if not turn.history_sent:
+                history = await _load(memory, conversation_id, request.runtime)
+                if await _remove_replaced(turn, memory, conversation_id, history, request.runtime):
+                    history = await _load(memory, conversation_id, request.runtime)
+            present = turn.state[self] = LoadedMemory(memory, conversation_id, history)
+        turn.store_if_ended_early(id(self.storage), self._storing(present, turn, None))
+        return present
+
+    def _end(
+        self, present: LoadedMemory, request: ChatClientRequest, response: ChatClientResponse
+    ) -> None:
+        """Store the turn when it ends, if *response* completes it."""
+        turn = request.turn
+        _, stored = split_resent_history(present.history, turn.request_messages)
+        messages = messages_to_store(
+            turn, stored, response.chat_response, tool_messages=self._tool_messages
+        )
+        if messages:
+            store = self._storing(present, turn, messages)
+            turn.store_at_end(id(self.storage), PendingStore(store))
+
+    def _storing(
+        self, present: LoadedMemory, turn: Turn, messages: tuple[Message, ...] | None
+    ) -> Work:
+        """Return a function that stores *messages*; None for those of *turn*, if it ends early."""
+        # Taken now, because the turn is stored after the advisor of the budget has returned.
+        ledger, id = current_ledger(), present.conversation_id
+        key = None if messages is None else turn.key  # the turn may be repeated
+
+        async def store(runtime: Runtime) -> None:
+            stored = messages
+            if stored is None:
+                _, first = split_resent_history(present.history, turn.request_messages)
+                stored = messages_ended_early(turn, first, tool_messages=self._tool_messages)
+            if not stored:
+                return
+            with record_usage(ledger), runtime.observe(MemoryAccess("store", id)) as observed:
+                await present.memory.append(id, stored, runtime, key=key)
+                observed.result = stored
+
+        return store
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AroundLoopAdvisor:
+    """The part of a memory advisor inside the tool loop that runs once per turn, around the loop.
+
+    Attributes:
+        run: Called with this part, a request and the rest of the chain.
+        order: The order of this part.
+        name: The name of this part.
+    """
+
+    run: Callable[[object, ChatClientRequest, Next], Awaitable[ChatClientResponse]]
+    order: int
+    params: ClassVar[Collection[str]] = ()
+    name: str
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response of the loop, whose turn is stored when it ends."""
+        return await self.run(self, request, call_next)
+
+
+def conversation_id_of(request: ChatClientRequest) -> str:
+    """Return the id of the conversation that *request* continues.
+
+    Raises:
+        UsageError: The request has none, or a blank one.
+    """
+    conversation_id = request.context.get(CONVERSATION_ID)
+    if conversation_id is None:
+        msg = (
+            "memory needs to know which conversation a request belongs to, and nothing was sent: "
+            'give it an id with .conversation("...")'
+        )
+        raise UsageError(msg)
+    return checked_id(str(conversation_id))
+
+
+def conversation_messages(request: ChatClientRequest) -> tuple[Message, ...]:
+    """Return the messages of *request* without system messages, earlier ones of its turn first."""
+    return (*request.earlier, *without_system(request.prompt.messages))
+
+
+def split_resent_history(
+    history: tuple[Message, ...], messages: Sequence[Message]
+) -> tuple[tuple[Message, ...], int]:
+    """Find the messages of *history* that are among *messages*, by their ids.
+
+    Stored turns are complete, so everything up to the next user message is part of the turn of the
+    last message that was found, with or without an id.
+
+    Returns:
+        The part of the history that is not among the messages, and the index of the first message
+        that is new.
+    """
+    places: dict[str | None, int]
+    places = {message.id: at for at, message in enumerate(history) if message.id is not None}
+    matches = [(places[m.id], at) for at, m in enumerate(messages) if m.id in places]
+    if not matches:
+        return history, 0
+    begin = min(place for place, _ in matches)
+    before = history[:begin]
+    if matches[0][1]:  # the messages before it are those of a summary, if there is one
+        before = tuple(message for message in before if SUMMARY not in message.metadata)
+    end = matches[-1][1] + 1
+    while end < len(messages) and not isinstance(messages[end], UserMessage):
+        end += 1
+    return (*before, *system_messages(history[begin:])), end
+
+
+def with_history(request: ChatClientRequest, history: tuple[Message, ...]) -> ChatClientRequest:
+    """Return *request* with *history* before its own messages and after the default ones."""
+    spoken = conversation_messages(request)
+    present = request.prompt.messages
+    if not history and len(spoken) <= len(present):
+        return replace(request, earlier=())
+    at = count_default_messages(spoken, request.turn)
+    systems = system_messages((*present, *history))
+    messages = (*systems, *spoken[:at], *without_system(history), *spoken[at:])
+    return replace(request, prompt=Prompt.of(messages, request.prompt.options), earlier=())
+
+
+async def _remove_replaced(
+    turn: Turn,
+    memory: ChatMemory,
+    conversation_id: str,
+    history: tuple[Message, ...],
+    runtime: Runtime,
+) -> bool:
+    """Remove from *memory* what *turn* takes the place of; return whether there was something.
+
+    That is the message that a user has edited, or whose answer is generated again, or what an
+    earlier attempt of the turn has stored when it ended early, with all that followed.
+    """
+    own = [m for m in history[-1:] if m.id is not None and m.id.startswith(f"{turn.id}-")]
+    if own and ENDED_EARLY not in own[0].metadata:
+        return False  # the turn is stored: it is executed again after a crash
+    if not (own or turn.replaces) or type(memory).cut is ChatMemory.cut:
+        return False  # a memory of the application may lack it
+    for message in turn.messages():
+        if message.id is not None and await memory.cut(conversation_id, message.id, runtime):
+            return True
+    return False
+
+
+async def _load(memory: ChatMemory, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
+    check_deadline(runtime)
+
+    async def read(runtime: Runtime) -> tuple[Message, ...]:
+        with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
+            loaded = await memory.load(conversation_id, runtime)
+            messages = observed.result = with_answered_calls(loaded)
+        return messages
+
+    def dump(outcome: tuple[Message, ...] | Exception) -> dict[str, Any]:
+        if isinstance(outcome, Exception):
+            return {"error": error_to_dict(outcome)}
+        return to_stored({"messages": [message_to_dict(message) for message in outcome]})
+
+    async def load(recorded: dict[str, Any]) -> tuple[Message, ...]:
+        if "error" in recorded:
+            raise error_from_dict(recorded["error"])
+        with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
+            found = from_stored(recorded["messages"])
+            messages = observed.result = tuple(message_from_dict(each) for each in found)
+        return messages
+
+    recorder = present_recorder()
+    if recorder is None:
+        return await read(runtime)
+    return await recorder.step(
+        TurnStep("memory", f"load {conversation_id}", read, dump, load), runtime
+    )
+
 
 MEMORY_TEMPLATE = """\
 {instructions}

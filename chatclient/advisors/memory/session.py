@@ -6,7 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 from chatclient._internal.checks import check_type
-from chatclient.advisors.memory.turns import TurnMemoryAdvisor, conversation_id_of
+from chatclient.advisors.memory.advisors import TurnMemoryAdvisor, conversation_id_of
 from chatclient.chain.chain import (
     MEMORY_ORDER,
     TOOL_CALLING_ORDER,

@@ -18,7 +18,7 @@ from chatclient._internal.checks import (
 )
 from chatclient._internal.frozen import EMPTY, merged
 from chatclient._internal.logging import get_logger
-from chatclient.advisors.memory.turns import LoadedMemory
+from chatclient.advisors.memory.advisors import LoadedMemory
 from chatclient.advisors.tool_loop.advisor import (
     EligibilityChecker,
     ToolCallingAdvisor,

@@ -246,7 +246,18 @@ class EventFilter:
         )
         if isinstance(self.pattern, str):
             put(self, "pattern", _compiled(self.pattern))
-        _check_amounts(self)
+        amounts: dict[str, tuple[Any, int]] = {
+            "last": (self.last, 1),
+            "page": (self.page, 0),
+            "page_size": (self.page_size, 1),
+        }
+        for name, (amount, least) in amounts.items():
+            if amount is not None:
+                check_type(name, amount, int)
+                check_number(name, amount, least=least)
+        if self.last is not None and (self.page is not None or self.page_size is not None):
+            msg = "last= and page= exclude each other; leave one of them out"
+            raise UsageError(msg)
 
     def merge(self, over: "EventFilter") -> Self:
         """Return this filter with the fields that are set in *over* replaced.
@@ -357,21 +368,6 @@ class EventFilter:
             return with_complete_turns(scope, replace(self, complete_turns=False).apply(scope))
         events = [event for event in log if self(event)]
         return self.limit(synthetic_first(events) if self.exclude_archived else events)
-
-
-def _check_amounts(filter: EventFilter) -> None:
-    amounts: dict[str, tuple[Any, int]] = {
-        "last": (filter.last, 1),
-        "page": (filter.page, 0),
-        "page_size": (filter.page_size, 1),
-    }
-    for name, (amount, least) in amounts.items():
-        if amount is not None:
-            check_type(name, amount, int)
-            check_number(name, amount, least=least)
-    if filter.last is not None and (filter.page is not None or filter.page_size is not None):
-        msg = "last= and page= exclude each other; leave one of them out"
-        raise UsageError(msg)
 
 
 def _term(text: str | None) -> str | None:

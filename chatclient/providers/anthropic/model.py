@@ -62,7 +62,7 @@ from chatclient.providers.http.model import (
 )
 from chatclient.providers.http.reader import EventReader, decode_body
 from chatclient.providers.http.request import first_url, path_step
-from chatclient.providers.wire.cache_control import (
+from chatclient.providers.wire.common_options import (
     count_breakpoints,
     ends_conversation,
     limit_breakpoints,

@@ -27,19 +27,17 @@ from chatclient.errors import UsageError
 from chatclient.providers.anthropic.decoding import CONTAINER, PAUSED
 from chatclient.providers.anthropic.encoding import PROVIDER
 from chatclient.providers.http.continuation import Continuation
-from chatclient.providers.wire.cache_control import (
-    count_breakpoints,
-    ends_marked,
-    may_add_breakpoint,
-)
 from chatclient.providers.wire.common_options import (
     CommonOptions,
     Encode,
     automatic,
+    count_breakpoints,
     encode_effort,
+    ends_marked,
     field,
     is_off,
     lacking,
+    may_add_breakpoint,
 )
 from chatclient.providers.wire.fields import option_fields
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES

@@ -53,7 +53,7 @@ from chatclient.providers.http.errors import parse_json
 from chatclient.providers.http.model import HttpModel, HttpOptions, HttpSettings
 from chatclient.providers.http.reader import EventReader, join_stream
 from chatclient.providers.http.request import first_url, path_step
-from chatclient.providers.wire.cache_control import ends_conversation
+from chatclient.providers.wire.common_options import ends_conversation
 from chatclient.providers.wire.request_body import EncodedOptions, RequestHead
 from chatclient.providers.wire.sendable_schemas import ANTHROPIC_RULES
 from chatclient.providers.wire.tools import RenamedArguments

@@ -296,7 +296,17 @@ class Pools:
         url = library.URL(self._base_url)
         proxy = self._settings.proxy
         if proxy is None:
-            proxy = _environment_proxy(url)
+            proxies = urllib.request.getproxies()
+            if (
+                not proxies
+                or is_loopback(url.host)
+                or "*" in proxies.get("no", "").split(",")
+                or urllib.request.proxy_bypass(url.netloc.decode())
+            ):
+                proxy = None
+            else:
+                proxy = proxies.get(url.scheme) or proxies.get("all")
+                proxy = f"http://{proxy}" if proxy and "://" not in proxy else proxy
         verify: Any = self._settings.tls
         if verify is None:
             verify = _tls(library, http2=http2) if url.scheme == "https" else False
@@ -337,14 +347,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-
-
-def _environment_proxy(url: Any) -> str | None:
-    """Return the proxy that the environment sets for *url*; never one for this machine."""
-    proxies = urllib.request.getproxies()
-    if not proxies or is_loopback(url.host) or "*" in proxies.get("no", "").split(","):
-        return None
-    if urllib.request.proxy_bypass(url.netloc.decode()):
-        return None
-    proxy = proxies.get(url.scheme) or proxies.get("all")
-    return f"http://{proxy}" if proxy and "://" not in proxy else proxy

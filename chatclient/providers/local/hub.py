@@ -218,7 +218,15 @@ def _fetch(hub: Any, file: ModelFile) -> Path:
     # Without asking the hub: the hash identifies the file.
     if (cached := _cached(hub, file)) is not None:
         return cached
-    _check_space(file, Path(hub.constants.HF_HUB_CACHE))
+    directory = Path(hub.constants.HF_HUB_CACHE)
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if free < file.size:
+        msg = (
+            f"{file.name} takes {file.megabytes}, but {existing} has only "
+            f"{free / 1_000_000:.0f} MB left. Free some space, or name another place in HF_HOME"
+        )
+        raise ModelFileStorageError(msg, file)
     path = Path(_downloaded(hub, file))
     if is_verified(path, file):
         return path
@@ -228,18 +236,6 @@ def _fetch(hub: Any, file: ModelFile) -> Path:
         "It was not kept. Try again, or check the ModelFile and HF_ENDPOINT"
     )
     raise ModelFileCorruptError(msg, file)
-
-
-def _check_space(file: ModelFile, directory: Path) -> None:
-    """Raise an error before the download if the disk is too full for it."""
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    if free < file.size:
-        msg = (
-            f"{file.name} takes {file.megabytes}, but {existing} has only "
-            f"{free / 1_000_000:.0f} MB left. Free some space, or name another place in HF_HOME"
-        )
-        raise ModelFileStorageError(msg, file)
 
 
 def _remove(path: Path) -> None:

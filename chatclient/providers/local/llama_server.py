@@ -176,7 +176,18 @@ def _stop_all() -> None:
 
 
 def _launch(settings: _Settings) -> RunningServer:
-    _require_gguf(settings.model_path)
+    try:
+        with Path(settings.model_path).open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        msg = f"The model {settings.model_path} cannot be read: {error}"
+        raise LlamaServerError(msg, provider="local") from error
+    if magic != b"GGUF":
+        msg = (
+            f"{settings.model_path} is not a GGUF file: it begins with {magic!r}. llama.cpp"
+            " reads no other format"
+        )
+        raise LlamaServerError(msg, provider="local")
     require_llama()
     key = secrets.token_urlsafe(32)
     # Passed on stdin, because other users of the machine can see command-line arguments.
@@ -238,17 +249,3 @@ def _failure(settings: _Settings, status: int, log: IO[bytes]) -> LlamaServerErr
         f"The end of its log:\n{output}"
     )
     return LlamaServerError(msg, provider="local")
-
-
-def _require_gguf(path: str) -> None:
-    try:
-        with Path(path).open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        msg = f"The model {path} cannot be read: {error}"
-        raise LlamaServerError(msg, provider="local") from error
-    if magic != b"GGUF":
-        msg = (
-            f"{path} is not a GGUF file: it begins with {magic!r}. llama.cpp reads no other format"
-        )
-        raise LlamaServerError(msg, provider="local")

@@ -39,7 +39,6 @@ from chatclient.providers.openai.dialect import (
     with_system_role,
     with_think_tags,
 )
-from chatclient.providers.wire.cache_control import limit_breakpoints, may_exceed_limit
 from chatclient.providers.wire.common_options import (
     COMMON_OPTIONS,
     CommonOptions,
@@ -48,6 +47,8 @@ from chatclient.providers.wire.common_options import (
     field,
     is_off,
     lacking,
+    limit_breakpoints,
+    may_exceed_limit,
 )
 from chatclient.providers.wire.fields import option_fields
 from chatclient.providers.wire.request_body import EncodedOptions, RequestHead, WireCache

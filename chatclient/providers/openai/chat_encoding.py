@@ -91,7 +91,22 @@ def _elements(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
         case AssistantMessage():
             return [_assistant(message, dialect)]
         case ToolResponseMessage():
-            return _tool_responses(message, dialect)
+            elements: list[dict[str, Any]] = [
+                {
+                    "role": "tool",
+                    "tool_call_id": _call_id(response.id, dialect),
+                    "content": response.data,
+                }
+                for response in message.responses
+            ]
+            if dialect.names_tools:
+                for element, response in zip(elements, message.responses, strict=True):
+                    element["name"] = response.name
+            media = [part for r in message.responses for part in _media_content(r, dialect)]
+            if media and not dialect.user_after_tool:
+                elements.append(_assistant(_ACKNOWLEDGEMENT, dialect))
+            # A tool message can only contain text; media follow in a user message.
+            return [*elements, {"role": "user", "content": media}] if media else elements
         case _:
             raise unsupported_message(message)
 
@@ -240,21 +255,6 @@ def shorten_id(id: str, max_length: int | None) -> str:
 
 def _digest(id: str, length: int) -> str:
     return hashlib.sha256(id.encode()).hexdigest()[:length]
-
-
-def _tool_responses(message: ToolResponseMessage, dialect: Dialect) -> list[dict[str, Any]]:
-    elements: list[dict[str, Any]] = [
-        {"role": "tool", "tool_call_id": _call_id(response.id, dialect), "content": response.data}
-        for response in message.responses
-    ]
-    if dialect.names_tools:
-        for element, response in zip(elements, message.responses, strict=True):
-            element["name"] = response.name
-    media = [part for r in message.responses for part in _media_content(r, dialect)]
-    if media and not dialect.user_after_tool:
-        elements.append(_assistant(_ACKNOWLEDGEMENT, dialect))
-    # A tool message can only contain text; media follow in a user message.
-    return [*elements, {"role": "user", "content": media}] if media else elements
 
 
 def _media_content(response: ToolResponse, dialect: Dialect) -> list[dict[str, Any]]:

@@ -173,11 +173,26 @@ def decode_item(item: Item, number: int, origin: str, received: str = "") -> lis
     """Return the parts of a complete output item, without text that was already *received*."""
     match item.get("type"):
         case "message":
-            return _message_parts(item, received)
+            parts: list[Part] = []
+            content: list[dict[str, Any]] = []
+            for piece in item.get("content") or ():
+                slot = {key: value for key, value in piece.items() if value not in (None, [])}
+                content.append(slot)
+                is_text = piece.get("type") == "output_text"
+                text = (piece.get("text") if is_text else piece.get("refusal")) or ""
+                if is_text:
+                    slot.pop("text", None)
+                    slot["length"] = len(text)
+                new = remainder(text, received)
+                received = remainder(received, text)
+                if new:
+                    parts.append(new if is_text else refusal(new))
+            kept = {key: value for key, value in item.items() if value is not None}
+            return [*parts, ProviderPart(PROVIDER, FrozenDict({**kept, "content": content}))]
         case "reasoning":
             texts = item.get("summary") or item.get("content") or ()
-            parts = [part for text in texts if (part := text.get("text"))]
-            new = remainder(PART_SEPARATOR.join(parts), received)
+            shown = [each for text in texts if (each := text.get("text"))]
+            new = remainder(PART_SEPARATOR.join(shown), received)
             text = [Reasoning(new, provider=origin)] if new else []
             return [*text, Reasoning(provider=origin, data=FrozenDict(item))]
         case "function_call" | "custom_tool_call":
@@ -205,25 +220,6 @@ def decode_item(item: Item, number: int, origin: str, received: str = "") -> lis
 def remainder(text: str, received: str) -> str:
     """Return *text* without the prefix *received*; empty if it has another prefix."""
     return text[len(received) :] if text.startswith(received) else ""
-
-
-def _message_parts(item: Item, received: str) -> list[Part]:
-    parts: list[Part] = []
-    content: list[dict[str, Any]] = []
-    for piece in item.get("content") or ():
-        slot = {key: value for key, value in piece.items() if value not in (None, [])}
-        content.append(slot)
-        is_text = piece.get("type") == "output_text"
-        text = (piece.get("text") if is_text else piece.get("refusal")) or ""
-        if is_text:
-            slot.pop("text", None)
-            slot["length"] = len(text)
-        new = remainder(text, received)
-        received = remainder(received, text)
-        if new:
-            parts.append(new if is_text else refusal(new))
-    kept = {key: value for key, value in item.items() if value is not None}
-    return [*parts, ProviderPart(PROVIDER, FrozenDict({**kept, "content": content}))]
 
 
 def refusal(text: str) -> ProviderPart:

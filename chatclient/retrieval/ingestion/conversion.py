@@ -48,7 +48,16 @@ def sheets_as_markdown(data: bytes, extent: Extent) -> str:
     except TypeError as error:
         if "showZeroes" not in str(error):
             raise
-        return _sheets(openpyxl, _repaired(data), Extent(extent.limits))
+        repaired = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(repaired, "w") as new:
+            for name in old.namelist():
+                content = old.read(name)
+                if name.startswith("xl/worksheets/"):
+                    content = _SHEET_VIEW.sub(
+                        lambda found: found[0].replace(b" showZeroes=", b" showZeros="), content
+                    )
+                new.writestr(name, content, zipfile.ZIP_DEFLATED)
+        return _sheets(openpyxl, repaired.getvalue(), Extent(extent.limits))
 
 
 def csv_as_markdown(data: bytes, encoding: str, extent: Extent) -> str:
@@ -86,20 +95,6 @@ def _sheets(openpyxl: Any, data: bytes, extent: Extent) -> str:
         return "\n\n".join(parts)
     finally:
         book.close()
-
-
-def _repaired(data: bytes) -> bytes:
-    """Return a workbook without a misspelt attribute that openpyxl refuses."""
-    repaired = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(repaired, "w") as new:
-        for name in old.namelist():
-            content = old.read(name)
-            if name.startswith("xl/worksheets/"):
-                content = _SHEET_VIEW.sub(
-                    lambda found: found[0].replace(b" showZeroes=", b" showZeros="), content
-                )
-            new.writestr(name, content, zipfile.ZIP_DEFLATED)
-    return repaired.getvalue()
 
 
 def table_lines(rows: Iterable[Sequence[object]], extent: Extent) -> list[str]:

@@ -155,7 +155,18 @@ class VectorStore(Closeable, ABC):
             unique = list({document.id: document for document in several}.values())
             found = await self.vectors_of([each.text for each in unique], runtime) if unique else []
         else:
-            pairs = zip(several, _checked(vectors, len(several)), strict=True)
+            try:
+                checked = [[float(number) for number in vector] for vector in vectors]
+            except (TypeError, ValueError) as error:
+                msg = "vectors must be lists of numbers, one for each document"
+                raise WrongTypeError(msg) from error
+            if len(checked) != len(several):
+                msg = f"there are {len(checked)} vectors for {len(several)} documents"
+                raise UsageError(msg)
+            if not all(vector and all(map(isfinite, vector)) for vector in checked):
+                msg = "a vector is empty, or contains NaN or an infinite number"
+                raise UsageError(msg)
+            pairs = zip(several, checked, strict=True)
             by_id = {document.id: (document, vector) for document, vector in pairs}
             unique = [document for document, _ in by_id.values()]
             found = [vector for _, vector in by_id.values()]
@@ -283,22 +294,6 @@ def _with_plain_metadata(document: Document) -> Document:
     if all(type(v) in _PLAIN or (type(v) is float and isfinite(v)) for v in values):
         return document
     return replace(document, metadata=json.loads(metadata_json(document)))
-
-
-def _checked(vectors: Iterable[Vector], count: int) -> list[Vector]:
-    """Return *vectors* as lists of floats, one for each of *count* documents."""
-    try:
-        checked = [[float(number) for number in vector] for vector in vectors]
-    except (TypeError, ValueError) as error:
-        msg = "vectors must be lists of numbers, one for each document"
-        raise WrongTypeError(msg) from error
-    if len(checked) != count:
-        msg = f"there are {len(checked)} vectors for {count} documents"
-        raise UsageError(msg)
-    if not all(vector and all(map(isfinite, vector)) for vector in checked):
-        msg = "a vector is empty, or contains NaN or an infinite number"
-        raise UsageError(msg)
-    return checked
 
 
 class HybridVectorStore(VectorStore):
