@@ -300,12 +300,23 @@ async def _remove_replaced(
 
 async def _load(memory: ChatMemory, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
     check_deadline(runtime)
+    recorder = present_recorder()
+    if recorder is None:
+        return await _read(memory, conversation_id, runtime)
+    return await recorder.step(_step_of(memory, conversation_id, runtime), runtime)
 
-    async def read(runtime: Runtime) -> tuple[Message, ...]:
-        with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
-            loaded = await memory.load(conversation_id, runtime)
-            messages = observed.result = with_answered_calls(loaded)
-        return messages
+
+async def _read(memory: ChatMemory, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
+    with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
+        loaded = await memory.load(conversation_id, runtime)
+        messages = observed.result = with_answered_calls(loaded)
+    return messages
+
+
+def _step_of(
+    memory: ChatMemory, conversation_id: str, runtime: Runtime
+) -> TurnStep[tuple[Message, ...]]:
+    """Return the reading of *memory* as a step of a turn."""
 
     def dump(outcome: tuple[Message, ...] | Exception) -> dict[str, Any]:
         if isinstance(outcome, Exception):
@@ -313,19 +324,17 @@ async def _load(memory: ChatMemory, conversation_id: str, runtime: Runtime) -> t
         return to_stored({"messages": [message_to_dict(message) for message in outcome]})
 
     async def load(recorded: dict[str, Any]) -> tuple[Message, ...]:
-        if "error" in recorded:
-            raise error_from_dict(recorded["error"])
         with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
+            if "error" in recorded:
+                raise error_from_dict(recorded["error"])
             found = from_stored(recorded["messages"])
             messages = observed.result = tuple(message_from_dict(each) for each in found)
         return messages
 
-    recorder = present_recorder()
-    if recorder is None:
-        return await read(runtime)
-    return await recorder.step(
-        TurnStep("memory", f"load {conversation_id}", read, dump, load), runtime
-    )
+    def run(runtime: Runtime) -> Awaitable[tuple[Message, ...]]:
+        return _read(memory, conversation_id, runtime)
+
+    return TurnStep("memory", f"load {conversation_id}", run, dump, load)
 
 
 MEMORY_TEMPLATE = """\
