@@ -191,6 +191,17 @@ class McpServer:
 
         return cls(name, connect, command=command, **settings)
 
+    if not TYPE_CHECKING:  # what other libraries have
+
+        @classmethod
+        def sse(cls, *_args: object, **_settings: object) -> "McpServer":
+            """Raise an error that names the successor of this transport."""
+            msg = (
+                "the transport over two endpoints (HTTP+SSE) is deprecated and not supported; most"
+                " servers have its successor: McpServer.http(name, url)"
+            )
+            raise UsageError(msg)
+
     @classmethod
     def http(
         cls,

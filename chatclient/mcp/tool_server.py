@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, Literal
 
+from chatclient._internal.checks import attribute_hints
 from chatclient._internal.frozen import without
 from chatclient.chat.tool import ToolCallback, ToolRequest
 from chatclient.errors import UsageError
@@ -70,6 +71,11 @@ class McpToolServer:
         # Resolved now if no provider is needed, so that mistakes are found early.
         tool_callbacks(s for s in resolved if isinstance(s, ToolCallback | str))
         self._sources = [s for s in resolved if not isinstance(s, str)]
+
+    if not TYPE_CHECKING:  # type checkers know all attributes
+        __getattr__ = attribute_hints(
+            dict.fromkeys(("run", "serve", "start"), "serve it: .serve_stdio() or .serve_http()")
+        )
 
     async def callbacks(self) -> list[ToolCallback]:
         """Return the current tools.
