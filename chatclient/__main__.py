@@ -332,9 +332,9 @@ def _replay(argv: Sequence[str]) -> int:
     """Replay a recorded turn, print the first differences, and return the exit status."""
     arguments = _replay_parser().parse_args(argv)
     try:
-        found = _load(arguments.client, "replay")
+        found: Any = _load(arguments.client, "replay")
         is_made = not isinstance(found, ChatClient) and callable(found)
-        client = found() if is_made else found
+        client: Any = found() if is_made else found
         if arguments.database is None:
             recording = TurnRecording.load(arguments.recording)
         else:

@@ -409,7 +409,11 @@ class RecordedSteps:
         self._steps = steps
         self.missing: str | None = None
 
-    async def step(self, name: str, _function: Callable[[], Awaitable[Any]]) -> Any:
+    async def step(
+        self,
+        name: str,
+        function: Callable[[], Awaitable[Any]],  # noqa: ARG002 - nothing is executed
+    ) -> Any:
         """Return the recorded value of the step *name*.
 
         Raises:

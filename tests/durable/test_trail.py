@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,9 +56,8 @@ def test_prompts_are_those_of_the_turn(make: Make, runs: list[int], tmp_path: Pa
 
     assert runs == [7]
     assert len(model.prompts) == 2
-    sent = [
-        step.operation.prompt.messages for step in trail.steps if step.operation.kind == "model"
-    ]
+    operations: list[Any] = [step.operation for step in trail.steps]
+    sent = [each.prompt.messages for each in operations if each.kind == "model"]
     assert sent == [prompt.messages for prompt in model.prompts]
     assert_passes(trail, ExpectedToolCalls(REFUND, order="exact"))
     TurnRecording.of(trail).save(tmp_path / "turn.json")

@@ -485,7 +485,7 @@ def test_misuse_of_replay(
 
 def test_failed_turn_is_recorded(serve: Serve, tmp_path: Path) -> None:
     """A turn that failed is recorded as well."""
-    serve(Reply(400, {"error": {"message": "no"}}))
+    serve(Reply(b'{"error": {"message": "no"}}', 400))
 
     assert main(["--model", "openai:m", "--record", "turn.json", "Hi"]) == 1
 

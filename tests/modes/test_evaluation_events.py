@@ -55,6 +55,7 @@ def test_belongs_to_the_turn(ask: Ask) -> None:
 
     first, second = events.records
     span = next(each for each in spans.get_finished_spans() if each.name == "invoke_agent")
+    assert span.context is not None
     assert (first.trace_id, first.span_id) == (span.context.trace_id, span.context.span_id)
     assert {first.event_name, second.event_name} == {"gen_ai.evaluation.result"}
     assert events.attributes == [

@@ -1,6 +1,7 @@
 """Checks of the way to an answer: tool calls, and what was spent."""
 
-from typing import Any
+from decimal import Decimal
+from typing import Any, cast
 
 import pytest
 
@@ -185,7 +186,7 @@ def test_spending(trail: Trail, limit: Any, problem: str) -> None:
 
 def test_cost() -> None:
     """The cost of all rounds counts."""
-    usage = Usage(input_tokens=1, output_tokens=1, cost=Cost(0.25, "USD"))
+    usage = Usage(input_tokens=1, output_tokens=1, cost=Cost(Decimal("0.25"), "USD"))
     message = AssistantMessage("Hello.")
     model = ScriptedModel(ChatResponse((Generation(message),), ChatResponseMetadata(usage=usage)))
     trail = ChatClient.create(model).prompt("Hi!").call().trail()
@@ -307,7 +308,7 @@ def test_no_trail() -> None:
         (lambda _: SpendingLimit(tokens=-1), UsageError, "tokens"),
         (lambda _: CriterionEvaluator(ScriptedModel(), " "), UsageError, "must not be blank"),
         (assert_passes, UsageError, "at least one evaluator"),
-        (lambda trail: assert_passes(trail, "search"), WrongTypeError, "an evaluator"),
+        (lambda trail: assert_passes(trail, cast("Any", "search")), WrongTypeError, "an evaluator"),
         (lambda _: assert_passes("text", ToolCallCount("a", 0)), WrongTypeError, "the trail"),  # type: ignore[arg-type]
         (
             lambda trail: assert_passes(trail, FactCheckingEvaluator(ScriptedModel())),

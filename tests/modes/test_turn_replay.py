@@ -35,6 +35,7 @@ from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMem
 from chatclient.observability import Trail
 from chatclient.testing import (
     Answer,
+    AnswerFunction,
     ReplayError,
     ScriptedModel,
     TurnRecording,
@@ -78,7 +79,7 @@ def ran() -> list[str]:
     return RAN
 
 
-def app(*answers: Answer, system: str = SYSTEM) -> ChatClient:
+def app(*answers: Answer | AnswerFunction, system: str = SYSTEM) -> ChatClient:
     builder = ChatClient.builder(ScriptedModel(*answers)).default_system(system)
     return builder.default_tools(search).build()
 

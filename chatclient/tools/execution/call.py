@@ -133,8 +133,7 @@ class ToolCallRunner:
                     with CallerDeadline(runtime.deadline):
                         result = await self.chain(invocation)
             except Exception as raised:  # noqa: BLE001 - the failure policy decides
-                suspended = _suspension(context, raised)
-                if suspended is None:
+                if (suspended := _suspension(context, raised)) is None:
                     error = _for_model(call, raised)
                     seconds = time.perf_counter() - step.started
                     result = await self._failure_result(error, call, context, seconds)

@@ -241,7 +241,9 @@ class NotANumber(WordCounts):
 
 
 class NoTokens(WordCounts):
-    max_tokens = 512
+    @property
+    def max_tokens(self) -> int:
+        return 512
 
     def count_tokens(self, text: str) -> int:
         return 0
