@@ -10,8 +10,10 @@ if TYPE_CHECKING:
         check_choice as check_choice,
         check_method as check_method,
         check_model_name as check_model_name,
+        check_moment as check_moment,
         check_number as check_number,
         check_type as check_type,
+        checked_id as checked_id,
         seconds as seconds,
     )
     from chatclient._internal.closeable import (
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         loads_exact as loads_exact,
     )
     from chatclient._internal.logging import (
+        described as described,
         get_logger as get_logger,
     )
     from chatclient._internal.sqlite import (
@@ -109,6 +112,7 @@ if TYPE_CHECKING:
     from chatclient.runtime.runtime import (
         BLOCKING as BLOCKING,
         ON_LOOP as ON_LOOP,
+        within_callers_deadline as within_callers_deadline,
     )
     from chatclient.runtime.threads import (
         ForkSafeLock as ForkSafeLock,

@@ -54,7 +54,7 @@ def release(name: str, model: ScriptedModel, *tools: Any, asks: bool = True) -> 
 
 def deploy(client: DurableClient) -> None:
     """Let the worker of this process have the release of *client*."""
-    runners[client.name] = client._runner  # type: ignore[assignment]
+    runners[client.name] = client._runner
 
 
 @pytest.fixture

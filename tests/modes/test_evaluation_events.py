@@ -28,7 +28,7 @@ class Collected:
     """A provider of loggers, and what it has collected."""
 
     def __init__(self) -> None:
-        self._exporter = InMemoryLogRecordExporter()
+        self._exporter = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
         self.provider = LoggerProvider()
         self.provider.add_log_record_processor(SimpleLogRecordProcessor(self._exporter))
 

@@ -238,7 +238,11 @@ async def test_disconnected_after_a_decision() -> None:
     app = endpoints(WebChat(client, store))
     await over_asgi(app, AI_SDK, asyncio.Event().wait, send_nothing)
     assert store.get("c1") is not None
-    approved = {"type": "tool-book_train", "toolCallId": "call_9", "state": "approval-responded"}
+    approved: dict[str, Any] = {
+        "type": "tool-book_train",
+        "toolCallId": "call_9",
+        "state": "approval-responded",
+    }
     approved |= {"input": {"number": "IC 1"}, "approval": {"id": "call_9", "approved": True}}
     answer = {"id": "2", "role": "assistant", "parts": [approved]}
 

@@ -91,8 +91,9 @@ def test_gives_up(talk: Talk, script: list[str], turns: int) -> None:
 
 def test_turn_that_waits(talk: Talk) -> None:
     """The conversation ends when a turn waits for a decision, which the user cannot make."""
-    client = assistant(call("book", {"city": "Rome"})).mutate()
-    client = client.tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()])).build()
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    builder = assistant(call("book", {"city": "Rome"})).mutate()
+    client = builder.tool_calling_manager(manager).build()
     user = SimulatedUser(ChatClient.create(ScriptedModel(says("Book!"))), "A table.")
 
     conversation = talk(user, client)
