@@ -280,8 +280,6 @@ class Turn:
         first = len(self.request_messages) + len(self.rounds)
         added = self._identified(messages, first)
         self.rounds = (*self.rounds, *added)
-        if self.shown is not None:
-            self.shown.end_round()
         return added
 
     def messages(self, *following: Message) -> tuple[Message, ...]:

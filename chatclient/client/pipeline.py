@@ -121,7 +121,9 @@ class Pipeline:
         )
         outer, undo_log = runtime.undo_log, UndoLog()
         if runtime.streaming and outer is None and any(map(is_memory, settings.advisors)):
-            turn.shown = ShownAnswer(runtime.emitter, turn.part.resumption)
+            turn.shown = ShownAnswer(
+                runtime.emitter, lambda: len(turn.rounds), turn.part.resumption
+            )
             runtime = runtime.with_emitter(turn.shown.emit)
         runtime = within_callers_deadline(runtime)
         if settings.deadline is not None:

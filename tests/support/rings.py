@@ -44,7 +44,10 @@ EDGES: Mapping[str, tuple[str, ...]] = {
         *("memory.sessions", "advisors.memory.recall_tools", "advisors.memory.session"),
         "testing.session_contract",
     ),
-    "tool search": ("tools.search", "advisors.tool_search"),
+    "tool search": (
+        *("tools.search", "advisors.tool_search"),
+        "testing.tool_index_contract",
+    ),
     "bridges": ("bridges",),
     "decisions": ("decisions",),
     "durable": ("durable",),
