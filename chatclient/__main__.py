@@ -18,7 +18,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from chatclient._internal.extras import needed_by
 from chatclient._internal.text import on_one_line, printable, printable_line
@@ -334,7 +334,7 @@ def _replay(argv: Sequence[str]) -> int:
     try:
         found: Any = _load(arguments.client, "replay")
         is_made = not isinstance(found, ChatClient) and callable(found)
-        client: Any = found() if is_made else found
+        client: Any = cast("Any", found)() if is_made else found
         if arguments.database is None:
             recording = TurnRecording.load(arguments.recording)
         else:

@@ -133,20 +133,23 @@ class ToolCallRunner:
                     with CallerDeadline(runtime.deadline):
                         result = await self.chain(invocation)
             except Exception as raised:  # noqa: BLE001 - the failure policy decides
-                if (suspended := _suspension(context, raised)) is None:
+                outcome: SuspendedCall | ToolResult | None = _suspension(context, raised)
+                if outcome is None:
                     error = _for_model(call, raised)
                     seconds = time.perf_counter() - step.started
-                    result = await self._failure_result(error, call, context, seconds)
+                    outcome = await self._failure_result(error, call, context, seconds)
             else:
-                suspended = None if context.suspended is None else _suspension(context)
-                # An interceptor may treat the result of a tool that has finished as a failure.
-                if result.is_error and suspended is None and self._has_completed(call, context):
-                    result = replace(result, metadata=merged(result.metadata, {DONE: True}))
-            if suspended is not None:
+                outcome = None if context.suspended is None else _suspension(context)
+                if outcome is None:
+                    outcome = result
+                    # An interceptor may treat the result of a tool that has finished as a failure.
+                    if result.is_error and self._has_completed(call, context):
+                        outcome = replace(result, metadata=merged(result.metadata, {DONE: True}))
+            if isinstance(outcome, SuspendedCall):
                 step.note(WAITS, "approval")
-                return suspended
+                return outcome
             ran = started_at, time.perf_counter() - step.started
-            result = _annotated(result, call, context)
+            result = _annotated(outcome, call, context)
             execution = execution_of(call, result, context.attempt, ran=ran, error=error)
             if runtime.streaming:
                 await runtime.emit(finished_event(execution))
