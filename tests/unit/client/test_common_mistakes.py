@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -472,7 +473,10 @@ def test_mistake_in_a_notebook(code: str, message: str) -> None:
         ("Prompt('x', temperature=1)", "Prompt() has no parameter 'temperature'; an option is"),
         ("PromptTemplate('{a}').format(a=1)", "it is .render(name=...)"),
         ("McpServer.sse('a', 'https://x')", "McpServer.http(name, url)"),
-        ("McpToolServer(found).run()", ".serve_stdio() or .serve_http()"),
+        pytest.param(
+            *("McpToolServer(found).run()", ".serve_stdio() or .serve_http()"),
+            marks=pytest.mark.skipif(find_spec("mcp") is None, reason="needs the extra mcp"),
+        ),
         ("McpOAuth(port=-5)", "port must be from 0 to 65535"),
         ("tool(title='x')", "is the title that MCP clients get"),
     ],
