@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import json
+import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -177,11 +178,19 @@ class McpServer:
             **settings: See the attributes.
 
         Raises:
-            UsageError: The command or an argument is not a text; see also `McpServer`.
+            UsageError: The command or an argument is not a text, or the command is a command line;
+                see also `McpServer`.
         """
         for part in (command, *args):
             hint = "pass its arguments one by one, and a path as str(path)"
             check_type("the command of an MCP server", part, str, hint)
+        program, _, rest = command.partition(" ")
+        if rest and not args and shutil.which(program) and not shutil.which(command):
+            msg = (
+                f"the command of an MCP server is a program, not a command line: write"
+                f" McpServer.stdio({name!r}, {program!r}, ...) with its arguments one by one"
+            )
+            raise UsageError(msg)
 
         def connect() -> Any:
             from chatclient.mcp.stdio import StdioTransport  # noqa: PLC0415
@@ -223,8 +232,8 @@ class McpServer:
             **settings: See the attributes.
 
         Raises:
-            UsageError: The URL does not begin with http:// or https://, or *auth* is another text;
-                see also `McpServer`.
+            UsageError: The URL does not begin with http:// or https://, or *auth* is none of
+                these; see also `McpServer`.
         """
         if not str(url).lower().startswith(("http://", "https://")):
             msg = f"the URL of an MCP server must begin with http:// or https://, not {url!r}"
@@ -233,7 +242,9 @@ class McpServer:
             hint = "for a token write {'Authorization': 'Bearer ...'}"
             check_type("headers", headers, Mapping, hint)
         login: Any = McpOAuth() if auth == "oauth" else auth
-        if isinstance(login, str | bool) or type(login).__module__.partition(".")[0] == "httpx":
+        is_other = type(login).__module__.partition(".")[0] == "httpx"
+        is_auth = isinstance(login, McpOAuth | None) or hasattr(login, "auth_flow")
+        if is_other or not is_auth:
             msg = "auth must be 'oauth', an McpOAuth or an auth of httpx2; pass a token in headers="
             raise UsageError(msg)
 

@@ -635,7 +635,15 @@ def test_invalid_server_settings(settings: Any) -> None:
             lambda: McpServer.stdio("a", "uvx", Path("b")),  # type: ignore[arg-type]
             r"a path as str\(path\)",
         ),
+        (
+            lambda: McpServer.stdio("a", "git status"),
+            "a program, not a command line",
+        ),
         (lambda: McpServer.http("a", "localhost:8000/mcp"), "begin with http://"),
+        (
+            lambda: McpServer.http("a", "http://localhost/mcp", auth=("a",)),  # type: ignore[arg-type]
+            "pass a token in headers=",
+        ),
     ],
 )
 def test_invalid_server_address(make: Any, message: str) -> None:
