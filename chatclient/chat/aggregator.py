@@ -157,10 +157,8 @@ class CallBuilder:
         # Some servers repeat all previous text in each fragment. Checked as JSON, because repeated
         # text may also be the input of a custom tool.
         growing = len(fragments) > 1 and all(b.startswith(a) for a, b in pairwise(fragments))
-        if growing and _object_in(text) is None and _object_in(fragments[-1]) is not None:
-            arguments = fragments[-1]
-        else:
-            arguments = text
+        repeated = growing and _object_in(text) is None and _object_in(fragments[-1]) is not None
+        arguments = fragments[-1] if repeated else text
         if not arguments and "type" not in self.metadata:
             arguments = "{}"
         return ToolCall(self._call_id(), self.name, arguments, frozen(self.metadata))

@@ -188,6 +188,7 @@ class AsyncEvents(AsyncIterator[E], Generic[E, T]):
                 try:
                     self._task.result()
                 except StopAsyncIteration as error:
+                    # It would look like the end of the stream; converted as in generators.
                     msg = "the request raised StopAsyncIteration"
                     raise RuntimeError(msg) from error
                 raise StopAsyncIteration
