@@ -1,7 +1,7 @@
 """The table and queries of `PgVectorStore`; imports SQLAlchemy."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,8 @@ from chatclient.retrieval.vector_store.store import (
 Condition = sa.ColumnElement[bool]
 Metadata = sa.ColumnElement[Any]
 
+_JSON_ARRAY = ARRAY(JSONB)
+
 
 def condition(where: Filter | None, metadata: Metadata) -> Condition:
     """Return *where* as a condition on a `jsonb` column; it is never NULL.
@@ -53,15 +55,19 @@ def condition(where: Filter | None, metadata: Metadata) -> Condition:
     Raises:
         UsageError: *where* is not a filter.
     """
-    return sa.and_(sa.true(), *(_key(key, value, metadata) for key, value in (where or {}).items()))
+    return _all(_key(key, value, metadata) for key, value in (where or {}).items())
+
+
+def _all(conditions: Iterable[Condition]) -> Condition:
+    """Return whether all hold; one alone is not wrapped, because each search builds it anew."""
+    found = list(conditions)
+    return found[0] if len(found) == 1 else sa.and_(sa.true(), *found)
 
 
 def _key(key: str, value: Any, metadata: Metadata) -> Condition:
     match key:
         case "$and":
-            return sa.and_(
-                sa.true(), *(condition(each, metadata) for each in filters_in(key, value))
-            )
+            return _all(condition(each, metadata) for each in filters_in(key, value))
         case "$or":
             return sa.or_(
                 sa.false(), *(condition(each, metadata) for each in filters_in(key, value))
@@ -69,7 +75,7 @@ def _key(key: str, value: Any, metadata: Metadata) -> Condition:
         case "$not":
             return sa.not_(condition(filters_in(key, [value])[0], metadata))
     found = comparisons(key, value)
-    return sa.and_(sa.true(), *(_comparison(name, key, each, metadata) for name, each in found))
+    return _all(_comparison(name, key, each, metadata) for name, each in found)
 
 
 def _comparison(name: str, key: str, wanted: Any, metadata: Metadata) -> Condition:
@@ -101,9 +107,8 @@ def _contains(metadata: Metadata, part: dict[str, Any]) -> Condition:
 
 def _one_of(key: str, wanted: Any, metadata: Metadata) -> Condition:
     """Return whether the value is one of *wanted*, with one parameter for all of them."""
-    values = sa.func.jsonb_array_elements(_json([each for each in wanted if not _infinite(each)]))
-    value = sa.func.jsonb_extract_path(metadata, key)
-    return sa.func.coalesce(value.in_(sa.select(values)), sa.false())
+    parts = [json.dumps({key: each}).decode() for each in wanted if not _infinite(each)]
+    return metadata.bool_op("@>")(sa.any_(sa.cast(sa.literal(parts, ARRAY(sa.Text)), _JSON_ARRAY)))
 
 
 def _ordered(name: str, key: str, wanted: Any, metadata: Metadata) -> Condition:
@@ -327,7 +332,7 @@ class PgDocuments:
             _CUSTOM_PLAN,
         )
         self._preparation = sa.select(table.length(), *settings)
-        self._columns_by_length: dict[int, tuple[list[Any], sa.ColumnElement[float]]] = {}
+        self._selections: dict[int, tuple[sa.Select[Any], sa.ColumnElement[float]]] = {}
 
     def store(self, documents: Sequence[Document], vectors: Sequence[Vector]) -> None:
         """Store *documents* with their vectors, replacing those with the same ids."""
@@ -397,9 +402,9 @@ class PgDocuments:
         """Return the nearest rows above the threshold."""
         if not self._prepare(connection, len(vector), limit):
             return []
-        columns, gap = self._columns(len(vector))
+        selection, gap = self._selection(len(vector))
         matching = condition(search.where, self._table.columns.metadata)
-        query = sa.select(*columns).where(matching).order_by(gap).limit(limit)
+        query = selection.where(matching).order_by(gap).limit(limit)
         given = {_QUERY_VECTOR.key: _vector_text(vector)}
         rows: Sequence[Any] = connection.execute(query, given).all()
         if len(rows) < limit:
@@ -414,14 +419,13 @@ class PgDocuments:
     ) -> tuple[Sequence[sa.Row[Any]], Sequence[sa.Row[Any]]]:
         limit = _POOL * search.top_k
         by_vector = self._nearest(vector, search, limit, connection)
-        columns, _ = self._columns(len(vector))
+        selection, _ = self._selection(len(vector))
         # Any word will do: a question has words that its answer lacks.
         every = sa.func.plainto_tsquery(self._language, storable(search.query))
         some = sa.cast(sa.func.replace(sa.cast(every, sa.Text), " & ", " | "), TSQUERY)
         words = self._table.columns.words
         query = (
-            sa.select(*columns)
-            .where(words.bool_op("@@")(some))
+            selection.where(words.bool_op("@@")(some))
             .where(condition(search.where, self._table.columns.metadata))
             .order_by(sa.func.ts_rank(words, some, 1).desc(), self._table.columns.digest)
             .limit(limit)
@@ -436,17 +440,18 @@ class PgDocuments:
         [row] = connection.execute(self._preparation, {_WIDTH.key: str(width)})
         return row[0] == length or not self._table.check_empty(connection, length, row[0])
 
-    def _columns(self, length: int) -> tuple[list[Any], sa.ColumnElement[float]]:
-        """Return the columns of a document, and its distance to the vector that is a parameter."""
-        if (found := self._columns_by_length.get(length)) is not None:
+    def _selection(self, length: int) -> tuple[sa.Select[Any], sa.ColumnElement[float]]:
+        """Return the query for documents, and their distance to the vector that is a parameter."""
+        if (found := self._selections.get(length)) is not None:
             return found
         column = self._table.columns
         gap = distance(column.vector, _unit(_QUERY_VECTOR), length)
         metadata = sa.cast(column.metadata, sa.Text)
         stored = sa.func.coalesce(column.exact, metadata).label("stored")
         columns = [column.digest, column.id, column.text, stored, (-gap).label("score")]
-        self._columns_by_length = {length: (columns, gap)}  # a table has vectors of one length
-        return columns, gap
+        found = sa.select(*columns), gap
+        self._selections = {length: found}  # a table has vectors of one length
+        return found
 
 
 _QUERY_VECTOR = sa.bindparam("vector", type_=sa.Text)
@@ -469,7 +474,7 @@ def _unit(text: sa.ColumnElement[str]) -> sa.ColumnElement[Any]:
 
 
 def _vector_text(vector: Vector) -> str:
-    return f"[{','.join(map(str, vector))}]"
+    return json.dumps(list(vector)).decode()  # several times faster than `str` of each number
 
 
 def _row(document: Document, vector: Vector) -> tuple[Any, ...]:
