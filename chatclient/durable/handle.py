@@ -212,7 +212,6 @@ class TurnHandle:
         is_new: Whether the turn has just been started.
 
     Attributes:
-        engine: The engine of this process.
         id: The id of the turn, with which any process gets a handle: `durable_client.turn(id)`.
     """
 
@@ -220,13 +219,27 @@ class TurnHandle:
         self, engine: "Engine", id: str, check_decisions: CheckDecisions, *, is_new: bool = False
     ) -> None:
         self.id = id
-        self.engine = engine
+        self._engine = engine
         self._check_decisions = check_decisions
         self._is_new = is_new
         self._known = 1  # the number of a segment that exists
 
     def __repr__(self) -> str:
         return f"TurnHandle({self.id!r})"
+
+    @property
+    def engine(self) -> "Engine":
+        """The engine of this process.
+
+        Raises:
+            UsageError: There is none any more.
+        """
+        from chatclient.durable.engine import current_engine, has_engine  # noqa: PLC0415 - an extra
+
+        # One that is being closed still reads the turns that end meanwhile.
+        if has_engine() or self._engine.notices.is_closed:
+            self._engine = current_engine()
+        return self._engine
 
     def status(self) -> TurnStatus:
         """Return where the turn is.

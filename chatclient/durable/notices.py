@@ -143,13 +143,20 @@ class Notices:
         """Return a watch; the first look for news is immediate, unless the workflow *is_new*."""
         watch = Watch(self, id, offset, loop)
         with self._condition:
-            if not self._threads:
+            if self.is_closed:
+                watch.wake()  # its reader looks for itself
+            elif not self._threads:
                 self._start()
             self._watches.setdefault(id, set()).add(watch)
             # One that has just been started has hardly ended, and most ends are told.
             self._new.append((time.monotonic() + (_ASK_SECONDS if is_new else 0.0), id))
             self._condition.notify()
         return watch
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is read any more."""
+        return self._closed.is_set()
 
     def forget(self, watch: Watch) -> None:
         """Forget a watch whose reader has gone."""
@@ -177,8 +184,8 @@ class Notices:
 
     def close(self) -> None:
         """End; readers that wait look for themselves."""
-        self._closed.set()
         with self._condition:
+            self._closed.set()
             self._condition.notify()
             watches = [each for several in self._watches.values() for each in several]
         for thread in self._threads:

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -144,4 +145,27 @@ def test_process_that_listens_to_some_queues(tmp_path: Path) -> None:
         assert client.call("Hello", queue="heard").content() == "Hi."
         assert other.status().state == "queued"
     with launch(f"sqlite:///{tmp_path / 'turns.db'}", queues=queues):
-        assert other.result(30).content() == "Hi."
+        assert other.result().content() == "Hi."  # with a handle of the engine before
+
+
+def test_handle_without_engine(tmp_path: Path) -> None:
+    """A reader that waits when the engine is closed, and later ones, get an error."""
+    begun = threading.Event()
+
+    @tool
+    async def wait() -> None:
+        """Wait for ever."""
+        begun.set()
+        await asyncio.Event().wait()
+
+    model = ScriptedModel(call("wait"))
+    client = durable(ChatClient.builder(model).default_tools(wait).build(), name=uuid4().hex)
+    with ThreadPoolExecutor() as threads:
+        with launch(f"sqlite:///{tmp_path / 'turns.db'}"):
+            turn = client.start("Hello")
+            begun.wait()
+            reading = threads.submit(turn.result)
+        with pytest.raises(UsageError, match="need a database"):
+            reading.result()
+    with pytest.raises(UsageError, match="need a database"):
+        turn.status()
