@@ -36,11 +36,11 @@ test-all:
 	$(MAKE) live
 
 tests: .venv/dev
-	$(BIN)/pytest $(PARALLEL) -m "not live" $(ARGS)
+	$(BIN)/pytest $(PARALLEL) -m "not live" $(SHARE) $(ARGS)
 
 # Last and alone, because the model uses all cores.
 live: .venv/demo .venv/dev
-	$(BIN)/pytest -m live $(or $(ARGS),tests/live)
+	$(BIN)/pytest -m live $(SHARE) $(or $(ARGS),tests/live)
 
 # Also writes which tests run the code of each module, into tests/by_module.md.
 coverage: .venv/dev

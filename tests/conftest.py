@@ -6,7 +6,9 @@ import math
 import os
 import sys
 import time
+import zlib
 from collections.abc import Callable, Generator, Iterator
+from itertools import filterfalse
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import settings
 from chatclient import ChatModel
 from tests.support.ask import Ask
 from tests.support.clock import Clock
+from tests.support.examples import day
 from tests.support.paths import ROOT
 from tests.support.servers import ChatServer
 
@@ -52,6 +55,14 @@ class HangingTests:
         self._stderr.close()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fifth",
+        action="store_true",
+        help="of exhaustive and live tests, run a fifth: another one each day",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(HangingTests())
 
@@ -61,10 +72,10 @@ FIRST = ("ways", "durable", "web", "docs", "mcp", "packaging", "stores", "proper
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that start a process as exhaustive, except the first of each kind.
 
-    Also put tests in the order in which workers take them.
+    Also choose those of this day, and put tests in the order in which workers take them.
     """
     kinds: set[str] = set()
     for item in items:
@@ -74,8 +85,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if kind in kinds:
                 item.add_marker("exhaustive")
             kinds.add(kind)
+    if config.option.fifth:
+        others = [item for item in items if _is_large(item) and not _is_of_this_day(item)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = filterfalse(set(others).__contains__, items)
     places = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.path.parent.name, len(FIRST)))
+
+
+def _is_large(item: pytest.Item) -> bool:
+    """Return whether the test is exhaustive, or of the local model and not a smoke test."""
+    return item.get_closest_marker("exhaustive") is not None or (
+        item.get_closest_marker("live") is not None and item.path.name != "test_smoke.py"
+    )
+
+
+def _is_of_this_day(item: pytest.Item) -> bool:
+    return (zlib.crc32(item.nodeid.encode()) + day().toordinal()) % 5 == 0
 
 
 def pytest_collection_finish() -> None:

@@ -3,7 +3,6 @@
 import itertools
 import os
 import random
-import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chatclient.durable import launch
-from tests.support.examples import some
+from tests.support.examples import day, some
 from tests.ways.case import Case, Feature, Outcome
 from tests.ways.features import FEATURES
 from tests.ways.ways import WAYS, McpFailedError, Way, WebError
@@ -204,18 +203,11 @@ def test_pairs(features: Sequence[Feature], tmp_path: Path) -> None:
     check(features, tmp_path)
 
 
-def seed() -> str:
-    """Return the seed of the random sets, the day of the commit: what passed passes again."""
-    git = ["git", "-C", str(Path(__file__).parent), "log", "-1", "--format=%cs"]
-    found = subprocess.run(git, capture_output=True, text=True, check=False)
-    return os.environ.get("WAYS_SEED", found.stdout.strip())
-
-
-SEED = seed()
+SEED = os.environ.get("WAYS_SEED", str(day()))
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("number", range(int(os.environ.get("WAYS_SETS", "40"))))
+@pytest.mark.parametrize("number", range(int(os.environ.get("WAYS_SETS", "100"))))
 def test_random_sets_of_five(number: int, tmp_path: Path) -> None:
     """Five features work together in every way.
 
