@@ -51,33 +51,35 @@ class _Arguments:
 
     def complete_object(self) -> dict[str, Any] | None:
         """Return the JSON object that the fragments form, or None."""
-        has_content = False
-        while self._scanned < len(self.fragments):
-            has_content = has_content or not self.fragments[self._scanned].isspace()
-            fragment = self.fragments[self._scanned]
-            skipped = 0 if self._escaped else -1
-            self._escaped = False
-            for match in _BRACKETS.finditer(fragment):
-                at, sign = match.start(), match.group()
-                if at == skipped:
-                    continue
-                if sign == '"':
-                    self._in_string = not self._in_string
-                elif self._in_string:
-                    if sign == "\\":
-                        skipped = at + 1
-                elif sign in "{[":
-                    self._depth += 1
-                elif sign in "}]":
-                    self._depth -= 1
-            self._escaped = skipped == len(fragment)
-            self._scanned += 1
+        new = self.fragments[self._scanned :]
+        self._scanned += len(new)
+        for fragment in new:
+            self._scan(fragment)
+        has_content = not all(map(str.isspace, new))
         if has_content and self._closed:  # text after a complete value
             self._object = None
         elif has_content and not self._depth and not self._in_string:
             self._closed = True
             self._object = _object_in(self.text())
         return self._object
+
+    def _scan(self, fragment: str) -> None:
+        """Follow brackets and strings; an escape may continue in the next fragment."""
+        escaped = 0 if self._escaped else -1  # position of an escaped character
+        for match in _BRACKETS.finditer(fragment):
+            at, sign = match.start(), match.group()
+            if at == escaped:
+                continue
+            if sign == '"':
+                self._in_string = not self._in_string
+            elif self._in_string:
+                if sign == "\\":
+                    escaped = at + 1
+            elif sign in "{[":
+                self._depth += 1
+            elif sign in "}]":
+                self._depth -= 1
+        self._escaped = escaped == len(fragment)
 
 
 class CallBuilder:

@@ -1,7 +1,7 @@
 """`launch` and `connect`: begin to run durable turns, or to start them, in this process."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from datetime import timedelta
@@ -102,76 +102,86 @@ def launch(
         silent_seconds=takeover_seconds,
         schema=settings.get("dbos_system_schema") or "dbos",
     )
-    notices = Notices(tables)
-    outbox = Outbox(tables, notices)
-    running.attach(tables, outbox)
-    loop = LoopThread("chatclient-turns")
-    alive = Liveness(tables, takeover_seconds, running)
-    if reject_older:
-        alive.each_beat = lambda: reject_older_turns(tables.live_versions())
-
-    def start() -> None:
-        DBOS(config=settings)
-        if listen is not None:
-            DBOS.listen_queues([*listen])
-        DBOS.launch()
-        for queue in several:
-            _register(queue)
-
-    alive.start()  # first, so that each turn has a known process
-    try:
-        # In a thread without an event loop: DBOS would run the turns on the loop of the caller,
-        # and blocking calls there would wait for themselves.
-        outside_loop(start)
-    except BaseException:
-        outside_loop(DBOS.destroy)
-        loop.close()
-        outbox.close()
-        alive.stop()
-        raise
-
-    retention: Retention | None = None
-
-    def close(drain_seconds: float) -> None:
-        if retention is not None:
-            retention.stop()
-        _stop(loop, drain_seconds)
-        outbox.close()
-        notices.close()
-        alive.stop()
-
-    has_attributes = _has_attributes(url)
+    process = _Process(tables, takeover_seconds, reject_older=reject_older)
+    process.start(settings, several, listen)
     engine = Engine(
         DBOS,
         application,
         tables=tables,
-        notices=notices,
-        loop=loop,
-        has_attributes=has_attributes,
-        close=close,
+        notices=process.notices,
+        loop=process.loop,
+        has_attributes=_has_attributes(url),
+        close=process.close,
     )
     if kept is not None:
-        retention = Retention(tables, kept, engine.delete)
+        process.retention = Retention(tables, kept, engine.delete)
     return set_engine(engine)
 
 
-def _stop(loop: LoopThread, drain_seconds: float) -> None:
-    """Stop running turns; wait for those that run up to *drain_seconds*."""
-    with ThreadPoolExecutor(1) as thread:
-        if drain_seconds > 0:
-            # No new turns are taken, and running ones have a second more than needed.
-            longest = math.ceil(drain_seconds) + 1
-            destroy = partial(DBOS.destroy, workflow_completion_timeout_sec=longest)
-            destroyed = thread.submit(Context().run, destroy)
-            running.drain(drain_seconds)
-            # After the drain: what still runs is continued by other processes.
-            running.detach()
-            loop.close()
-            destroyed.result()
-        else:
-            running.detach()
-            loop.close()
-            thread.submit(Context().run, DBOS.destroy).result()
+class _Process:
+    """What runs the turns of this process, from `start` to `close`.
+
+    Attributes:
+        notices: Tells readers in this process of new events.
+        loop: The event loop of the turns.
+        retention: Deletes old turns, if they are not kept for ever.
+    """
+
+    def __init__(self, tables: Tables, takeover_seconds: float, *, reject_older: bool) -> None:
+        self.notices = Notices(tables)
+        self.loop = LoopThread("chatclient-turns")
+        self.retention: Retention | None = None
+        self._outbox = Outbox(tables, self.notices)
+        self._alive = Liveness(tables, takeover_seconds, running)
+        if reject_older:
+            self._alive.each_beat = lambda: reject_older_turns(tables.live_versions())
+        running.attach(tables, self._outbox)
+
+    def start(
+        self, settings: DBOSConfig, queues: Sequence[TurnQueue], listen: Iterable[str] | None
+    ) -> None:
+        """Take turns from the queues, and continue those of earlier processes."""
+
+        def start() -> None:
+            DBOS(config=settings)
+            if listen is not None:
+                DBOS.listen_queues([*listen])
+            DBOS.launch()
+            for queue in queues:
+                _register(queue)
+
+        self._alive.start()  # first, so that each turn has a known process
+        try:
+            # In a thread without an event loop: DBOS would run the turns on the loop of the
+            # caller, and blocking calls there would wait for themselves.
+            outside_loop(start)
+        except BaseException:
+            self.close(0)
+            raise
+
+    def close(self, drain_seconds: float) -> None:
+        """Stop running turns; wait for those that run up to *drain_seconds*."""
+        if self.retention is not None:
+            self.retention.stop()
+        with ThreadPoolExecutor(1) as thread:
+            if drain_seconds > 0:
+                # No new turns are taken, and running ones have a second more than needed.
+                longest = math.ceil(drain_seconds) + 1
+                destroy = partial(DBOS.destroy, workflow_completion_timeout_sec=longest)
+                destroyed = thread.submit(Context().run, destroy)
+                running.drain(drain_seconds)
+                # After the drain: what still runs is continued by other processes.
+                running.detach()
+                self.loop.close()
+                destroyed.result()
+            else:
+                running.detach()
+                self.loop.close()
+                thread.submit(Context().run, DBOS.destroy).result()
+        # Last: the end of a turn is still published, and others wait for the last sign of life.
+        self._outbox.close()
+        self.notices.close()
+        self._alive.stop()
 
 
 def connect(database: str, *, application: str = APPLICATION) -> Engine:
