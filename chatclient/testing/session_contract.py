@@ -143,36 +143,19 @@ class SessionStore:
     repository: SessionRepository
     blocking: bool
 
+    def call(self, method: str, *arguments: object, **options: Any) -> Any:
+        """Call a method of the repository."""
+        return self._run(
+            lambda runtime: getattr(self.repository, method)(*arguments, runtime, **options)
+        )
+
     def create(self, session: Session) -> bool:
         """Create a session, and return whether it is new."""
         return self._run(lambda runtime: self.repository.create(session, runtime))
 
-    def save(self, session: Session) -> None:
-        """Create or update a session."""
-        self._run(lambda runtime: self.repository.save(session, runtime))
-
-    def find(self, session_id: str) -> Session | None:
-        """Return a session."""
-        return self._run(lambda runtime: self.repository.find(session_id, runtime))
-
-    def find_by_user(self, user_id: str) -> list[Session]:
-        """Return the sessions of a user."""
-        return self._run(lambda runtime: self.repository.find_by_user(user_id, runtime))
-
     def find_by_metadata(self, name: str, value: str) -> list[str]:
         """Return the ids of the sessions with this metadata."""
-        found = self._run(lambda runtime: self.repository.find_by_metadata(name, value, runtime))
-        return [session.id for session in found]
-
-    def find_expired(self, moment: datetime) -> list[str]:
-        """Return the ids of expired sessions."""
-        return self._run(lambda runtime: self.repository.find_expired(moment, runtime))
-
-    def delete(self, session_id: str, expired: datetime | None = None) -> bool:
-        """Delete a session, and return whether it existed."""
-        return self._run(
-            lambda runtime: self.repository.delete(session_id, runtime, expired=expired)
-        )
+        return [session.id for session in self.call("find_by_metadata", name, value)]
 
     def append(self, session_id: str, *events: SessionEvent, expected: int | None = None) -> bool:
         """Append *events*, and return whether they are new."""
@@ -207,19 +190,11 @@ class SessionStore:
         """Return the ids of the selected events."""
         return [event.id for event in self.read(session_id, EventFilter(**filter)).events]
 
-    def version(self, session_id: str) -> int:
-        """Return the version of a log."""
-        return self.read(session_id, EVERYTHING).version
-
     def search(self, user_id: str, **filter: Any) -> list[str]:
         """Return the ids of the selected events of a user."""
         wanted = EventFilter(**filter)
         found = self._run(lambda runtime: self.repository.search(user_id, runtime, wanted))
         return [event.id for event in found]
-
-    def delete_older(self, cutoff: datetime) -> int:
-        """Delete old turns, and return the number of events."""
-        return self._run(lambda runtime: self.repository.delete_older(cutoff, runtime))
 
     def _run(self, start: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
         return drive(start(BLOCKING)) if self.blocking else asyncio.run(start(ON_LOOP))
@@ -260,8 +235,8 @@ class SessionRepositoryContract:
             assert store.create(session) is True
 
         for session in sessions:
-            assert store.find(session.id) == session
-            assert store.find_by_user(session.user_id) == [session]
+            assert store.call("find", session.id) == session
+            assert store.call("find_by_user", session.user_id) == [session]
 
     def test_an_existing_session_is_not_replaced(self, store: SessionStore, name: str) -> None:
         """Creating it again reports a duplicate and changes nothing."""
@@ -270,22 +245,22 @@ class SessionRepositoryContract:
         assert store.create(first) is True
         assert store.create(first) is False
         assert store.create(a_session(name, "bob", metadata={"a": name})) is False
-        assert store.find(name) == first
+        assert store.call("find", name) == first
         assert store.find_by_metadata("a", name) == []
 
     def test_saving_keeps_the_log(self, store: SessionStore, name: str) -> None:
         """Saving a session changes neither events nor version; it may change the owner."""
         changed = a_session(name, f"bob {name}", metadata={"a": 1})
-        store.save(a_session(name, f"ann {name}"))
+        store.call("save", a_session(name, f"ann {name}"))
         store.append(name, an_event(name, "1"))
         before = store.read(name)
-        store.save(changed)
-        store.save(changed)
+        store.call("save", changed)
+        store.call("save", changed)
 
-        assert store.find(name) == changed
+        assert store.call("find", name) == changed
         assert store.read(name) == before
-        assert store.find_by_user(f"ann {name}") == []
-        assert store.find_by_user(f"bob {name}") == [changed]
+        assert store.call("find_by_user", f"ann {name}") == []
+        assert store.call("find_by_user", f"bob {name}") == [changed]
 
     def test_sessions_of_a_user(self, store: SessionStore, name: str) -> None:
         """Only the user's sessions are listed, oldest first."""
@@ -296,7 +271,7 @@ class SessionRepositoryContract:
         for session in (*sessions, a_session(f"{name}x", name.upper())):
             store.create(session)
 
-        assert store.find_by_user(name) == sessions[::-1]
+        assert store.call("find_by_user", name) == sessions[::-1]
 
     def test_sessions_with_metadata(self, store: SessionStore, name: str) -> None:
         """Texts are found exactly, oldest first, and follow changes of the session."""
@@ -309,17 +284,17 @@ class SessionRepositoryContract:
         assert store.find_by_metadata("agent", agent) == [f"{name}2", f"{name}1", f"{name}0"]
         for strange in (("agent", other), ("agent", f"{name} Á"), ("nested", other), (agent, "")):
             assert store.find_by_metadata(*strange) == []
-        store.save(a_session(f"{name}1", metadata={"agent": other}))
-        store.save(a_session(f"{name}3", metadata={"agent": other, "a": agent}))
-        store.delete(f"{name}2")
+        store.call("save", a_session(f"{name}1", metadata={"agent": other}))
+        store.call("save", a_session(f"{name}3", metadata={"agent": other, "a": agent}))
+        store.call("delete", f"{name}2")
         assert store.find_by_metadata("agent", agent) == [f"{name}0"]
         assert store.find_by_metadata("agent", other) == [f"{name}1", f"{name}3"]
 
     def test_a_missing_session(self, store: SessionStore, name: str) -> None:
         """Nothing is found or deleted; appending raises."""
-        assert store.find(name) is None
+        assert store.call("find", name) is None
         assert store.read(name) == SessionLog()
-        assert store.delete(name) is False
+        assert store.call("delete", name) is False
         for expected in (None, 0):
             with pytest.raises(ChatMemoryError, match="create it first"):
                 store.append(name, an_event(name, "1"), expected=expected)
@@ -330,9 +305,9 @@ class SessionRepositoryContract:
         store.append(name, an_event(name, "1"))
         store.compact(name, "1")
 
-        assert store.delete(name) is True
+        assert store.call("delete", name) is True
         assert store.read(name) == SessionLog()
-        assert store.find_by_user(name) == []
+        assert store.call("find_by_user", name) == []
         store.create(a_session(name))
         assert store.read(name, EVERYTHING) == SessionLog()
         assert store.append(name, an_event(name, "1"), expected=0) is True
@@ -343,14 +318,14 @@ class SessionRepositoryContract:
         expired, lasting, later = f"{name}1", f"{name}2", f"{name}3"
         store.create(a_session(expired, expires_at=START))
         store.create(a_session(lasting, expires_at=START))
-        store.save(a_session(lasting))
+        store.call("save", a_session(lasting))
         store.create(a_session(later, expires_at=START + timedelta(microseconds=1)))
-        found = store.find_expired(START)
-        deleted = [store.delete(id, START) for id in (expired, lasting, later)]
+        found = store.call("find_expired", START)
+        deleted = [store.call("delete", id, expired=START) for id in (expired, lasting, later)]
 
         assert [id for id in found if name in id] == [expired]
         assert deleted == [True, False, False]
-        assert expired not in store.find_expired(START)
+        assert expired not in store.call("find_expired", START)
 
     # --- events -----------------------------------------------------------------------------
 
@@ -377,13 +352,16 @@ class SessionRepositoryContract:
     def test_versions(self, store: SessionStore, name: str) -> None:
         """The version counts the events of the log, 0 at first, and is read with any filter."""
         store.create(a_session(name))
-        versions = [store.version(name)]
+        versions = [store.read(name).version]
         for id in "abc":
             store.append(name, an_event(name, id))
             versions.append(store.read(name, EventFilter(last=1)).version)
         store.append(name, an_event(name, "a"))
         store.compact(name, "a", an_event(name, "s", synthetic=True))
-        versions += [store.version(name), store.read(name, EventFilter(keyword="none")).version]
+        versions += [
+            store.read(name).version,
+            store.read(name, EventFilter(keyword="none")).version,
+        ]
 
         assert versions == [0, 1, 2, 3, 5, 5]
 
@@ -530,19 +508,19 @@ class SessionRepositoryContract:
             note = EventPayload("test.NOTE")
             store.append(name, an_event(name, f"b{number}", branch="a", timestamp=times[0]), *own)
             store.append(name, an_event(name, f"n{number}", note, timestamp=times[0]))
-        version = store.version(name)
+        version = store.read(name).version
         summary = an_event(name, "s", "so far", synthetic=True, timestamp=days[0])
         payload = EventPayload("compaction", {"archived": ["b0", *(f"0{at}" for at in range(4))]})
         store.append(name, an_event(name, "c", payload, timestamp=days[0]), summary)
 
-        assert store.delete_older(days[0]) == 0
-        assert store.delete_older(days[2]) == 2 * 6 + 2
+        assert store.call("delete_older", days[0]) == 0
+        assert store.call("delete_older", days[2]) == 2 * 6 + 2
         log = store.read(name, EVERYTHING)
         assert [event.id[:1] for event in log.events] == [*"b2222nb3333n"]
         assert log.version > version + 2
         store.append(name, an_event(name, "next"))
         assert store.ids(name)[-1] == "next"
-        assert store.delete_older(days[4]) == 2 * 6
+        assert store.call("delete_older", days[4]) == 2 * 6
         assert store.ids(name, types="*") == ["next"]
 
     # --- concurrency ------------------------------------------------------------------------

@@ -109,8 +109,8 @@ def test_upgrade(kind: str, tmp_path: Path) -> None:
 
                 assert store.find_by_metadata("agent", "support") == ["old"]
                 assert store.ids("old") == [*"abcds"]
-                assert store.version("other") == 0
-                assert store.version("old") == len(store.ids("old", types="*")) == 6
+                assert store.read("other").version == 0
+                assert store.read("old").version == len(store.ids("old", types="*")) == 6
                 assert [m.text for m in service.messages("old")] == [*"scd"]
                 assert [m.text for m in service.messages("old", version=5)] == [*"sabcd"]
         engine.dispose()
