@@ -55,7 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _serve(given[1:])
     if given[:1] == ["replay"]:
         return _replay(given[1:])
-    arguments = _parser().parse_args(given)
+    parser = argparse.ArgumentParser(
+        "chatclient",
+        description="Chat in the terminal; `chatclient web` serves a page instead.",
+        parents=[_client_options()],
+    )
+    parser.add_argument("text", nargs="*", help="the message; without it, a chat starts")
+    parser.add_argument("--conversation", default="terminal", help="its id (default: %(default)s)")
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--trace", action="store_true", help="show the operations of each turn")
+    parser.add_argument("--record", metavar="FILE", help="record the last turn, for `replay`")
+    arguments = parser.parse_args(given)
     approval = ToolApproval(ask=confirm if sys.stdin.isatty() else deny)
     with ExitStack() as resources:
         try:
@@ -213,7 +223,19 @@ def deny(invocation: ToolInvocation) -> Decision:
 
 def _serve(argv: Sequence[str]) -> int:
     """Serve the chat page until it is interrupted, and return the exit status."""
-    arguments = _web_parser().parse_args(argv)
+    parser = argparse.ArgumentParser(
+        "chatclient web", description="Serve a chat page.", parents=[_client_options()]
+    )
+    parser.add_argument(
+        "client",
+        nargs="?",
+        metavar="MODULE:OBJECT",
+        help="a ChatClient, a DurableClient, a WebChat, or a function that returns one; default: "
+        "the client that the options describe",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
+    parser.add_argument("--port", type=int, default=8000, help="0 for any (default: %(default)s)")
+    arguments = parser.parse_args(argv)
     with ExitStack() as resources:
         try:
             command, name = _web_command(), arguments.client
@@ -290,22 +312,6 @@ def _close_of(chat: Any, resources: ExitStack) -> Callable[[], Awaitable[None]]:
     return close
 
 
-def _web_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "chatclient web", description="Serve a chat page.", parents=[_client_options()]
-    )
-    parser.add_argument(
-        "client",
-        nargs="?",
-        metavar="MODULE:OBJECT",
-        help="a ChatClient, a DurableClient, a WebChat, or a function that returns one; default: "
-        "the client that the options describe",
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
-    parser.add_argument("--port", type=int, default=8000, help="0 for any (default: %(default)s)")
-    return parser
-
-
 # --- recorded turns -------------------------------------------------------------------------
 
 
@@ -350,7 +356,19 @@ def _replay(argv: Sequence[str]) -> int:
             request = request.system(arguments.system)
         replay = replay_turn(recording, request, fork_at=arguments.fork_at)
         if arguments.write_test:
-            _write_test(arguments, recording, is_made=is_made)
+            # Write a test of the turn, and the recording beside it.
+            path = Path(arguments.write_test)
+            module, _, name = arguments.client.partition(":")
+            turn = re.sub(r"\W", "_", Path(arguments.recording).stem)
+            recording.save(path.with_name(f"{turn}.json"))
+            is_durable = arguments.database is not None
+            text = _TEST.format(
+                module=module,
+                recording=f"{turn}.json",
+                name=turn,
+                client=f"{module}.{name}{'()' if is_made else ''}{'.client' if is_durable else ''}",
+            )
+            path.write_text(text, encoding="utf-8")
     except (ChatClientError, ImportError, AttributeError, OSError) as error:
         print(printable(f"chatclient: {error}"), file=sys.stderr)
         return 2
@@ -372,22 +390,6 @@ def _durable_turn(client: Any, arguments: argparse.Namespace) -> TurnRecording:
         raise UsageError(msg)
     with connect(arguments.database, application=arguments.application):
         return TurnRecording.of(client.trail(key=arguments.recording))
-
-
-def _write_test(arguments: argparse.Namespace, recording: TurnRecording, *, is_made: bool) -> None:
-    """Write a test of the turn, and the recording beside it."""
-    path = Path(arguments.write_test)
-    module, _, name = arguments.client.partition(":")
-    turn = re.sub(r"\W", "_", Path(arguments.recording).stem)
-    recording.save(path.with_name(f"{turn}.json"))
-    is_durable = arguments.database is not None
-    text = _TEST.format(
-        module=module,
-        recording=f"{turn}.json",
-        name=turn,
-        client=f"{module}.{name}{'()' if is_made else ''}{'.client' if is_durable else ''}",
-    )
-    path.write_text(text, encoding="utf-8")
 
 
 def _replay_parser() -> argparse.ArgumentParser:
@@ -424,20 +426,6 @@ def _replay_parser() -> argparse.ArgumentParser:
 
 
 # --- the client -----------------------------------------------------------------------------
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "chatclient",
-        description="Chat in the terminal; `chatclient web` serves a page instead.",
-        parents=[_client_options()],
-    )
-    parser.add_argument("text", nargs="*", help="the message; without it, a chat starts")
-    parser.add_argument("--conversation", default="terminal", help="its id (default: %(default)s)")
-    parser.add_argument("--version", action="version", version=__version__)
-    parser.add_argument("--trace", action="store_true", help="show the operations of each turn")
-    parser.add_argument("--record", metavar="FILE", help="record the last turn, for `replay`")
-    return parser
 
 
 def _client_options() -> argparse.ArgumentParser:

@@ -174,7 +174,16 @@ def _strict(schema: Mapping[str, Any] | bool) -> dict[str, Any]:  # noqa: FBT001
     if result.get("format") not in _FORMATS:
         result.pop("format", None)
     if "object" in _kinds(result):
-        _close(result, schema)
+        # Forbid additional properties and require all others.
+        if schema.get("additionalProperties", "properties" not in schema) is not False:
+            raise _NoStrictFormError
+        required = {name for name in schema.get("required", ()) if isinstance(name, str)}
+        result["properties"] = {
+            name: each if name in required else _nullable(each)
+            for name, each in result.get("properties", {}).items()
+        }
+        result["required"] = list(result["properties"])
+        result["additionalProperties"] = False
     elif _accepts_anything(result):
         raise _NoStrictFormError
     # Strict mode allows no sibling keys of `$ref`.
@@ -194,19 +203,6 @@ def _with_supported_keywords(schema: Mapping[str, Any]) -> dict[str, Any]:
         unique = distinct(items)
         result["items"] = unique[0] if len(unique) == 1 else {"anyOf": unique}
     return result
-
-
-def _close(result: dict[str, Any], schema: Mapping[str, Any]) -> None:
-    """Forbid additional properties and require all others."""
-    if schema.get("additionalProperties", "properties" not in schema) is not False:
-        raise _NoStrictFormError
-    required = {name for name in schema.get("required", ()) if isinstance(name, str)}
-    result["properties"] = {
-        name: each if name in required else _nullable(each)
-        for name, each in result.get("properties", {}).items()
-    }
-    result["required"] = list(result["properties"])
-    result["additionalProperties"] = False
 
 
 def _nullable(schema: dict[str, Any]) -> dict[str, Any]:

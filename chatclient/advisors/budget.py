@@ -236,7 +236,16 @@ class Budget:
         ledger = _Ledger(self, current_ledger(), turn, user)
         key = ledger.note_key
         if (note := load_note(key, turn)) is not None:
-            ledger.spent = _spent_in(note)
+            try:
+                usage, calls, cost = usage_from_dict(note["usage"]), note["calls"], note["cost"]
+                valid = usage == _without_negative_counts(usage) and calls >= 0 and cost >= 0
+            except (KeyError, TypeError, ValueError) as error:
+                msg = f"not a pending turn: the note of a budget is invalid: {error!r}"
+                raise UsageError(msg) from error
+            if not valid:
+                msg = "not a pending turn: the note of a budget has negative numbers"
+                raise UsageError(msg)
+            ledger.spent = Spent(usage, calls, cost)
         try:
             with record_usage(ledger):
                 response = await call_next(request)
@@ -255,24 +264,6 @@ class Budget:
         turn.finish_at_end(self, finish)  # memories may call models when they store the turn
         save_note(key, spent_so_far, turn)
         return response
-
-
-def _spent_in(note: Any) -> Spent:
-    """Return what a suspended turn has spent, from its *note*.
-
-    Raises:
-        UsageError: The note is not that of a budget, because it was changed.
-    """
-    try:
-        usage, calls, cost = usage_from_dict(note["usage"]), note["calls"], note["cost"]
-        valid = usage == _without_negative_counts(usage) and calls >= 0 and cost >= 0
-    except (KeyError, TypeError, ValueError) as error:
-        msg = f"not a pending turn: the note of a budget is invalid: {error!r}"
-        raise UsageError(msg) from error
-    if not valid:
-        msg = "not a pending turn: the note of a budget has negative numbers"
-        raise UsageError(msg)
-    return Spent(usage, calls, cost)
 
 
 def _without_negative_counts(usage: Usage) -> Usage:

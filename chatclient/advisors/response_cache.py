@@ -170,7 +170,12 @@ class ResponseCacheAdvisor:
             if generations and all(
                 each.finish_reason in _COMPLETE and has_content(each.output) for each in generations
             ):
-                await self._store(key, response.chat_response, runtime)
+                try:
+                    await self._call_store(runtime, self.store.put, key, response.chat_response)
+                except Exception as error:  # noqa: BLE001 - must not fail a request that has its response
+                    log.warning(
+                        "response not kept", store=type(self.store).__name__, error=repr(error)
+                    )
             return response
         values = merged(cached.metadata.values, {"cached": True})
         cached = replace(cached, metadata=replace(cached.metadata, usage=NO_USAGE, values=values))
@@ -213,12 +218,6 @@ class ResponseCacheAdvisor:
             hint = "return None where none is kept"
             check_type("what a response store returns", stored, ChatResponse, hint)
         return stored
-
-    async def _store(self, key: str, answer: ChatResponse, runtime: Runtime) -> None:
-        try:
-            await self._call_store(runtime, self.store.put, key, answer)
-        except Exception as error:  # noqa: BLE001 - must not fail a request that has its response
-            log.warning("response not kept", store=type(self.store).__name__, error=repr(error))
 
     async def _call_store(
         self, runtime: Runtime, method: Callable[..., Any], *arguments: Any

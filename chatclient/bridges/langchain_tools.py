@@ -16,7 +16,6 @@ from langchain_core.messages.content import (
 from langchain_core.tools import BaseTool, BaseToolkit, ToolException
 from langchain_core.utils.function_calling import convert_to_openai_function
 from pydantic import AliasChoices, AliasPath, BaseModel, PrivateAttr, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
 
 from chatclient.bridges.content_blocks import block_of, media_of
 from chatclient.chat.messages import Media, ToolCall
@@ -127,7 +126,10 @@ def _arguments(tool: BaseTool, call: ToolCall, context: ToolContext) -> Any:
     hidden = set(injected)
     if isinstance(schema, type) and issubclass(schema, BaseModel):
         for name, field in schema.model_fields.items():
-            names = _names(name, field)
+            alias = field.validation_alias
+            choices = alias.choices if isinstance(alias, AliasChoices) else [alias, field.alias]
+            paths = (each.path[0] if isinstance(each, AliasPath) else each for each in choices)
+            names = {name, *(each for each in paths if isinstance(each, str))}
             if names.isdisjoint(shown):
                 injected |= {name, field.alias or name}
                 hidden |= names
@@ -140,14 +142,6 @@ def _arguments(tool: BaseTool, call: ToolCall, context: ToolContext) -> Any:
     # LangChain returns a message, with the artifact, only for a call with an id.
     id = call.id or "call"
     return {"type": "tool_call", "id": id, "name": tool.name, "args": written | given}
-
-
-def _names(name: str, field: FieldInfo) -> set[str]:
-    """Return all names by which pydantic reads a field."""
-    alias = field.validation_alias
-    choices = alias.choices if isinstance(alias, AliasChoices) else [alias, field.alias]
-    paths = (each.path[0] if isinstance(each, AliasPath) else each for each in choices)
-    return {name, *(each for each in paths if isinstance(each, str))}
 
 
 def _result(message: Any) -> ToolResult:

@@ -88,15 +88,7 @@ async def _run(tool: FunctionTool, values: Any, call: ToolCall, context: ToolCon
         needed = await context.runtime.invoke(decide, theirs, arguments, id)
     if needed and not is_approved(context):
         raise NeedsApproval
-    return _result(await tool.on_invoke_tool(theirs, call.arguments))
-
-
-def _result(returned: Any) -> ToolResult:
-    """Return what a tool returned as a result; media in it are media of the result.
-
-    As in the SDK, one output or a list of them is what its models accept. Anything else, also what
-    has more fields or media without content, is data, and becomes JSON.
-    """
+    returned = await tool.on_invoke_tool(theirs, call.arguments)
     items = returned if isinstance(returned, list | tuple) else [returned]
     outputs = [_output(each) for each in items]
     parts = [each.text if isinstance(each, ToolOutputText) else _media(each) for each in outputs]

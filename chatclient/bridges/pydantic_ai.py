@@ -115,7 +115,18 @@ async def _run(tool: Tool[Any], deps: Any, call: ToolCall, context: ToolContext)
         arguments = schema.validator.validate_json(call.arguments or "{}", context=run.deps)
         if tool.args_validator is not None:
             await context.runtime.invoke(partial(tool.args_validator, run, **arguments))
-        return _result(await schema.call(arguments, run))
+        returned = await schema.call(arguments, run)
+        if not isinstance(returned, ToolReturn):
+            value, media = _split(returned)
+            return _with_media(data_result(value), media, returned)
+        value, media = _split(returned.return_value)
+        result = data_result(value)
+        content = returned.content
+        content = [content] if isinstance(content, str) else content or []
+        texts, more = _split([each for each in content if not isinstance(each, CachePoint)])
+        text = "\n".join([result.text, *map(_text, texts)])
+        metadata = returned.metadata if isinstance(returned.metadata, Mapping) else {}
+        return ToolResult(text, (*media, *more), metadata=metadata, value=returned.return_value)
     except ValidationError as error:
         msg = f"The arguments for {tool.name} do not fit: {error}"
         raise ToolArgumentError(msg, tool_name=tool.name) from error
@@ -123,21 +134,6 @@ async def _run(tool: Tool[Any], deps: Any, call: ToolCall, context: ToolContext)
         raise ToolError(error.message) from error
     except (TheirApprovalRequired, CallDeferred) as error:
         raise NeedsApproval from error
-
-
-def _result(returned: Any) -> ToolResult:
-    """Return what a tool returned as a result; media in it are media of the result."""
-    if not isinstance(returned, ToolReturn):
-        value, media = _split(returned)
-        return _with_media(data_result(value), media, returned)
-    value, media = _split(returned.return_value)
-    result = data_result(value)
-    content = returned.content
-    content = [content] if isinstance(content, str) else content or []
-    texts, more = _split([each for each in content if not isinstance(each, CachePoint)])
-    text = "\n".join([result.text, *map(_text, texts)])
-    metadata = returned.metadata if isinstance(returned.metadata, Mapping) else {}
-    return ToolResult(text, (*media, *more), metadata=metadata, value=returned.return_value)
 
 
 def _with_media(result: ToolResult, media: tuple[Media, ...], value: Any) -> ToolResult:

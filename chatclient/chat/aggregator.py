@@ -396,23 +396,19 @@ class _GenerationBuilder:
 
     def _find_call(self, chunk: ToolCallChunk, named: set[CallBuilder]) -> CallBuilder | None:
         best, best_score = None, 0
-        for call in self._candidates(chunk):
-            another = chunk.name and call in named and (not chunk.id or chunk.index != call.index)
-            if not another and (score := call.match_score(chunk)) > best_score:
-                best, best_score = call, score
-        if best is None and not (chunk.id or chunk.name):
-            return self._newest  # some servers number fragments instead of calls
-        return best
-
-    def _candidates(self, chunk: ToolCallChunk) -> list[CallBuilder]:
-        """Return the calls that *chunk* may be part of."""
         id, index = chunk.id, chunk.index
         found = [self._by_id.get(id)] if id else []
         if index is not None:
             found.append(self._by_index.get(index))
         if not id:
             found.append(self._newest if index is None else self._by_index.get(None))
-        return [call for call in found if call is not None]
+        for call in [call for call in found if call is not None]:
+            another = chunk.name and call in named and (not chunk.id or chunk.index != call.index)
+            if not another and (score := call.match_score(chunk)) > best_score:
+                best, best_score = call, score
+        if best is None and not (chunk.id or chunk.name):
+            return self._newest  # some servers number fragments instead of calls
+        return best
 
     def _add_audio(self, piece: Media) -> None:
         if not isinstance(piece.data, bytes):

@@ -275,7 +275,17 @@ def _container_options(kind: type[Any]) -> tuple[tuple[str, tuple[type, ...]], .
 def _frozen_value(name: str, given: Any, containers: tuple[type, ...]) -> Any:
     """Return *given*, the value of the option *name*, immutable and hashable."""
     if name == "tool_callbacks":
-        return _callbacks(given)
+        hint = "functions go into .tools(...), or through tool_callbacks(function)"
+        if type(given) is tuple:  # usually checked in an earlier round
+            several, unchecked = given, given[:1]
+        else:
+            several = tuple(given) if isinstance(given, Iterable) else (given,)
+            unchecked = several
+        for each in unchecked:
+            if isinstance(each, ToolDefinition):
+                hint = "a definition alone is offered as ExternalTool(definition)"
+            check_method("a tool callback", each, "invoke", hint)
+        return several
     if name in ("output_schema", "extra"):
         check_type(name, given, Mapping)
     if Sequence not in containers:
@@ -295,20 +305,6 @@ _IMMUTABLE = (str, FrozenTree)
 def _hashable(value: Any) -> Any:
     value = deep_frozen(value)
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
-
-
-def _callbacks(given: Any) -> tuple[ToolCallback, ...]:
-    hint = "functions go into .tools(...), or through tool_callbacks(function)"
-    if type(given) is tuple:  # usually checked in an earlier round
-        several, unchecked = given, given[:1]
-    else:
-        several = tuple(given) if isinstance(given, Iterable) else (given,)
-        unchecked = several
-    for each in unchecked:
-        if isinstance(each, ToolDefinition):
-            hint = "a definition alone is offered as ExternalTool(definition)"
-        check_method("a tool callback", each, "invoke", hint)
-    return several
 
 
 def _merged_values(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

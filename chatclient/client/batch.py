@@ -255,7 +255,18 @@ class Batch(Generic[T]):
                 if (done := await _next_of(ended)) is not None:
                     running.discard(done)
                     result = done.result()
-                    self._count(result, time.monotonic() - begun)
+                    seconds = time.monotonic() - begun
+                    outcomes = {"answered": "succeeded", "waiting": "waiting"}
+                    name, before = outcomes.get(result.outcome, "failed"), self.progress
+                    counts: dict[str, int] = {name: getattr(before, name) + 1}
+                    self.progress = replace(
+                        before,
+                        finished=before.finished + 1,
+                        known=before.known + (result.key in self._known),
+                        seconds=seconds,
+                        spent=self._spent(),
+                        **counts,
+                    )
                     if self._on_progress is not None:
                         await ON_LOOP.invoke(self._on_progress, self.progress)
                     yield result
@@ -308,19 +319,6 @@ class Batch(Generic[T]):
             return BatchResult(key, cast("T", response.text), response)
         entity = entity_in(ChatClientResponse(response), self._converter)
         return BatchResult(key, entity, response)
-
-    def _count(self, result: BatchResult[T], seconds: float) -> None:
-        outcomes = {"answered": "succeeded", "waiting": "waiting"}
-        name, before = outcomes.get(result.outcome, "failed"), self.progress
-        counts: dict[str, int] = {name: getattr(before, name) + 1}
-        self.progress = replace(
-            before,
-            finished=before.finished + 1,
-            known=before.known + (result.key in self._known),
-            seconds=seconds,
-            spent=self._spent(),
-            **counts,
-        )
 
     def _start_budget(self) -> None:
         self._ledger: UsageLedger | None = None

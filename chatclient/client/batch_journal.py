@@ -201,13 +201,29 @@ class BatchQueue:
         Raises:
             ProviderError: The provider failed to answer it.
         """
-        key = self._key(path, body)
+        digest = hashlib.blake2b(path.encode() + b"\0" + body, digest_size=16).hexdigest()
+        self._seen[digest] += 1
+        key = f"{digest}-{self._seen[digest]}"
         if (answer := self._journal.answers.get(key)) is not None:
             return answer.encode()
         recorded = key in self._answers
         future = self._future(key)
         if not recorded:
-            self._add(BatchItem(key, path, body, headers))
+            item = BatchItem(key, path, body, headers)
+            size = len(item.body) + _MORE_BYTES
+            # Before the item is added, which would make the batch too large.
+            if self._sizes[item.path] + size > self.api.max_bytes:
+                self._submit_collected()
+            items = self._items.setdefault(item.path, [])
+            items.append(item)
+            self._sizes[item.path] += size
+            if self._timer is not None:
+                self._timer.cancel()
+            if len(items) >= self.api.max_requests:
+                self._submit_collected()
+            else:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(self._collect_seconds, self._submit_collected)
         return await future
 
     async def aclose(self) -> None:
@@ -224,32 +240,10 @@ class BatchQueue:
             with suppress(ProviderError):  # it may have ended
                 await self.api.cancel(batch_id, ON_LOOP)
 
-    def _key(self, path: str, body: bytes) -> str:
-        """Return the key of a request: of its content, and of how often that was sent before."""
-        digest = hashlib.blake2b(path.encode() + b"\0" + body, digest_size=16).hexdigest()
-        self._seen[digest] += 1
-        return f"{digest}-{self._seen[digest]}"
-
     def _future(self, key: str) -> "asyncio.Future[bytes]":
         if key not in self._answers:
             self._answers[key] = asyncio.get_running_loop().create_future()
         return self._answers[key]
-
-    def _add(self, item: BatchItem) -> None:
-        size = len(item.body) + _MORE_BYTES
-        # Before the item is added, which would make the batch too large.
-        if self._sizes[item.path] + size > self.api.max_bytes:
-            self._submit_collected()
-        items = self._items.setdefault(item.path, [])
-        items.append(item)
-        self._sizes[item.path] += size
-        if self._timer is not None:
-            self._timer.cancel()
-        if len(items) >= self.api.max_requests:
-            self._submit_collected()
-        else:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._collect_seconds, self._submit_collected)
 
     def _submit_collected(self) -> None:
         collected, self._items = self._items, {}
@@ -292,7 +286,9 @@ class BatchQueue:
         self._journal.end_batch(batch_id, texts)
         for key, answer in found.items():
             if isinstance(answer, bytes):
-                self._set(key, answer)
+                future = self._future(key)
+                if not future.done():
+                    future.set_result(answer)
             else:
                 self._fail([key], answer or _missing(batch_id))
 
@@ -318,11 +314,6 @@ class BatchQueue:
                     return answers or {}
             await asyncio.sleep(seconds)
             seconds = min(seconds * 1.5, max(_LONGEST_WAIT, self._poll_seconds))
-
-    def _set(self, key: str, answer: bytes) -> None:
-        future = self._future(key)
-        if not future.done():
-            future.set_result(answer)
 
     def _fail(self, keys: list[str], error: Exception) -> None:
         for key in keys:

@@ -10,7 +10,7 @@ from chatclient.chat.tool import HANDOFF, ToolContext, ToolDefinition, ToolMetad
 from chatclient.client.client import ChatClient
 from chatclient.errors import ToolDeniedError, UsageError
 from chatclient.runtime.runtime import Runtime
-from chatclient.tools.function.schema import ToolSignature, check_tool_name, signature_of_schema
+from chatclient.tools.function.schema import check_tool_name, signature_of_schema
 from chatclient.tools.handoff import HANDOFFS, Handoff
 
 
@@ -67,7 +67,17 @@ class _HandoffTool:
         tool_name = f"handoff_to_{agent}"
         check_tool_name(tool_name)
         self.agent = agent
-        self._takes = _signature()
+        self._takes = signature_of_schema(
+            {
+                "properties": {
+                    "reason": {
+                        "type": "string",
+                        "description": "Why, and what is known so far, for the one who takes over.",
+                    }
+                },
+                "additionalProperties": False,
+            }
+        )
         self.definition = ToolDefinition(tool_name, description, self._takes.input_schema)
         self._client = client
         self._max_handoffs = max_handoffs
@@ -107,17 +117,3 @@ class _HandoffTool:
 
     def __repr__(self) -> str:
         return f"handoff({self.agent!r})"
-
-
-def _signature() -> ToolSignature:
-    return signature_of_schema(
-        {
-            "properties": {
-                "reason": {
-                    "type": "string",
-                    "description": "Why, and what is known so far, for the one who takes over.",
-                }
-            },
-            "additionalProperties": False,
-        }
-    )

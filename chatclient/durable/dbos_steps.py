@@ -190,7 +190,15 @@ class DbosSteps:
         if name in self.recorded:
             return self.recorded[name]
         if self.is_cancelled and not name.rpartition("/")[2].startswith(UNDO):
-            self._refuse(name)
+            # End a cancelled turn where its record ends.
+            # The steps of agents have names of their own, after those of the agents.
+            path, slash, own = name.rpartition("/")
+            kind, _, call = own.partition(" ")
+            if kind == "tool" and f"{path}{slash}begin {call}" in self.recorded:
+                self.interrupted.append(call.partition(" ")[0])
+            self._is_past_record = True
+            self._cancel_task()  # so that the request ends if an advisor catches the error
+            raise asyncio.CancelledError
         self._is_past_record = True
         values: list[Any] = []
 
@@ -250,21 +258,6 @@ class DbosSteps:
     def _cancel_task(self) -> None:
         if self._task is not None and not self._task.cancelling():  # or it would cancel the undoing
             self._task.cancel()
-
-    def _refuse(self, name: str) -> NoReturn:
-        """End a cancelled turn where its record ends.
-
-        Raises:
-            CancelledError: Always.
-        """
-        # The steps of agents have names of their own, after those of the agents.
-        path, slash, own = name.rpartition("/")
-        kind, _, call = own.partition(" ")
-        if kind == "tool" and f"{path}{slash}begin {call}" in self.recorded:
-            self.interrupted.append(call.partition(" ")[0])
-        self._is_past_record = True
-        self._cancel_task()  # so that the request ends if an advisor catches the error
-        raise asyncio.CancelledError
 
     def detach(self) -> None:
         """Record nothing more: this process ends, and another one will continue the turn."""

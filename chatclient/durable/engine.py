@@ -84,29 +84,28 @@ class Liveness:
             pause = min(_LOOK, self._interval)
             try:
                 # More often than the signs of life, because a user waits for a cancellation.
-                self._cancel()
+                executed = self._running.executed()
+                for id in self._tables.cancelled(executed) if executed else ():
+                    self._running.cancel(id)
                 if time.monotonic() >= next_beat:
                     next_beat = time.monotonic() + self._interval
-                    self._beat()
+                    self._tables.beat()
+                    # The ids include turns whose end is still being stored,
+                    # which must not start again.
+                    own = self._tables.continue_own(self._running.ids())
+                    others = (
+                        self._tables.continue_others()
+                        if time.monotonic() > self._trusted_from
+                        else []
+                    )
+                    if own or others:
+                        log.info("turns taken over", turns=[*own, *others])
+                    self.each_beat()
             except Exception as error:  # noqa: BLE001 - of the database or its driver; the next one
                 # Others could not give signs of life either: they may be alive.
                 self._trusted_from = time.monotonic() + self._silent
                 pause = self._interval
                 log.warning("liveness not updated", error=repr(error))
-
-    def _cancel(self) -> None:
-        executed = self._running.executed()
-        for id in self._tables.cancelled(executed) if executed else ():
-            self._running.cancel(id)
-
-    def _beat(self) -> None:
-        self._tables.beat()
-        # The ids include turns whose end is still being stored, which must not start again.
-        own = self._tables.continue_own(self._running.ids())
-        others = self._tables.continue_others() if time.monotonic() > self._trusted_from else []
-        if own or others:
-            log.info("turns taken over", turns=[*own, *others])
-        self.each_beat()
 
 
 _SUFFIX = re.compile(r"(#+)(\d+)$")

@@ -83,7 +83,15 @@ class EventCursor:
                 raise _unreadable(self.watch.id)
             events += self._reader.events(json.loads(each.value))
         for event in events:
-            self._note(event)
+            match event:
+                case TextDelta(text=text):
+                    self._text += text
+                case RoundRestarted():
+                    self._text = ""
+                case RoundEnded(response=response):
+                    self._text = response.text
+                case _:
+                    pass
         return events, are_all
 
     def continued(self) -> list[DurableEvent] | None:
@@ -100,17 +108,6 @@ class EventCursor:
             return None
         self.ended = True
         return [*self._closing(result)]
-
-    def _note(self, event: DurableEvent) -> None:
-        match event:
-            case TextDelta(text=text):
-                self._text += text
-            case RoundRestarted():
-                self._text = ""
-            case RoundEnded(response=response):
-                self._text = response.text
-            case _:
-                pass
 
     def _closing(self, result: TurnResult) -> Iterator[DurableEvent]:
         """Yield the last events, as a stream in the process has them."""
@@ -450,7 +447,22 @@ class TurnHandle:
             UsageError: There is no such turn.
         """
         while True:
-            segment = self._last_segment()
+            segment: _Segment | None = None
+            while True:
+                first = self._known if segment is None else segment.number + 1
+                numbers = {
+                    segment_id(self.id, n): n for n in range(first, first + _SEGMENTS_AT_ONCE)
+                }
+                found = self.engine.statuses(workflow_ids=[*numbers], load_input=False)
+                if not found:
+                    break
+                status = max(found, key=lambda each: numbers[each.workflow_id])
+                segment = _Segment(status.workflow_id, numbers[status.workflow_id], status)
+                if len(found) < _SEGMENTS_AT_ONCE:
+                    break
+            if segment is None:
+                raise self._missing()
+            self._known = segment.number
             result = segment.result if segment.state == "cancelling" else None
             if result is None or result.pending_turn is None:
                 return segment
@@ -459,23 +471,6 @@ class TurnHandle:
             resume = {"turn": pending.to_json(), "decisions": denied}
             changes = {"resume": resume, "cancelled": True, "deadline": None}
             self._continue(segment, changes, {_CANCEL: True})
-
-    def _last_segment(self) -> _Segment:
-        last: _Segment | None = None
-        while True:
-            first = self._known if last is None else last.number + 1
-            numbers = {segment_id(self.id, n): n for n in range(first, first + _SEGMENTS_AT_ONCE)}
-            found = self.engine.statuses(workflow_ids=[*numbers], load_input=False)
-            if not found:
-                break
-            status = max(found, key=lambda each: numbers[each.workflow_id])
-            last = _Segment(status.workflow_id, numbers[status.workflow_id], status)
-            if len(found) < _SEGMENTS_AT_ONCE:
-                break
-        if last is None:
-            raise self._missing()
-        self._known = last.number
-        return last
 
     def _missing(self) -> UsageError:
         return UsageError(f"there is no durable turn {self.id!r} in this database")

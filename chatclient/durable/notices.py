@@ -146,7 +146,14 @@ class Notices:
             if self.is_closed:
                 watch.wake()  # its reader looks for itself
             elif not self._threads:
-                self._start()
+                # Only in processes that have readers.
+                works = [self._read]
+                if self._tables.notifies:
+                    works.append(self._listen)
+                for work in works:
+                    thread = threading.Thread(target=work, name="chatclient-notices", daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
             self._watches.setdefault(id, set()).add(watch)
             # One that has just been started has hardly ended, and most ends are told.
             self._new.append((time.monotonic() + (_ASK_SECONDS if is_new else 0.0), id))
@@ -192,16 +199,6 @@ class Notices:
             thread.join()
         for watch in watches:
             watch.wake()
-
-    def _start(self) -> None:
-        # Only in processes that have readers.
-        works = [self._read]
-        if self._tables.notifies:
-            works.append(self._listen)
-        for work in works:
-            thread = threading.Thread(target=work, name="chatclient-notices", daemon=True)
-            self._threads.append(thread)
-            thread.start()
 
     def _read(self) -> None:
         while (ids := self._due()) is not None:

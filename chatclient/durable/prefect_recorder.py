@@ -109,25 +109,10 @@ class PrefectRecorder:
             ran = True
             return json.dumps(await function())
 
-        task = self._task(name, key, run)
-        value = await task()
-        # Prefect only logs that its storage failed, and would run the step again.
-        if ran and not await _is_stored(task, key):
-            msg = (
-                f"Prefect has not stored the result of the step {name!r}; its log tells why. Run"
-                " the turn again when its result storage works, and not within a transaction"
-            )
-            raise ExecutionLostError(msg)
-        return json.loads(value)
-
-    def _task(
-        self, name: str, key: str, run: Callable[[], Awaitable[str]]
-    ) -> "Task[[], Awaitable[str]]":
-        """Return a task that stores its result under *key*, or returns what is stored there."""
         from prefect import Task  # noqa: PLC0415
         from prefect.cache_policies import CacheKeyFnPolicy  # noqa: PLC0415
 
-        return Task(
+        task = Task(
             run,
             name=name.partition(" ")[0],
             task_run_name=name.replace("{", "{{").replace("}", "}}"),
@@ -139,6 +124,15 @@ class PrefectRecorder:
             refresh_cache=False,
             retries=0,
         )
+        value = await task()
+        # Prefect only logs that its storage failed, and would run the step again.
+        if ran and not await _is_stored(task, key):
+            msg = (
+                f"Prefect has not stored the result of the step {name!r}; its log tells why. Run"
+                " the turn again when its result storage works, and not within a transaction"
+            )
+            raise ExecutionLostError(msg)
+        return json.loads(value)
 
 
 async def _is_stored(task: "Task[[], Awaitable[str]]", key: str) -> bool:

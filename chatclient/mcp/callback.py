@@ -81,11 +81,13 @@ class McpToolCallback:
         # Not every provider accepts this keyword.
         schema = {key: value for key, value in tool.input_schema.items() if key != "$schema"}
         self._signature = signature_of_schema(schema, name=name, check=False)
+        kept = {"title", "annotations", "output_schema", "icons", "meta"}
+        metadata = tool.model_dump(mode="json", by_alias=True, include=kept, exclude_none=True)
         self.definition = ToolDefinition(
             name,
             tool.description or tool.title or describe_name(tool.name),
             self._signature.input_schema,
-            metadata={"mcp": _origin(server, tool)},
+            metadata={"mcp": {"server": server.name, "tool": tool.name, **metadata}},
             provider_options=server.provider_options,
         )
         self.metadata = ToolMetadata(
@@ -238,13 +240,6 @@ class McpToolCallback:
 
     def __repr__(self) -> str:
         return f"McpToolCallback({self.definition.name!r}, server={self._server.name!r})"
-
-
-def _origin(server: McpServer, tool: Tool) -> dict[str, Any]:
-    """Return the server's other metadata of its tool, for the application."""
-    kept = {"title", "annotations", "output_schema", "icons", "meta"}
-    metadata = tool.model_dump(mode="json", by_alias=True, include=kept, exclude_none=True)
-    return {"server": server.name, "tool": tool.name, **metadata}
 
 
 def _effect(tool: Tool) -> Effect:

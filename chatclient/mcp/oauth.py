@@ -110,22 +110,19 @@ class TokenStore:
                 self.path.unlink(missing_ok=True)  # of the time without a keyring
                 return
         try:
-            self._write(text)
+            # Replace the file by one that only its owner may read.
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # `mkstemp` makes files of mode 600.
+            handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=".login-")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(text)
+                Path(name).replace(self.path)
+            except OSError:
+                Path(name).unlink(missing_ok=True)
+                raise
         except OSError as error:
             log.warning("mcp login cannot be saved", path=str(self.path), error=error.strerror)
-
-    def _write(self, text: str) -> None:
-        """Replace the file by one that only its owner may read."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # `mkstemp` makes files of mode 600.
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=".login-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(name).replace(self.path)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            raise
 
 
 def _keyring() -> Any:

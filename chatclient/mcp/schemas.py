@@ -186,26 +186,6 @@ def _unique(
 
 @lru_cache
 def _matcher(pattern: str) -> SchemaValidator:
-    if _states(pattern) > _MOST_STATES:
-        raise _UndecidedError
-    return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
-
-
-_ATOM = re.compile(
-    r"""(?P<times>\{(?P<least>\d{1,6})(?:,(?P<most>\d{1,6})?)?\})
-    | (?P<large>\\[wW] | \\[pP](?:\{[^}]*+\}|.))
-    | (?P<class>\[(?:\\.|[^]\\])*+\]?)
-    | \\? .""",
-    re.VERBOSE | re.DOTALL,
-)
-
-
-def _states(pattern: str) -> int:
-    """Return about how many states the automaton of *pattern* has.
-
-    Raises:
-        _UndecidedError: Another meaning than in JavaScript, which JSON Schema refers to.
-    """
     groups: list[list[int]] = [[]]  # the sizes of the parts of each open group
     for atom in _ATOM.finditer(pattern[: _MOST_STATES + 1]):
         match atom.lastgroup:
@@ -221,4 +201,15 @@ def _states(pattern: str) -> int:
             case kind:
                 is_large = kind == "large" or re.search(r"\\[pPwW]", atom[0])
                 groups[-1].append(10 if is_large else 1)
-    return sum(map(sum, groups))
+    if sum(map(sum, groups)) > _MOST_STATES:
+        raise _UndecidedError
+    return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+
+
+_ATOM = re.compile(
+    r"""(?P<times>\{(?P<least>\d{1,6})(?:,(?P<most>\d{1,6})?)?\})
+    | (?P<large>\\[wW] | \\[pP](?:\{[^}]*+\}|.))
+    | (?P<class>\[(?:\\.|[^]\\])*+\]?)
+    | \\? .""",
+    re.VERBOSE | re.DOTALL,
+)

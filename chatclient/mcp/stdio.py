@@ -112,12 +112,9 @@ class StdioTransport:
 
     def _printable(self, line: str) -> str:
         """Return *line* shortened, without secrets and control characters."""
-        return "".join(filter(str.isprintable, self._masked(line)[:_LINE_LENGTH]))
-
-    def _masked(self, line: str) -> str:
         for secret in self._secrets:
             line = line.replace(secret, "***")
-        return _SECRETS.sub(r"\g<before>***", line)
+        return "".join(filter(str.isprintable, _SECRETS.sub(r"\g<before>***", line)[:_LINE_LENGTH]))
 
     def _forward(self, source: int, call_soon: Callable[..., object]) -> None:
         """Log the standard error of the process, and keep its end."""

@@ -95,41 +95,46 @@ class Shortening:
         """
         self.messages = messages
         for at in range(len(self._shown), len(messages)):
-            self._add(at)
+            message = self.messages[at]
+            size = self._estimate(message)
+            self._shown.append(message)
+            self._sizes.append(size)
+            self.tokens += size
+            if isinstance(message, ToolResponseMessage):
+                self._first_numbers[at] = len(self._places) + 1
+                self._places += [
+                    (at, index)
+                    for index, response in enumerate(message.responses)
+                    # So that both clients have the same numbers.
+                    if HANDOFF not in response.metadata
+                ]
+                if self.active:
+                    self._cut(at)
+            elif begins_turn(self.messages, at) and CORRECTION not in message.metadata:
+                self._turn_starts.append(at)
+            self._present.append(self._shown[at] or message)
+            unanswered = isinstance(message, AssistantMessage) and message.tool_calls
+            if self.tokens > self._room and not unanswered:
+                self._shorten(at)
         return tuple(self._present)
 
     def continues(self, messages: tuple[Message, ...]) -> bool:
         """Return whether *messages* begin with the messages so far."""
         return messages[: len(self.messages)] == self.messages
 
-    def _add(self, at: int) -> None:
-        message = self.messages[at]
-        size = self._estimate(message)
-        self._shown.append(message)
-        self._sizes.append(size)
-        self.tokens += size
-        if isinstance(message, ToolResponseMessage):
-            self._first_numbers[at] = len(self._places) + 1
-            self._places += [
-                (at, index)
-                for index, response in enumerate(message.responses)
-                if HANDOFF not in response.metadata  # so that both clients have the same numbers
-            ]
-            if self.active:
-                self._cut(at)
-        elif begins_turn(self.messages, at) and CORRECTION not in message.metadata:
-            self._turn_starts.append(at)
-        self._present.append(self._shown[at] or message)
-        unanswered = isinstance(message, AssistantMessage) and message.tool_calls
-        if self.tokens > self._room and not unanswered:
-            self._shorten(at)
-
     def _shorten(self, at: int) -> None:
         """Leave out enough, because the messages up to index *at* exceed the room."""
         self.active = True
         if at in self._first_numbers:
             self._cut(at)
-        base = self._base()
+        # The tokens of what cannot be left out.
+        start = self._turn_starts[-1] if self._turns and self._turn_starts else 0
+        base = sum(
+            size
+            for at, (message, size) in enumerate(zip(self._shown, self._sizes, strict=True))
+            if isinstance(message, SystemMessage)
+            or (at >= start and message is not None and not self._is_tool_round(message))
+        )
         quarter = max(self._room - base, 0) // 4
         # More is left out than has to be, so that the beginning of the prompts rarely changes.
         half, much = base + 2 * quarter, base + 3 * quarter
@@ -144,16 +149,6 @@ class Shortening:
             # Last, and no more than has to be: the model may not have read the newest results.
             self._replace(self._room, 0)
         self._present = [message for message in self._shown if message is not None]
-
-    def _base(self) -> int:
-        """Return the tokens of what cannot be left out."""
-        start = self._turn_starts[-1] if self._turns and self._turn_starts else 0
-        return sum(
-            size
-            for at, (message, size) in enumerate(zip(self._shown, self._sizes, strict=True))
-            if isinstance(message, SystemMessage)
-            or (at >= start and message is not None and not self._is_tool_round(message))
-        )
 
     def _is_tool_round(self, message: Message) -> bool:
         if not self._results:

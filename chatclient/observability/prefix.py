@@ -65,7 +65,10 @@ def prompt_pieces(
         if (piece := known.get(id(message))) is None:
             kind: Literal["system text", "message"]
             kind = "system text" if isinstance(message, SystemMessage) else "message"
-            piece = known[id(message)] = PromptPiece(kind, _text(message))
+            sent = {k: v for k, v in message_to_dict(message).items() if k not in _NOT_SENT}
+            for result in sent.get("responses", ()):
+                result.pop("metadata", None)
+            piece = known[id(message)] = PromptPiece(kind, dumps(to_stored(sent)).decode())
         yield piece
 
 
@@ -260,10 +263,3 @@ def origin_of(
 def _prompt(round_: Step) -> Prompt:
     assert isinstance(round_.operation, ModelCall)  # noqa: S101 - for type checkers
     return round_.operation.prompt
-
-
-def _text(message: Message) -> str:
-    sent = {k: v for k, v in message_to_dict(message).items() if k not in _NOT_SENT}
-    for result in sent.get("responses", ()):
-        result.pop("metadata", None)
-    return dumps(to_stored(sent)).decode()

@@ -235,7 +235,9 @@ class _SpanObservation:
             if self._span.is_recording():
                 self._describe(operation, result, found)
                 if error is not None and error_type is not None:
-                    self._fail(error, error_type)
+                    description = self._telemetry.description_of(error, error_type)
+                    self._span.set_attribute("error.type", error_type)
+                    self._span.set_status(Status(StatusCode.ERROR, description))
         finally:
             self._span.end()
         self._telemetry.count(operation, ended.seconds or 0.0, found, error_type)
@@ -244,11 +246,6 @@ class _SpanObservation:
         if self._telemetry.captures_content:
             found |= self._telemetry.recordable(operation.content(result))
         self._span.set_attributes(found)
-
-    def _fail(self, error: BaseException, error_type: str) -> None:
-        description = self._telemetry.description_of(error, error_type)
-        self._span.set_attribute("error.type", error_type)
-        self._span.set_status(Status(StatusCode.ERROR, description))
 
 
 def default_observers(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:

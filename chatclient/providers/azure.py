@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Unpack
@@ -123,11 +122,6 @@ def _key(api_key: Key, credential: "TokenCredential | None", url: str) -> KeySou
     scope = f"https://cognitiveservices.azure.{cloud[1] if cloud else 'com'}/.default"
     if _FOUNDRY.match(url):
         scope = "https://ai.azure.com/.default"
-    return ExpiringCredentials(_fetching(credential, scope))
-
-
-def _fetching(credential: "TokenCredential", scope: str) -> Callable[[], tuple[str, float | None]]:
-    """Return a function for tokens of *credential*."""
     from azure.core.exceptions import (  # noqa: PLC0415 - an extra
         AzureError,
         ServiceRequestError,
@@ -145,4 +139,4 @@ def _fetching(credential: "TokenCredential", scope: str) -> Callable[[], tuple[s
             raise token_service_error(AuthenticationError, what, error, _PRESET.name) from error
         return token.token, token.expires_on
 
-    return fetch
+    return ExpiringCredentials(fetch)

@@ -219,7 +219,13 @@ class Step:
             self._reference[0] = None
             self._token = None  # references the caller's context
         if self._observers:
-            self._end(error)
+            for observation in reversed(self._observations):
+                try:
+                    observation.end(self, error)
+                except Exception as problem:  # noqa: BLE001 - as above
+                    name = _qualified_name(observation)
+                    log.warning("observer failed", observer=name, error=repr(problem))
+            self._observations = []
 
     def _begin(self) -> Iterator[Observation]:
         for observer in self._observers:
@@ -229,15 +235,6 @@ class Step:
                 log.warning(
                     "observer failed", observer=_qualified_name(observer), error=repr(error)
                 )
-
-    def _end(self, error: BaseException | None) -> None:
-        for observation in reversed(self._observations):
-            try:
-                observation.end(self, error)
-            except Exception as problem:  # noqa: BLE001 - as above
-                name = _qualified_name(observation)
-                log.warning("observer failed", observer=name, error=repr(problem))
-        self._observations = []
 
 
 def _qualified_name(target: object) -> str:

@@ -161,7 +161,10 @@ def sender_for(kind: Any, *, is_async: bool) -> Sender:
         asynchronous = origin in _ASYNC_STREAMS
         if item is str:
             return _async_text_stream if asynchronous else _text_stream
-        return _stream(_items_of(item), asynchronous=asynchronous)
+        items = _items_of(item)
+        if asynchronous:
+            return lambda request: items(request.astream())
+        return lambda request: items(request.stream())
     wrapped = origin is Result
     if wrapped:
         kind = _item_type(kind)
@@ -286,9 +289,3 @@ def _items_of(item: Any) -> Callable[[Any], Any]:
         return lambda stream: stream.chat_client_response()
     converter = converter_of(item)
     return lambda stream: stream.entity(converter)
-
-
-def _stream(items: Callable[[Any], Any], *, asynchronous: bool) -> Sender:
-    if asynchronous:
-        return lambda request: items(request.astream())
-    return lambda request: items(request.stream())

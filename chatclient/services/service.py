@@ -163,7 +163,24 @@ def method_of(
         templates.check(defaults.system.text, defaults.system.params)
     if user is not None:
         templates.check(user, defaults.user.params)
-    _assign_user_parameter(uses, user, templates, defaults)
+    # Make the only unused parameter the user message, unless there is one, and check the
+    # rest.
+    unused = templates.unused
+    if "user" in uses.values():
+        if user is not None:
+            msg = "has a @user_message and a parameter for the user message; only one is allowed"
+            raise UsageError(msg)
+    elif user is None and len(unused) == 1:
+        uses[unused.pop()] = "user"
+    elif user is None and not unused and not _has_content(uses, defaults):
+        msg = "has no user message; add a @user_message, or a parameter for one"
+        raise UsageError(msg)
+    if unused:
+        msg = (
+            f"does not use {', '.join(unused)}; use it in a @user_message or @system_message,"
+            " or annotate the parameter that is the user's text: Annotated[str, UserMessage]"
+        )
+        raise UsageError(msg)
     send = sender_for(hints["return"], is_async=inspect.iscoroutinefunction(function))
     return Method(signature, uses, system, user, fills_system, send)
 
@@ -245,31 +262,6 @@ def _use_of_mark(mark: Any) -> ParameterUse | None:
 def _holds_memory_id(kind: Any) -> bool:
     plain, marks = unannotated(kind)
     return any(map(is_memory_id, marks)) or any(map(_holds_memory_id, get_args(plain)))
-
-
-def _assign_user_parameter(
-    uses: dict[str, ParameterUse],
-    user: str | None,
-    templates: "_Templates",
-    defaults: RequestSettings,
-) -> None:
-    """Make the only unused parameter the user message, unless there is one, and check the rest."""
-    unused = templates.unused
-    if "user" in uses.values():
-        if user is not None:
-            msg = "has a @user_message and a parameter for the user message; only one is allowed"
-            raise UsageError(msg)
-    elif user is None and len(unused) == 1:
-        uses[unused.pop()] = "user"
-    elif user is None and not unused and not _has_content(uses, defaults):
-        msg = "has no user message; add a @user_message, or a parameter for one"
-        raise UsageError(msg)
-    if unused:
-        msg = (
-            f"does not use {', '.join(unused)}; use it in a @user_message or @system_message,"
-            " or annotate the parameter that is the user's text: Annotated[str, UserMessage]"
-        )
-        raise UsageError(msg)
 
 
 def _has_content(uses: Mapping[str, ParameterUse], defaults: RequestSettings) -> bool:

@@ -134,7 +134,7 @@ class Recording:
             "tools": [_tool(callback) for callback in options.tool_callbacks or ()],
             "options": set_options(options),
         }
-        return redacted_json(_json_values(to_stored(request)), self.redact)  # type: ignore[no-any-return]
+        return redacted_json(loads(dumps(to_stored(request))), self.redact)  # type: ignore[no-any-return]
 
 
 class RecordingAdvisor:
@@ -282,11 +282,6 @@ def set_options(options: ChatOptions) -> dict[str, Any]:
         for name, value in options.set_values().items()
         if name not in _UNRECORDED and value not in ((), {})
     }
-
-
-def _json_values(data: Any) -> Any:
-    """Return *data* converted to plain JSON values: lists and dicts."""
-    return loads(dumps(data))
 
 
 def redacted_json(data: Any, redact: Redact) -> Any:

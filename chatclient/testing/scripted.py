@@ -132,9 +132,6 @@ class ScriptedModel(ChatModel):
             raise AssertionError(msg)
         if callable(answer):  # called here, without a thread: most functions do not block
             answer = await runtime.awaited(answer(prompt))
-        return self._script(answer, number)
-
-    def _script(self, answer: Any, number: int) -> "_Script":
         if isinstance(answer, ChatResponse):
             return _Script(answer)
         single = isinstance(answer, str | AssistantMessage | ToolCall | Exception)

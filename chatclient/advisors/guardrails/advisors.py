@@ -211,7 +211,11 @@ class OutputGuardrailAdvisor:
             response = response.mutate(chat_response=response.chat_response.with_usage(usage))
             verdict = await self._judge(response, sent)
             if isinstance(verdict, ChatResponse):
-                return await _release(response, verdict, held, request.runtime)
+                rewritten = verdict.text != response.chat_response.text
+                await held.release(text=not rewritten)
+                if rewritten:
+                    await request.runtime.emit(TextDelta(verdict.text))
+                return response.mutate(chat_response=verdict)
             await held.release(text=False)
             guardrail, result = verdict
             if not left:
@@ -301,13 +305,3 @@ async def _check(
         )
         raise WrongTypeError(msg)
     return result
-
-
-async def _release(
-    response: ChatClientResponse, answer: ChatResponse, held: HeldStream, runtime: Runtime
-) -> ChatClientResponse:
-    rewritten = answer.text != response.chat_response.text
-    await held.release(text=not rewritten)
-    if rewritten:
-        await runtime.emit(TextDelta(answer.text))
-    return response.mutate(chat_response=answer)

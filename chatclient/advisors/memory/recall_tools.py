@@ -75,18 +75,14 @@ class RecallTools:
         """Search what was said in all conversations with this user, the oldest first."""
         terms = tuple(term for part in query.split(",") if (term := part.strip()))
         _check_terms(terms, most=_MOST_TERMS)
-        user_id = await self._owner(_session_id(context), context)
+        session = await self._sessions.find(_session_id(context), context.runtime)
+        user_id = session.user_id if session is not None else context.get(USER_ID)
         if user_id is None:
             return _report((), query, self._page(page))
         terms_filter = EventFilter(keywords=terms, match=match, since=_moment(since))
         event_filter = self._page(page).merge(terms_filter)
         events = await self._sessions.search(user_id, context.runtime, event_filter)
         return _report(events, query, event_filter)
-
-    async def _owner(self, session_id: str, context: ToolContext) -> str | None:
-        """Return the owner of the session, or of one that does not exist yet; None if unknown."""
-        session = await self._sessions.find(session_id, context.runtime)
-        return session.user_id if session is not None else context.get(USER_ID)
 
     def _page(self, number: int | None) -> EventFilter:
         """Return the filter of a page; a number that is out of range becomes the nearest one."""

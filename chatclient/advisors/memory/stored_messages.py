@@ -125,18 +125,11 @@ def _without_answer(messages: tuple[Message, ...], response: ChatResponse) -> tu
     if all(HANDOFF in result.metadata for result in last.responses):
         return _without_answer(messages[: end - 2], response)
     if _is_withheld(response):
-        last = _without_results(last)
+        # The results may be the reason, and later answers would be withheld as well.
+        text = "What '{}' returned is not shown: the answer to it was withheld."
+        responses = [
+            result if result.is_error else replace(result, data=text.format(result.name), media=())
+            for result in last.responses
+        ]
+        last = last.mutate(responses=responses)
     return with_turn_ended((*messages[: end - 1], last))
-
-
-def _without_results(message: ToolResponseMessage) -> ToolResponseMessage:
-    """Return *message* without the results, because the answer to them was withheld.
-
-    They may be the reason, and later answers would be withheld as well.
-    """
-    text = "What '{}' returned is not shown: the answer to it was withheld."
-    responses = [
-        result if result.is_error else replace(result, data=text.format(result.name), media=())
-        for result in message.responses
-    ]
-    return message.mutate(responses=responses)

@@ -11,7 +11,7 @@ from chatclient.chat.events import HandedOver, ReasoningDelta, ReasoningSigned, 
 from chatclient.chat.messages import Message, SystemMessage, without_system
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.pending_notes import TURN_NOTE, save_turn
-from chatclient.chat.pending_turn import PendingTurn, Resumption
+from chatclient.chat.pending_turn import Resumption
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import NO_USAGE, ChatResponse, Generation, Usage
 from chatclient.chat.tool import CONVERSATION_ID, HANDOFF, USER_ID, ToolCallback
@@ -51,7 +51,11 @@ async def hand_over(
         turn.part = part
     answer = response.chat_response
     if turn.pending is not None:
-        turn.pending = _with_nested_notes(turn.pending, handoff, used)
+        # Inside one note, because each client has its own.
+        pending = turn.pending
+        nested = {"tool": handoff.definition.name, "notes": dict(pending.notes)}
+        own = {key: note for key, note in pending.notes.items() if key == TURN_NOTE}
+        turn.pending = replace(pending, usage=used + pending.usage, notes={**own, HANDOFF: nested})
     return response.mutate(
         chat_response=answer.with_usage(used + answer.usage),
         context={**request.context, **response.context},
@@ -65,13 +69,6 @@ def _passed_on(request: ChatClientRequest) -> tuple[Message, ...]:
     spoken = tuple(m for m in messages if not isinstance(m, SystemMessage))
     summaries = (m for m in systems if SUMMARY in m.metadata)
     return (*summaries, *spoken[count_default_messages(spoken, request.turn) :])
-
-
-def _with_nested_notes(pending: PendingTurn, handoff: Handoff, used: Usage) -> PendingTurn:
-    """Return *pending* with its notes inside one note, because each client has its own."""
-    nested = {"tool": handoff.definition.name, "notes": dict(pending.notes)}
-    own = {key: note for key, note in pending.notes.items() if key == TURN_NOTE}
-    return replace(pending, usage=used + pending.usage, notes={**own, HANDOFF: nested})
 
 
 class LoopMessages:
@@ -277,7 +274,10 @@ class ToolLoop:
             prompt, self.context, runtime, self.turn, earlier, in_system_text
         )
         sent = await advisor.before_call(request)
-        self._adopt_options(sent.prompt.options)
+        options = sent.prompt.options
+        if options.tool_context is not self.options.tool_context:
+            self.state.context = _tool_context(self.request, options)
+        self.options = options
         self.turn.offered_tools = None  # an advisor may answer without the model
         if not runtime.streaming:
             response = await self.call_next(sent)
@@ -322,12 +322,6 @@ class ToolLoop:
             callbacks = (*kept, *(tool for tool in listed if tool not in before))
         self.options = self.options.mutate(tool_callbacks=callbacks)
 
-    def _adopt_options(self, options: ChatOptions) -> None:
-        """Use *options* for the tools of this round and for all following rounds."""
-        if options.tool_context is not self.options.tool_context:
-            self.state.context = _tool_context(self.request, options)
-        self.options = options
-
     async def _call_with_held_text(self, sent: ChatClientRequest) -> ChatClientResponse:
         """Call the model, and emit its text only if it is the answer."""
         held: list[Any] = []
@@ -364,7 +358,8 @@ class ToolLoop:
         # In this order: a suspended round has no results yet, and a limit does not discard an
         # answer.
         if result.pending_turn is not None:
-            return self._suspended(response, result.pending_turn)
+            self.turn.pending = save_turn(replace(result.pending_turn, usage=self.usage), self.turn)
+            return response.mutate(chat_response=response.chat_response.with_usage(self.usage))
         handoff = handoff_in(result.executions, self._tools)
         if handoff is not None:
             return await self._hand_over(handoff)
@@ -382,12 +377,7 @@ class ToolLoop:
             raise ToolLoopError(breach, result=with_undone(result, self.state.compensation.undone))
         if limits.on_exceeded == "partial":
             return await self._answer_with(response, (result.breach_generation(),))
-        return await self._final_answer(sent, response, result)
-
-    async def _final_answer(
-        self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
-    ) -> ChatClientResponse:
-        """Ask the model for an answer from the results so far, without tools."""
+        # An answer from the results so far: after the limit, no tool may run.
         await self._prepare_next_round(sent, response, result)
         self.options = self.options.mutate(tool_choice="none")
         sent, response = await self._round()
@@ -409,10 +399,6 @@ class ToolLoop:
         if answer.text:
             await self.request.runtime.emit(TextDelta(answer.text))
         return response.mutate(chat_response=answer)
-
-    def _suspended(self, response: ChatClientResponse, pending: PendingTurn) -> ChatClientResponse:
-        self.turn.pending = save_turn(replace(pending, usage=self.usage), self.turn)
-        return response.mutate(chat_response=response.chat_response.with_usage(self.usage))
 
     async def _resume(self, resumption: Resumption) -> ChatClientResponse | None:
         """Finish the suspended round, and return the turn's response if it ends there."""

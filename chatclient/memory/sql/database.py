@@ -154,7 +154,15 @@ class Schema:
             # Read under the lock, because another process may just have upgraded the schema.
             version = self._version_on(connection)
             if version < len(self._steps):
-                self._upgrade(connection, version)
+                for step in self._steps[version:]:
+                    step(connection)
+                newest = len(self._steps)
+                if version:
+                    mine = self._versions.c.component == self._component
+                    connection.execute(sa.update(self._versions).where(mine).values(version=newest))
+                else:
+                    row = {"component": self._component, "version": newest}
+                    connection.execute(sa.insert(self._versions), row)
                 version = len(self._steps)
             connection.commit()
         self._check(version, engine)
@@ -179,17 +187,6 @@ class Schema:
             # A lost connection releases the lock; a query on it would hide the original error.
             if dialect in ("mysql", "mariadb") and not connection.invalidated:
                 connection.execute(sa.select(sa.func.release_lock(lock)))
-
-    def _upgrade(self, connection: sa.Connection, version: int) -> None:
-        for step in self._steps[version:]:
-            step(connection)
-        newest = len(self._steps)
-        if version:
-            mine = self._versions.c.component == self._component
-            connection.execute(sa.update(self._versions).where(mine).values(version=newest))
-        else:
-            row = {"component": self._component, "version": newest}
-            connection.execute(sa.insert(self._versions), row)
 
     def _check(self, version: int, engine: sa.Engine) -> None:
         newest = len(self._steps)

@@ -101,13 +101,9 @@ def encode_reasoning(value: Any, options: ChatOptions) -> Mapping[str, Any] | st
     if _ADAPTIVE.search(model) and not (isinstance(value, int) and _WITH_BUDGET.search(model)):
         effort = encode_effort(value, "output_config.effort", _EFFORTS)
         return effort if isinstance(effort, str) else {**effort, "thinking": {"type": "adaptive"}}
-    return _budget(value if isinstance(value, int) else _BUDGETS[value], options.max_tokens)
-
-
-def _budget(tokens: int, max_tokens: int | None) -> Mapping[str, Any] | str:
-    """Return the field for a budget, which must be less than the maximum tokens of the answer."""
-    if max_tokens is not None:
-        tokens = min(tokens, max_tokens - 1)
+    tokens = value if isinstance(value, int) else _BUDGETS[value]
+    if options.max_tokens is not None:
+        tokens = min(tokens, options.max_tokens - 1)
         if tokens < _LEAST_BUDGET:
             return f"it reasons with {_LEAST_BUDGET} tokens at least, fewer than max_tokens"
     return {"thinking": {"type": "enabled", "budget_tokens": max(tokens, _LEAST_BUDGET)}}
@@ -382,10 +378,18 @@ def encode_options(
         **option_fields(options, {"effort": "effort"}),
         **_format(options),
     }
+    tools = [_tool(each) for each in sendable_definitions(options, ANTHROPIC_RULES)]
+    for tool in tools:
+        if tool["name"] in deferred:
+            tool["defer_loading"] = True
+    tools += [dict(tool) for tool in _server_tools(options)]
+    loaded = [tool for tool in tools if not _is_deferred(tool)]  # the API refuses other marks
+    if loaded and options.cache is not None and may_add_breakpoint(dumps(tools)):
+        loaded[-1].setdefault("cache_control", cache_control(options))
     fields = {
         "thinking": thinking,
         "output_config": output,
-        "tools": _tools(options, deferred),
+        "tools": tools,
         "mcp_servers": servers,
         "stream": streaming,
     }
@@ -395,18 +399,6 @@ def encode_options(
 
 def _server_tools(options: ChatOptions) -> Sequence[Mapping[str, Any]]:
     return getattr(options, "server_tools", None) or ()
-
-
-def _tools(options: ChatOptions, deferred: frozenset[str]) -> list[dict[str, Any]]:
-    tools = [_tool(each) for each in sendable_definitions(options, ANTHROPIC_RULES)]
-    for tool in tools:
-        if tool["name"] in deferred:
-            tool["defer_loading"] = True
-    tools += [dict(tool) for tool in _server_tools(options)]
-    loaded = [tool for tool in tools if not _is_deferred(tool)]  # the API refuses other marks
-    if loaded and options.cache is not None and may_add_breakpoint(dumps(tools)):
-        loaded[-1].setdefault("cache_control", cache_control(options))
-    return tools
 
 
 def _is_deferred(tool: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ from chatclient.chat.response import (
     Generation,
     Usage,
 )
-from chatclient.errors import InvalidResponseError, ProviderError, ResponseLimitError
+from chatclient.errors import InvalidResponseError, ResponseLimitError
 from chatclient.providers.bedrock.encoding import PROVIDER, Block, decode_media
 from chatclient.providers.http.auth import Headers
 from chatclient.providers.http.errors import (
@@ -201,7 +201,11 @@ def decode_block(block: Block) -> Part | None:
             id = text_field(call.get("toolUseId")) or generate_call_id()
             return ToolCall(id, text_field(call["name"]), dump_arguments(call.get("input")))
         case {"reasoningContent": reasoning}:
-            return _reasoning(reasoning, block)
+            shown = reasoning.get("reasoningText")
+            if shown is None:
+                return Reasoning(provider=PROVIDER, data=FrozenDict(block))
+            text, signature = text_field(shown.get("text")), text_field(shown.get("signature"))
+            return Reasoning(text, signature or None, PROVIDER) if text or signature else None
         case {"citationsContent": {"content": content}}:
             text = "".join(text_field(each.get("text")) for each in content)
             return ProviderPart(PROVIDER, FrozenDict(block), text)
@@ -209,14 +213,6 @@ def decode_block(block: Block) -> Part | None:
             return media
         case _:
             return ProviderPart(PROVIDER, FrozenDict(block))
-
-
-def _reasoning(reasoning: Block, block: Block) -> Reasoning | None:
-    shown = reasoning.get("reasoningText")
-    if shown is None:
-        return Reasoning(provider=PROVIDER, data=FrozenDict(block))
-    text, signature = text_field(shown.get("text")), text_field(shown.get("signature"))
-    return Reasoning(text, signature or None, PROVIDER) if text or signature else None
 
 
 def decode_usage(usage: Mapping[str, Any]) -> Usage:
@@ -252,7 +248,15 @@ class StreamDecoder:
         """Return the chunk of an event, or None if the event has no content."""
         try:
             if event.startswith(ERROR):
-                raise self._error(data, event.removeprefix(ERROR))
+                kind = event.removeprefix(ERROR)
+                content: Any = data.decode(errors="replace")
+                with suppress(ValueError):
+                    content = loads(data)
+                kind = kind[:1].lower() + kind[1:]
+                described = {"message": message_in(content), "code": kind}
+                if kind in _STATUS:
+                    described["status_code"] = str(_STATUS[kind])
+                raise error_from_data(PROVIDER, 0, described, self._headers)
             return self._read_event(loads(data), event)
         except MALFORMED as error:
             raise invalid_response(PROVIDER, data, error) from error
@@ -270,16 +274,6 @@ class StreamDecoder:
             raise stream_ended_early(PROVIDER)
         return ()
 
-    def _error(self, data: bytes, kind: str) -> ProviderError:
-        content: Any = data.decode(errors="replace")
-        with suppress(ValueError):
-            content = loads(data)
-        kind = kind[:1].lower() + kind[1:]
-        described = {"message": message_in(content), "code": kind}
-        if kind in _STATUS:
-            described["status_code"] = str(_STATUS[kind])
-        return error_from_data(PROVIDER, 0, described, self._headers)
-
     def _read_event(self, event: Mapping[str, Any], kind: str) -> ChatResponse | str | None:
         match kind:
             case "contentBlockDelta":
@@ -293,7 +287,14 @@ class StreamDecoder:
                 metadata = ChatResponseMetadata(request_id=request_id(self._headers))
                 return ChatResponse((Generation(AssistantMessage("")),), metadata)
             case "messageStop":
-                return self._stop(event)
+                rest = [
+                    part for block in self._blocks.values() if (part := block.end()) is not None
+                ]
+                self._blocks = {}
+                self.is_finished = True
+                generation = generation_of(rest, event["stopReason"], calls=self._calls)
+                values = other_fields(event, ("stopReason", "p"))
+                return ChatResponse((generation,), ChatResponseMetadata(values=values))
             case "metadata":
                 self.complete = self.is_finished
                 usage = decode_usage(event.get("usage") or {})
@@ -324,14 +325,6 @@ class StreamDecoder:
             block = self._blocks[index] = _Block({})
         block.add(delta)
         return None
-
-    def _stop(self, event: Block) -> ChatResponse:
-        rest = [part for block in self._blocks.values() if (part := block.end()) is not None]
-        self._blocks = {}
-        self.is_finished = True
-        generation = generation_of(rest, event["stopReason"], calls=self._calls)
-        values = other_fields(event, ("stopReason", "p"))
-        return ChatResponse((generation,), ChatResponseMetadata(values=values))
 
 
 def _index_of(event: Block) -> int:

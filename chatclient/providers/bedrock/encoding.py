@@ -127,7 +127,16 @@ def _assistant_blocks(part: Part) -> list[Block]:
         case str():
             return _text(part)
         case Reasoning():
-            return _reasoning(part)
+            if part.provider != PROVIDER:
+                return []
+            if part.data is not None:
+                return [part.data]
+            # Claude rejects reasoning without a signature; models without signatures
+            # do not need theirs.
+            if not part.signature:
+                return []
+            text = {"text": part.text, "signature": part.signature}
+            return [{"reasoningContent": {"reasoningText": text}}]
         case ToolCall():
             name, input = valid_tool_name(part.name), arguments_object(part.arguments)
             return [
@@ -141,18 +150,6 @@ def _assistant_blocks(part: Part) -> list[Block]:
 
 def _own_block(part: ProviderPart) -> list[Block]:
     return [part.data] if part.provider == PROVIDER else _text(part.text)
-
-
-def _reasoning(part: Reasoning) -> list[Block]:
-    if part.provider != PROVIDER:
-        return []
-    if part.data is not None:
-        return [part.data]
-    # Claude rejects reasoning without a signature; models without signatures do not need theirs.
-    if not part.signature:
-        return []
-    text = {"text": part.text, "signature": part.signature}
-    return [{"reasoningContent": {"reasoningText": text}}]
 
 
 def _tool_result(response: ToolResponse) -> Block:

@@ -288,18 +288,15 @@ class StreamReader:
     def finish(self) -> list[bytes]:
         """Return the values that the end of the stream completes."""
         if self._is_json:
-            return self._elements()
+            # The array may have been cut off; its complete elements are read all the same.
+            try:
+                value = from_json(bytes(self._received), allow_partial=True)
+            except ValueError:
+                return [bytes(self._received)]
+            return [dumps(element) for element in (value if isinstance(value, list) else [value])]
         # An event without its blank line, or an error as plain JSON.
         rest = self._events.finish().strip()
         return [] if parse_object(rest) is None else [rest]
-
-    def _elements(self) -> list[bytes]:
-        # The array may have been cut off; its complete elements are read all the same.
-        try:
-            value = from_json(bytes(self._received), allow_partial=True)
-        except ValueError:
-            return [bytes(self._received)]
-        return [dumps(element) for element in (value if isinstance(value, list) else [value])]
 
 
 _PLAIN = {"content", "index"}
@@ -323,26 +320,26 @@ class StreamDecoder:
     def feed(self, data: bytes) -> ChatResponse | str:
         """Return the chunk of a value."""
         try:
-            return self._chunk(loads_exact(data) if b'"functionCall"' in data else loads(data))
+            chunk = loads_exact(data) if b'"functionCall"' in data else loads(data)
+            candidates: Sequence[Any] = chunk.get("candidates") or ()
+            self._usage = chunk.get("usageMetadata") or self._usage
+            only = candidates[0] if len(candidates) == 1 else None
+            if only is not None and (text := self._plain_text(chunk, only)) is not None:
+                self._first_content = self._first_content or ([text] if text else ())
+                return text
+            raise_for_error(PROVIDER, chunk, self._headers)
+            generations = [self._delta(candidate) for candidate in candidates] or blocked_answer(
+                chunk
+            )
+            self._blocked = self._blocked or bool(generations and not candidates)
+            parts = (part for generation in generations for part in generation.output.parts)
+            self._first_content = self._first_content or list(filter(is_content, parts))
+            self._started = True
+            if self._usage is not None:
+                chunk["usageMetadata"], self._usage = self._usage, None
+            return ChatResponse(tuple(generations), metadata_of(chunk, self._headers))
         except MALFORMED as error:
             raise invalid_response(PROVIDER, data, error) from error
-
-    def _chunk(self, chunk: dict[str, Any]) -> ChatResponse | str:
-        candidates: Sequence[Any] = chunk.get("candidates") or ()
-        self._usage = chunk.get("usageMetadata") or self._usage
-        only = candidates[0] if len(candidates) == 1 else None
-        if only is not None and (text := self._plain_text(chunk, only)) is not None:
-            self._first_content = self._first_content or ([text] if text else ())
-            return text
-        raise_for_error(PROVIDER, chunk, self._headers)
-        generations = [self._delta(candidate) for candidate in candidates] or blocked_answer(chunk)
-        self._blocked = self._blocked or bool(generations and not candidates)
-        parts = (part for generation in generations for part in generation.output.parts)
-        self._first_content = self._first_content or list(filter(is_content, parts))
-        self._started = True
-        if self._usage is not None:
-            chunk["usageMetadata"], self._usage = self._usage, None
-        return ChatResponse(tuple(generations), metadata_of(chunk, self._headers))
 
     def finish(self) -> ChatResponse | None:
         """Return the last chunk, if any, after a check that the answer is complete."""

@@ -157,7 +157,14 @@ def _part(part: Part) -> dict[str, Any] | None:
             }
             return {"functionCall": _with_id(function, part.id), **part_metadata(part.metadata)}
         case Reasoning(provider="gemini"):
-            return _thought(part)
+            if part.data is not None:
+                return dict(part.data)
+            thought: dict[str, Any] = {"text": part.text, "thought": True}
+            return (
+                thought
+                if part.signature is None
+                else {**thought, "thoughtSignature": part.signature}
+            )
         case ProviderPart(provider="gemini"):
             return dict(part.data)
         case ProviderPart(text=text) if text:
@@ -183,13 +190,6 @@ _NOT_IN_RESULTS = ("thoughtSignature", "thought", "partMetadata", "audioTranscri
 
 def _result_media(media: Media) -> dict[str, Any]:
     return without(_media(media), *_NOT_IN_RESULTS)
-
-
-def _thought(part: Reasoning) -> dict[str, Any]:
-    if part.data is not None:
-        return dict(part.data)
-    thought: dict[str, Any] = {"text": part.text, "thought": True}
-    return thought if part.signature is None else {**thought, "thoughtSignature": part.signature}
 
 
 def _with_id(function: dict[str, Any], id: str) -> dict[str, Any]:

@@ -355,13 +355,8 @@ def _mask_in(mask: Callable[[str], str], value: Any) -> Any:
 
 def _masked(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
-        text = _mask(text, secret)
+        first, *others = text.split(secret[:_MIN_LENGTH])
+        rest = secret[_MIN_LENGTH:]
+        cut = (piece[len(commonprefix((piece, rest))) :] for piece in others)  # noqa: RUF071 - texts
+        text = "***".join((first, *cut))
     return text
-
-
-def _mask(text: str, secret: str) -> str:
-    """Replace *secret*, and prefixes of it with at least `_MIN_LENGTH` characters, by `***`."""
-    first, *others = text.split(secret[:_MIN_LENGTH])
-    rest = secret[_MIN_LENGTH:]
-    cut = (piece[len(commonprefix((piece, rest))) :] for piece in others)  # noqa: RUF071 - texts
-    return "***".join((first, *cut))

@@ -207,7 +207,20 @@ class RequestBuilder:
         library = library_of(client)
         more = SecretHeaders({**headers, **body.headers}) if body.headers else headers
         if self._own:
-            return self._build_with_client(client, body, more, runtime)
+            # Build a request with the application's client, which adds headers and
+            # cookies.
+            remaining = runtime.remaining()
+            key = {} if body.key is None else {_IDEMPOTENCY: body.key}
+            credentials = {} if "authorization" in client.headers else self._base_url.headers
+            raw = _encode_headers(SecretHeaders({**_HEADERS, **credentials, **key, **more}))
+            url = self.url_of(body.path)
+            request = client.build_request(body.method, url, content=body.content, headers=raw)
+            if self._timeouts_apply(client):
+                request.extensions["timeout"] = self._timeouts.within(remaining)
+                return request
+            timeouts = request.extensions["timeout"]
+            timeouts.update({name: shorter(value, remaining) for name, value in timeouts.items()})
+            return request
         cached = self._cache.get(body.path)
         is_known = cached is not None and (cached.headers is more or cached.headers == more)
         if cached is None or not is_known or cached.library is not library:
@@ -231,23 +244,6 @@ class RequestBuilder:
             extensions={"timeout": self._timeouts.within(runtime.remaining())},
         )
         request.read()  # some transports access `request.content`
-        return request
-
-    def _build_with_client(
-        self, client: Any, body: RequestBody, more: Headers, runtime: Runtime
-    ) -> Any:
-        """Build a request with the application's client, which adds headers and cookies."""
-        remaining = runtime.remaining()
-        key = {} if body.key is None else {_IDEMPOTENCY: body.key}
-        credentials = {} if "authorization" in client.headers else self._base_url.headers
-        raw = _encode_headers(SecretHeaders({**_HEADERS, **credentials, **key, **more}))
-        url = self.url_of(body.path)
-        request = client.build_request(body.method, url, content=body.content, headers=raw)
-        if self._timeouts_apply(client):
-            request.extensions["timeout"] = self._timeouts.within(remaining)
-            return request
-        timeouts = request.extensions["timeout"]
-        timeouts.update({name: shorter(value, remaining) for name, value in timeouts.items()})
         return request
 
     def _timeouts_apply(self, client: Any) -> bool:

@@ -15,7 +15,6 @@ import tempfile
 import threading
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO
 
 from chatclient.errors import MissingExtraError, ProviderError
 
@@ -208,7 +207,13 @@ def _launch(settings: _Settings) -> RunningServer:
         if url is None:
             status = process.wait()
             _kill(process)
-            raise _failure(settings, status, log)
+            log.seek(0)
+            output = log.read().decode(errors="replace").strip()[-_MAX_SHOWN:]
+            msg = (
+                f"llama.cpp could not load {settings.model_path} (exit status {status}). "
+                f"The end of its log:\n{output}"
+            )
+            raise LlamaServerError(msg, provider="local")
     atexit.register(_stop_all)
     return RunningServer(f"{url}/v1", key, process)
 
@@ -239,13 +244,3 @@ def _kill(process: "subprocess.Popen[str]") -> None:
                 pipe.close()
             except BrokenPipeError:
                 continue
-
-
-def _failure(settings: _Settings, status: int, log: IO[bytes]) -> LlamaServerError:
-    log.seek(0)
-    output = log.read().decode(errors="replace").strip()[-_MAX_SHOWN:]
-    msg = (
-        f"llama.cpp could not load {settings.model_path} (exit status {status}). "
-        f"The end of its log:\n{output}"
-    )
-    return LlamaServerError(msg, provider="local")

@@ -330,25 +330,22 @@ class StreamDecoder:
         """Return the chunk of a line."""
         data = _read(line)
         try:
-            return self._chunk(data)
+            message = data["message"]
+            plain = not (data.get("done") or message.get("thinking") or message.get("tool_calls"))
+            if plain and self._started and not data.get("logprobs"):
+                return text_field(message.get("content"))
+            if not self._started:
+                _check_answered(data)
+            metadata = NO_METADATA if self._started and not data.get("done") else _metadata(data)
+            self._started = True
+            self.complete = self.complete or bool(data.get("done"))
+            parts = [*_content(data), *self._call_chunks(data)]
+            self._logprobs.extend(data.get("logprobs") or ())
+            if self.complete and self._logprobs:  # the last chunk contains those of all tokens
+                data = {**data, "logprobs": self._logprobs}
+            return _response(data, parts, metadata, has_calls=self._calls > 0)
         except MALFORMED as error:
             raise invalid_response(PROVIDER, line, error) from error
-
-    def _chunk(self, data: Mapping[str, Any]) -> ChatResponse | str:
-        message = data["message"]
-        plain = not (data.get("done") or message.get("thinking") or message.get("tool_calls"))
-        if plain and self._started and not data.get("logprobs"):
-            return text_field(message.get("content"))
-        if not self._started:
-            _check_answered(data)
-        metadata = NO_METADATA if self._started and not data.get("done") else _metadata(data)
-        self._started = True
-        self.complete = self.complete or bool(data.get("done"))
-        parts = [*_content(data), *self._call_chunks(data)]
-        self._logprobs.extend(data.get("logprobs") or ())
-        if self.complete and self._logprobs:  # the last chunk contains those of all tokens
-            data = {**data, "logprobs": self._logprobs}
-        return _response(data, parts, metadata, has_calls=self._calls > 0)
 
     def finish(self, rest: bytes) -> ChatResponse | str | None:
         """Check that the answer is complete, and return the chunk in *rest*, an unfinished line."""

@@ -53,7 +53,10 @@ class OpenAIBatchApi(BatchApi):
         """Return the answers of a batch that has ended; None if it has not."""
         batch = await self._http.get(runtime, _path(batch_id), json_of(self._http))
         if batch["status"] == "failed":  # none of its requests was processed
-            raise _failure(self._http.provider, batch)
+            errors = (batch.get("errors") or {}).get("data") or [{"message": "the batch failed"}]
+            error = error_from_data(self._http.provider, 400, {"error": errors[0]})
+            error.retryable = False
+            raise error
         if batch["status"] not in _ENDED:
             return None
         answers: dict[str | int, bytes | ChatClientError] = {}
@@ -74,14 +77,6 @@ class OpenAIBatchApi(BatchApi):
         if status == 200:  # noqa: PLR2004
             return dumps_exact(body).encode()
         return error_from_data(self._http.provider, status, body or {"error": line.get("error")})
-
-
-def _failure(provider: str, batch: Mapping[str, Any]) -> ProviderError:
-    """Return the first error of a batch that was rejected."""
-    errors = (batch.get("errors") or {}).get("data") or [{"message": "the batch failed"}]
-    error = error_from_data(provider, 400, {"error": errors[0]})
-    error.retryable = False
-    return error
 
 
 def _path(batch_id: str) -> str:

@@ -313,7 +313,18 @@ def _rare_parts(
     for image in message.get("images") or ():
         yield _image(image["image_url"]["url"])
     if audio := message.get("audio"):
-        yield from _audio(audio, provider, with_transcript=not message.get("content"))
+        with_transcript = not message.get("content")
+        # Yield the transcript, the audio data, and the provider's id of the audio.
+        id = audio.get("id") or None
+        if with_transcript and (transcript := audio.get("transcript")):
+            yield transcript
+        if data := audio.get("data"):
+            content = base64.b64decode(data)
+            end = audio.get("expires_at")
+            metadata = FrozenDict({"expires_at": end}) if end else EMPTY
+            yield Media(_audio_type(content), content, id, metadata=metadata)
+        if id is not None:
+            yield ProviderPart(provider, FrozenDict({"audio": {"id": id}}))
     for key in _KEPT_FIELDS:
         if value := message.get(key):
             yield ProviderPart(provider, FrozenDict({key: value}))
@@ -328,20 +339,6 @@ def _image(url: str) -> Media:
         mime_type = head.removeprefix("data:").partition(";")[0]
         return Media(mime_type or "image/png", base64.b64decode(content))
     return Media("image/png", url)
-
-
-def _audio(audio: Mapping[str, Any], provider: str, *, with_transcript: bool) -> Iterator[Any]:
-    """Yield the transcript, the audio data, and the provider's id of the audio."""
-    id = audio.get("id") or None
-    if with_transcript and (transcript := audio.get("transcript")):
-        yield transcript
-    if data := audio.get("data"):
-        content = base64.b64decode(data)
-        end = audio.get("expires_at")
-        metadata = FrozenDict({"expires_at": end}) if end else EMPTY
-        yield Media(_audio_type(content), content, id, metadata=metadata)
-    if id is not None:
-        yield ProviderPart(provider, FrozenDict({"audio": {"id": id}}))
 
 
 _AUDIO = {b"RIFF": "audio/wav", b"OggS": "audio/ogg", b"fLaC": "audio/flac", b"ID3": "audio/mpeg"}

@@ -85,7 +85,12 @@ _NOT_IN_NAMES = re.compile(r"[\s<|\\/>]+")
 def _elements(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
     match message:
         case SystemMessage():
-            return [_system(message, dialect)]
+            return [
+                {
+                    "role": message.metadata.get("role", dialect.system_role),
+                    "content": message.content,
+                }
+            ]
         case UserMessage():
             return [_user(message, dialect)]
         case AssistantMessage():
@@ -109,10 +114,6 @@ def _elements(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
             return [*elements, {"role": "user", "content": media}] if media else elements
         case _:
             raise unsupported_message(message)
-
-
-def _system(message: SystemMessage, dialect: Dialect) -> dict[str, Any]:
-    return {"role": message.metadata.get("role", dialect.system_role), "content": message.content}
 
 
 def _text(text: str) -> dict[str, Any]:

@@ -144,7 +144,9 @@ def _part(part: Mapping[str, Any]) -> str | Media | ProviderPart:
     if kind == "image_url":
         return _image(part[kind])
     if kind == "input_audio":
-        return _audio(part[kind])
+        audio = part[kind]
+        subtype = {"mp3": "mpeg"}.get(audio["format"], audio["format"])
+        return Media(f"audio/{subtype}", base64.b64decode(audio["data"]))
     if kind == "file" and part[kind].get("file_data"):
         file = part[kind]
         return _media(file["file_data"], "application/pdf", name=file.get("filename"))
@@ -154,11 +156,6 @@ def _part(part: Mapping[str, Any]) -> str | Media | ProviderPart:
 def _image(image: Any) -> Media:
     fields = {"url": image} if isinstance(image, str) else dict(image)
     return _media(fields.pop("url"), "image/png", metadata=FrozenDict(fields))
-
-
-def _audio(audio: Mapping[str, Any]) -> Media:
-    subtype = {"mp3": "mpeg"}.get(audio["format"], audio["format"])
-    return Media(f"audio/{subtype}", base64.b64decode(audio["data"]))
 
 
 def _media(url: str, default: str, **details: Any) -> Media:

@@ -93,7 +93,14 @@ class CallNames:
             self._pending.append(call)
             started.add(call)
         call.add(chunk)
-        self._register(call, chunk)
+        self._indexes.add(chunk.index)
+        if chunk.index is not None:
+            self._by_index[chunk.index] = call
+        if chunk.id:
+            self._by_id[chunk.id] = call
+        if call.id:
+            change = self._without_arguments.discard if call.arguments else None
+            (change or self._without_arguments.add)(call.id)
         return list(self._release())
 
     def _call_of(self, chunk: ToolCallChunk, started: set["_PendingCall"]) -> "_PendingCall | None":
@@ -114,16 +121,6 @@ class CallNames:
         if call is not None and chunk.name and chunk.id and (call.id or chunk.index is None):
             return None  # a new call with another id
         return call
-
-    def _register(self, call: "_PendingCall", chunk: ToolCallChunk) -> None:
-        self._indexes.add(chunk.index)
-        if chunk.index is not None:
-            self._by_index[chunk.index] = call
-        if chunk.id:
-            self._by_id[chunk.id] = call
-        if call.id:
-            change = self._without_arguments.discard if call.arguments else None
-            (change or self._without_arguments.add)(call.id)
 
     def _release(self) -> Iterator[ToolCallChunk]:
         """Yield the calls whose names are complete, up to the first whose name is not."""

@@ -241,7 +241,10 @@ def encode_options(
     if text := _text(options):
         body["text"] = text
     tools = _tools(given, encoding_settings(options), sendable_definitions(options, rules))
-    body |= _with_deferred(tools, deferred)
+    for tool in tools.get("tools", ()) if deferred else ():
+        if tool["type"] == "function" and tool["name"] in deferred:
+            tool["defer_loading"] = True
+    body |= tools
     if (allowed := allowed_names(options)) is not None:
         if options.tool_choice == "none" or not allowed:
             body["tool_choice"] = "none"
@@ -291,14 +294,6 @@ def _tools(
     if not functions and not builtin:
         return {}
     return {"tools": [*functions, *builtin]}
-
-
-def _with_deferred(body: dict[str, Any], deferred: frozenset[str]) -> dict[str, Any]:
-    """Return *body* with the functions marked that a tool search has to find first."""
-    for tool in body.get("tools", ()) if deferred else ():
-        if tool["type"] == "function" and tool["name"] in deferred:
-            tool["defer_loading"] = True
-    return body
 
 
 def _function(definition: ToolDefinition, strict: bool) -> dict[str, Any]:  # noqa: FBT001

@@ -115,13 +115,10 @@ def final_chunk(data: Item, types: set[str], parts: list[Part], headers: Headers
             reason = "tool_call"
         elif "refusal" in types:
             reason = "content_filter"
-    message = AssistantMessage(parts, metadata=_conversation_id(data.get("conversation")))
-    return ChatResponse((Generation(message, reason, native),), metadata_of(data, headers))
-
-
-def _conversation_id(conversation: Any) -> Mapping[str, Any]:
+    conversation = data.get("conversation")
     id = conversation.get("id") if isinstance(conversation, Mapping) else None
-    return FrozenDict({CONVERSATION: id}) if id else EMPTY
+    message = AssistantMessage(parts, metadata=FrozenDict({CONVERSATION: id}) if id else EMPTY)
+    return ChatResponse((Generation(message, reason, native),), metadata_of(data, headers))
 
 
 def metadata_of(data: Item, headers: Headers) -> ChatResponseMetadata:

@@ -79,7 +79,15 @@ def encode_message(message: Message, settings: EncodingSettings) -> list[dict[st
         case SystemMessage():
             return [{"role": settings.system_role, "content": message.text}]
         case UserMessage():
-            return _user(message, settings)
+            items: list[dict[str, Any]] = []
+            content: list[str | Media | ProviderPart] = []
+            for part in message.parts or ("",):
+                if not isinstance(part, ProviderPart) or _is_content(part):
+                    content.append(part)
+                    continue
+                items += [*_user_content(content, settings), dict(part.data)]
+                content = []
+            return [*items, *_user_content(content, settings)]
         case AssistantMessage():
             return _assistant(message, settings)
         case ToolResponseMessage():
@@ -104,18 +112,6 @@ def _is_responses_item(part: ProviderPart) -> bool:
 def _is_content(part: ProviderPart) -> bool:
     """Return whether *part* is message content instead of an item."""
     return not _is_responses_item(part) or part.data["type"].startswith("input_")
-
-
-def _user(message: UserMessage, settings: EncodingSettings) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = []
-    content: list[str | Media | ProviderPart] = []
-    for part in message.parts or ("",):
-        if not isinstance(part, ProviderPart) or _is_content(part):
-            content.append(part)
-            continue
-        items += [*_user_content(content, settings), dict(part.data)]
-        content = []
-    return [*items, *_user_content(content, settings)]
 
 
 def _user_content(

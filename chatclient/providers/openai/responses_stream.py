@@ -287,7 +287,11 @@ class StreamDecoder:
         named = self._by_id.get(id)
         found = [self._by_index.get(-1 if index is None else index), named]
         if index is None or index in self._by_index:
-            found.append(self._by_position(kind, ended=bool(data)))
+            ended = bool(data)
+            items = self._by_type[kind]
+            while items and items[0].has_ended:
+                items.popleft()
+            found.append(items[0 if ended else -1] if items else None)
         for item in found:
             if item is None or not item.fits(kind):
                 continue
@@ -298,13 +302,6 @@ class StreamDecoder:
             if not of_another and (not item.done or (data and not item.has_ended)):
                 return item
         return self._open_item(event, {"type": kind, **data} if kind else data)
-
-    def _by_position(self, kind: str | None, *, ended: bool) -> _OpenItem | None:
-        """Return the newest item of the type *kind*, or the first one whose end is awaited."""
-        items = self._by_type[kind]
-        while items and items[0].has_ended:
-            items.popleft()
-        return items[0 if ended else -1] if items else None
 
     def _streamed(self, finals: Sequence[Item]) -> list[_OpenItem | None]:
         """Return the streamed items of those of the complete response, None for new ones.

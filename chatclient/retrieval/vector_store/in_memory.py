@@ -168,16 +168,12 @@ class _Table:
             self._matches[key] = cache = _FilterCache(deepcopy(where))
             if len(self._matches) > _MAX_FILTERS:
                 self._matches.popitem(last=False)
-        return cache.matching(self._candidates(where), self.documents, len(self))
-
-    def _candidates(self, where: Filter) -> Sequence[int]:
-        """Return the indexes of documents that may match a filter, from the most selective key."""
         all_documents: Sequence[int] = range(len(self))
         by_key = [
             self._key_index(key).indexes_of(value, self.documents, len(self))
             for key, value in islice(equalities(where), _MAX_INDEXES)
         ]
-        return min([all_documents, *by_key], key=len)
+        return cache.matching(min([all_documents, *by_key], key=len), self.documents, len(self))
 
     def _key_index(self, key: str) -> "_KeyIndex":
         index = self._key_indexes.get(key)

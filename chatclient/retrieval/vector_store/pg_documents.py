@@ -93,25 +93,6 @@ def _comparison(name: str, key: str, wanted: Any, metadata: Metadata) -> Conditi
         case "exists":
             exists = sa.func.coalesce(_type(key, metadata) != "null", sa.false())
             return exists if wanted else sa.not_(exists)
-    return _ordered(name, key, wanted, metadata)
-
-
-def _contains(metadata: Metadata, part: dict[str, Any]) -> Condition:
-    """Return whether the metadata contains *part*; a GIN index serves this condition.
-
-    A list contains another one if it has all its elements; other values contain only equals.
-    """
-    [wanted] = part.values()
-    return sa.false() if _infinite(wanted) else metadata.bool_op("@>")(_json(part))
-
-
-def _one_of(key: str, wanted: Any, metadata: Metadata) -> Condition:
-    """Return whether the value is one of *wanted*, with one parameter for all of them."""
-    parts = [json.dumps({key: each}).decode() for each in wanted if not _infinite(each)]
-    return metadata.bool_op("@>")(sa.any_(sa.cast(sa.literal(parts, ARRAY(sa.Text)), _JSON_ARRAY)))
-
-
-def _ordered(name: str, key: str, wanted: Any, metadata: Metadata) -> Condition:
     text = sa.func.jsonb_extract_path_text(metadata, key)
     value: sa.ColumnElement[Any]
     match kind_of(wanted):
@@ -130,12 +111,27 @@ def _ordered(name: str, key: str, wanted: Any, metadata: Metadata) -> Condition:
     return sa.case((_type(key, metadata) == kind, compared), else_=sa.false())
 
 
+def _contains(metadata: Metadata, part: dict[str, Any]) -> Condition:
+    """Return whether the metadata contains *part*; a GIN index serves this condition.
+
+    A list contains another one if it has all its elements; other values contain only equals.
+    """
+    [wanted] = part.values()
+    return (
+        sa.false()
+        if _infinite(wanted)
+        else metadata.bool_op("@>")(sa.cast(sa.literal(json.dumps(part).decode(), sa.Text), JSONB))
+    )
+
+
+def _one_of(key: str, wanted: Any, metadata: Metadata) -> Condition:
+    """Return whether the value is one of *wanted*, with one parameter for all of them."""
+    parts = [json.dumps({key: each}).decode() for each in wanted if not _infinite(each)]
+    return metadata.bool_op("@>")(sa.any_(sa.cast(sa.literal(parts, ARRAY(sa.Text)), _JSON_ARRAY)))
+
+
 def _type(key: str, metadata: Metadata) -> sa.ColumnElement[str]:
     return sa.func.jsonb_typeof(sa.func.jsonb_extract_path(metadata, key))
-
-
-def _json(value: Any) -> sa.ColumnElement[Any]:
-    return sa.cast(sa.literal(json.dumps(value).decode(), sa.Text), JSONB)
 
 
 def _infinite(value: Any) -> bool:

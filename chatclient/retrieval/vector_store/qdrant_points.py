@@ -217,7 +217,13 @@ class QdrantPoints:
         name = f"the Qdrant collection {self._collection!r}"
         try:
             with self._lock:
-                return self._again(work)
+                try:
+                    return work()
+                except UnexpectedResponse as error:
+                    if self._known_length is None or error.status_code not in _UNFIT:
+                        raise
+                self._known_length = None
+                return work()
         except ChatClientError:
             raise
         except ResponseHandlingException as error:
@@ -233,16 +239,6 @@ class QdrantPoints:
         except Exception as error:  # local mode and gRPC raise errors of many kinds
             msg = f"{name} failed; see the cause of this error"
             raise VectorStoreError(msg) from error
-
-    def _again(self, work: Callable[[], T]) -> T:
-        """Return the result of *work*, repeated if the collection is not as it was known."""
-        try:
-            return work()
-        except UnexpectedResponse as error:
-            if self._known_length is None or error.status_code not in _UNFIT:
-                raise
-        self._known_length = None
-        return work()
 
     def _length(self) -> int | None:
         """Return the length of the vectors, or None if the collection does not exist."""
@@ -271,24 +267,22 @@ class QdrantPoints:
 
     def _store(self, points: list[models.PointStruct], length: int) -> None:
         if not self._fits(length):
-            self._create(length)
+            # Create the collection, instead of an empty one for vectors of another
+            # length.
+            if self._length() is not None:
+                self._client.delete_collection(self._collection)
+            vectors = models.VectorParams(size=length, distance=models.Distance.COSINE)
+            try:
+                self._client.create_collection(self._collection, vectors_config=vectors)
+            except UnexpectedResponse as error:
+                if error.status_code != _CONFLICT:  # created by another process
+                    raise
+            if not self._local:
+                kind = models.PayloadSchemaType.KEYWORD
+                self._client.create_payload_index(self._collection, TOKENS, kind)
             self._known_length = None if self._local else length
         for start in range(0, len(points), _BATCH):
             self._client.upsert(self._collection, points[start : start + _BATCH], wait=True)
-
-    def _create(self, length: int) -> None:
-        """Create the collection, instead of an empty one for vectors of another length."""
-        if self._length() is not None:
-            self._client.delete_collection(self._collection)
-        vectors = models.VectorParams(size=length, distance=models.Distance.COSINE)
-        try:
-            self._client.create_collection(self._collection, vectors_config=vectors)
-        except UnexpectedResponse as error:
-            if error.status_code != _CONFLICT:  # created by another process
-                raise
-        if not self._local:
-            kind = models.PayloadSchemaType.KEYWORD
-            self._client.create_payload_index(self._collection, TOKENS, kind)
 
     def _erase(self, ids: Collection[str] | None, where: Filter | None) -> int:
         if self._known_length is None and self._length() is None:

@@ -50,14 +50,10 @@ def _condition(key: str, value: Any, column: str) -> tuple[str, list[Any]]:
     conditions: list[str] = []
     all_parameters: list[Any] = []
     for name, operand in comparisons(key, value):
-        condition, more = _comparison(name, operand, column, _path(key))
+        condition, more = _comparison(name, operand, column, f'$."{key}"')
         conditions.append(f"({condition})")
         all_parameters += more
     return joined(conditions, "AND") or "1", all_parameters
-
-
-def _path(key: str) -> str:
-    return f'$."{key}"'
 
 
 def _comparison(name: str, operand: Any, column: str, path: str) -> tuple[str, list[Any]]:

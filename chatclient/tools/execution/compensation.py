@@ -409,7 +409,15 @@ class Compensation:
             if tool is None or not callable(tool.metadata.compensation):
                 continue
             run = _as_run(self.completed.get(key, execution))
-            values = self._context(call, ordinal, context, runtime)
+            # A separate key, because undoing is another operation than the call.
+            undoing = replace(call, name=compensation_name(call.name))
+            values = ToolContext(
+                context,
+                runtime=runtime,
+                tool_call_id=call.id,
+                tool_name=call.name,
+                idempotency=functools.partial(self.keys.key, undoing, ordinal, context),
+            )
             try:
                 # The deadline of the turn has usually passed.
                 with CallerDeadline(None), runtime.observe(ToolUndo(call, cause)) as step:
@@ -429,20 +437,6 @@ class Compensation:
             log.info("tool call undone", tool=call.name, id=call.id)
             self.undone[key] = undone
             await runtime.emit(ToolCallUndone(call, undone.response))
-
-    def _context(
-        self, call: ToolCall, ordinal: int, values: Mapping[str, Any], runtime: Runtime
-    ) -> ToolContext:
-        """Return the tool context of the function that undoes *call*."""
-        # A separate key, because undoing is another operation than the call.
-        undoing = replace(call, name=compensation_name(call.name))
-        return ToolContext(
-            values,
-            runtime=runtime,
-            tool_call_id=call.id,
-            tool_name=call.name,
-            idempotency=functools.partial(self.keys.key, undoing, ordinal, values),
-        )
 
 
 def with_undone_executions(

@@ -114,7 +114,24 @@ class EagerReads:
         tool = self._runner.toolset.get(call.name)
         if self._can_start(call, tool):
             self._available -= 1
-            self._start(call, tool)
+            state = self._state
+            attempt = state.calls[call.name] + self._names[call.name] + 1
+            equal = self._equal[call.name, call.arguments]
+            ordinal = state.keys.call_count(call) + equal + 1
+            key = functools.partial(state.keys.key, call, ordinal, state.context)
+
+            async def run(runtime: Runtime) -> CallOutcome:
+                context = ToolContext(
+                    state.context,
+                    runtime=runtime,
+                    tool_call_id=call.id,
+                    tool_name=call.name,
+                    attempt=attempt,
+                    idempotency=key,
+                )
+                return await self._runner.run(call, tool, context)
+
+            state.early_calls[streamed_call(call)] = self._runtime.begin(run, self._context)
         # Calls that do not start early count as well: the round numbers the attempts of all calls.
         self._names[call.name] += 1
         self._equal[call.name, call.arguments] += 1
@@ -145,26 +162,6 @@ class EagerReads:
     def _calls_with(self, call: ToolCall) -> Counter[str]:
         """Return the number of calls of each tool in the turn, including *call*."""
         return self._state.calls + self._names + Counter([call.name])
-
-    def _start(self, call: ToolCall, tool: ToolCallback | None) -> None:
-        state = self._state
-        attempt = state.calls[call.name] + self._names[call.name] + 1
-        equal = self._equal[call.name, call.arguments]
-        ordinal = state.keys.call_count(call) + equal + 1
-        key = functools.partial(state.keys.key, call, ordinal, state.context)
-
-        async def run(runtime: Runtime) -> CallOutcome:
-            context = ToolContext(
-                state.context,
-                runtime=runtime,
-                tool_call_id=call.id,
-                tool_name=call.name,
-                attempt=attempt,
-                idempotency=key,
-            )
-            return await self._runner.run(call, tool, context)
-
-        state.early_calls[streamed_call(call)] = self._runtime.begin(run, self._context)
 
 
 def _is_json(arguments: str) -> bool:
@@ -253,9 +250,32 @@ class ToolRound:
             raise
         executions = [each for each in self._outcomes if isinstance(each, ToolExecution)]
         # Before the pending turn is made, which contains the counts and executions of this round.
-        self._record(executions)
+        # Add the executions of this round to the turn.
+        added = [each for each in executions if each.tool_call.id not in self.done]
+        self.state.executions += added
+        # Without those that were refused.
+        self.state.remember([each for each in added if each.started is not None])
+        self.state.end_round()
         if self._is_suspended:
-            return self._suspended(executions)
+            pending: dict[str, PendingTurn | None] = {
+                call.id: outcome.turn
+                for call, outcome in zip(self.calls, self._outcomes, strict=True)
+                if isinstance(outcome, SuspendedCall)
+            }
+            result = ToolExecutionResult(
+                self.history,
+                return_direct=False,
+                executions=tuple(executions),
+                breach=self.breach,
+                pending=tuple(call for call in self.calls if call.id in pending),
+                agents={id: agent for id, agent in pending.items() if agent is not None},
+            )
+            turn = self.state.pending(self.history, self.message, result)
+            # Recorded here, because a process that resumes the turn may not know its tools.
+            external = [call.id for call in result.pending if self._is_external(call)]
+            if external:
+                turn = replace(turn, notes={**turn.notes, EXTERNAL_CALLS: external})
+            return replace(result, pending_turn=turn)
         return await self._finished(executions)
 
     @property
@@ -342,7 +362,19 @@ class ToolRound:
 
         early = self.state.early_calls  # already running, so they take the first places
         order = sorted(calls, key=lambda each: streamed_call(each.call) not in early)
-        for stage in _stages(order):
+        stages: list[dict[object, list[_AdmittedCall]]] = [{}]
+        for each in order:
+            metadata = PLAIN if each.tool is None else each.tool.metadata
+            if metadata.exclusive:
+                stages.extend(({each: [each]}, {}))
+                continue
+            lane: object = each
+            if metadata.concurrency_group is not None:
+                lane = ("group", metadata.concurrency_group)
+            elif metadata.sequential:
+                lane = ("tool", each.call.name)
+            stages[-1].setdefault(lane, []).append(each)
+        for stage in [list(stage.values()) for stage in stages if stage]:
             await self.runtime.gather([job(lane) for lane in stage], limit=self.concurrency)
 
     async def _run_lane(self, lane: Iterable[_AdmittedCall], runtime: Runtime) -> None:
@@ -364,39 +396,6 @@ class ToolRound:
         if isinstance(outcome, SuspendedCall):
             return outcome
         return replace(outcome, tool_call=call, attempt=admitted.context.attempt)
-
-    def _record(self, executions: Iterable[ToolExecution]) -> None:
-        """Add the executions of this round to the turn."""
-        added = [each for each in executions if each.tool_call.id not in self.done]
-        self.state.executions += added
-        # Without those that were refused.
-        self.state.remember([each for each in added if each.started is not None])
-        self.state.end_round()
-
-    def _suspended(self, executions: Iterable[ToolExecution]) -> ToolExecutionResult:
-        """Return the result of a round in which calls wait, with the pending turn.
-
-        Its history ends before this round: the model's message has unanswered calls.
-        """
-        pending: dict[str, PendingTurn | None] = {
-            call.id: outcome.turn
-            for call, outcome in zip(self.calls, self._outcomes, strict=True)
-            if isinstance(outcome, SuspendedCall)
-        }
-        result = ToolExecutionResult(
-            self.history,
-            return_direct=False,
-            executions=tuple(executions),
-            breach=self.breach,
-            pending=tuple(call for call in self.calls if call.id in pending),
-            agents={id: agent for id, agent in pending.items() if agent is not None},
-        )
-        turn = self.state.pending(self.history, self.message, result)
-        # Recorded here, because a process that resumes the turn may not know its tools.
-        external = [call.id for call in result.pending if self._is_external(call)]
-        if external:
-            turn = replace(turn, notes={**turn.notes, EXTERNAL_CALLS: external})
-        return replace(result, pending_turn=turn)
 
     def _is_external(self, call: ToolCall) -> bool:
         callback = self.runner.toolset.get(call.name)
@@ -462,26 +461,6 @@ def direct_responses(
     if len(direct) == len(executions):
         return tuple(direct)
     return (direct[-1], *direct[:-1]) if last == "if_last" else ()
-
-
-def _stages(calls: Iterable[_AdmittedCall]) -> list[list[list[_AdmittedCall]]]:
-    """Return stages that run one after another, of lanes that run concurrently.
-
-    The calls of a lane run one after another.
-    """
-    stages: list[dict[object, list[_AdmittedCall]]] = [{}]
-    for each in calls:
-        metadata = PLAIN if each.tool is None else each.tool.metadata
-        if metadata.exclusive:
-            stages.extend(({each: [each]}, {}))
-            continue
-        lane: object = each
-        if metadata.concurrency_group is not None:
-            lane = ("group", metadata.concurrency_group)
-        elif metadata.sequential:
-            lane = ("tool", each.call.name)
-        stages[-1].setdefault(lane, []).append(each)
-    return [list(stage.values()) for stage in stages if stage]
 
 
 async def check_decision(

@@ -163,9 +163,19 @@ def _repaired(value: Any, schema: Any, defs: Schema) -> Any:
         case dict():
             return _repaired_object(value, branch_for(value, schema, defs), defs)
         case list():
-            return _repaired_array(value, schema, defs)
+            schemas = item_schemas(schema, defs)
+            return [_repaired(item, next(schemas), defs) for item in value]
         case str():
-            return _repaired_string(value, schema, defs)
+            value = replace_surrogates(value)
+            kinds = {
+                kind
+                for kind, start in (("object", "{"), ("array", "["))
+                if value.lstrip().startswith(start) and admits(schema, defs, kind)
+            }
+            if not kinds or admits(schema, defs, "string"):
+                return _meant_value(value, schema, defs)
+            mended = repair_json(value)
+            return value if mended is None else _repaired(loads_exact(mended), schema, defs)
         case int() | float() if not isinstance(value, bool):
             return _repaired_number(value, schema, defs)
         case _:
@@ -197,24 +207,6 @@ def _repaired_object(value: dict[str, Any], schema: Schema, defs: Schema) -> dic
             continue
         result[replace_surrogates(key)] = _repaired(item, expected, defs)
     return result
-
-
-def _repaired_array(value: list[Any], schema: Any, defs: Schema) -> list[Any]:
-    schemas = item_schemas(schema, defs)
-    return [_repaired(item, next(schemas), defs) for item in value]
-
-
-def _repaired_string(value: str, schema: Any, defs: Schema) -> Any:
-    value = replace_surrogates(value)
-    kinds = {
-        kind
-        for kind, start in (("object", "{"), ("array", "["))
-        if value.lstrip().startswith(start) and admits(schema, defs, kind)
-    }
-    if not kinds or admits(schema, defs, "string"):
-        return _meant_value(value, schema, defs)
-    mended = repair_json(value)
-    return value if mended is None else _repaired(loads_exact(mended), schema, defs)
 
 
 def _meant_value(value: str, schema: Any, defs: Schema) -> Any:

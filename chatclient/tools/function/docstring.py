@@ -6,7 +6,7 @@ it meets: a docstring is prose, so nothing in here raises.
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from chatclient._internal.frozen import EMPTY, frozen
@@ -59,7 +59,9 @@ def parse_docstring(doc: str | None) -> Docstring:
     reader = _Reader(inspect.cleandoc(doc).splitlines())
     reader.read()
     summary = re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip() for line in reader.summary))
-    parameters = {name: _joined(lines) for name, lines in reader.parameters.items()}
+    parameters = {
+        name: " ".join(" ".join(lines).split()) for name, lines in reader.parameters.items()
+    }
     return Docstring(summary.strip(), frozen({k: v for k, v in parameters.items() if v}))
 
 
@@ -158,7 +160,3 @@ def _title(line: str) -> str:
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
-
-
-def _joined(lines: Iterable[str]) -> str:
-    return " ".join(" ".join(lines).split())

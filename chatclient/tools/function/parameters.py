@@ -236,7 +236,9 @@ def describe_callable(function: Callable[..., Any]) -> CallableDescription:
         ToolDefinitionError: The signature or an annotation cannot be read.
     """
     called = _called(function)
-    place = _place(called)
+    name = getattr(called, "__qualname__", None) or type(called).__qualname__
+    code = getattr(inspect.unwrap(called), "__code__", None)
+    place = f"{name}() ({code.co_filename}:{code.co_firstlineno})" if code else f"{name}()"
     try:
         signature = declared_signature(function)
     except (TypeError, ValueError) as error:
@@ -346,12 +348,6 @@ def _doc(function: Callable[..., Any], called: Callable[..., Any]) -> str | None
     if called is type(function).__call__:
         return called.__doc__ or inspect.getdoc(function)
     return inspect.getdoc(function)
-
-
-def _place(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return f"{name}() ({code.co_filename}:{code.co_firstlineno})" if code else f"{name}()"
 
 
 # --- annotations ----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sized
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 from pydantic_core import to_json, to_jsonable_python
 
@@ -83,7 +83,7 @@ def to_tool_result(
             return value
         case Media():
             return ToolResult("", (value,), value=value)
-        case list() | tuple() if _has_media(value):
+        case list() | tuple() if any(isinstance(item, Media) for item in value):
             media = tuple(item for item in value if isinstance(item, Media))
             texts = [_text(item, origin) for item in value if not isinstance(item, Media)]
             return ToolResult("\n".join(texts), media, value=value)
@@ -100,10 +100,6 @@ def data_result(value: Any) -> ToolResult:
         return to_tool_result(value)
     except ToolResultError:
         return ToolResult(str(value), value=value)
-
-
-def _has_media(value: Iterable[Any]) -> TypeGuard[Iterable[Any]]:
-    return any(isinstance(item, Media) for item in value)
 
 
 def _text(value: Any, origin: str) -> str:

@@ -79,7 +79,16 @@ def signature_of(function: Callable[..., Any], *, name: str | None = None) -> To
         ToolDefinitionError: The function cannot be a tool; the error contains place and reason.
     """
     callee = describe_callable(function)
-    _refuse(callee)
+    for each in callee.parameters:
+        if each.kind in _VARIADIC:
+            msg = (
+                f"{callee.place} takes {_VARIADIC[each.kind]}{each.name}, which no schema can"
+                " describe; name its parameters, or give the tool an input schema of its own"
+            )
+            raise ToolDefinitionError(msg)
+    if returns_function(callee.returns):
+        msg = f"{callee.place} returns a function, which no model can call; return its result"
+        raise ToolDefinitionError(msg)
     said = parse_docstring(callee.doc)
     arguments = tuple(each for each in callee.parameters if each.role == "argument")
     adapter, schema = arguments_of(arguments, said.parameters, callee.place)
@@ -234,19 +243,6 @@ def _by_position(callee: CallableDescription) -> tuple[Parameter, ...]:
     return tuple(
         each for each in callee.parameters if each.kind is inspect.Parameter.POSITIONAL_ONLY
     )
-
-
-def _refuse(callee: CallableDescription) -> None:
-    for each in callee.parameters:
-        if each.kind in _VARIADIC:
-            msg = (
-                f"{callee.place} takes {_VARIADIC[each.kind]}{each.name}, which no schema can"
-                " describe; name its parameters, or give the tool an input schema of its own"
-            )
-            raise ToolDefinitionError(msg)
-    if returns_function(callee.returns):
-        msg = f"{callee.place} returns a function, which no model can call; return its result"
-        raise ToolDefinitionError(msg)
 
 
 def _one_value(callee: CallableDescription) -> tuple[Parameter, Injected]:

@@ -298,7 +298,9 @@ class _Check:
                 yield from _size_errors(len(value), schema, place, "Items", "items")
             case str():
                 yield from _size_errors(len(value), schema, place, "Length", "characters")
-                if not _matches(value, schema.get("pattern")):
+                pattern = schema.get("pattern")
+                validator = _pattern_validator(pattern) if isinstance(pattern, str) else None
+                if not (validator is None or validator.isinstance_python(value)):
                     yield _line(place, f"should match {schema['pattern']}", value)
             case int() | float() if not isinstance(value, bool):
                 for name, (words, fits) in _BOUNDS.items():
@@ -339,11 +341,6 @@ def _size_errors(size: int, schema: Schema, place: str, suffix: str, unit: str) 
         yield f"{place}: should have at least {least} {unit}"
     if isinstance(most, int) and size > most:
         yield f"{place}: should have at most {most} {unit}"
-
-
-def _matches(value: str, pattern: Any) -> bool:
-    validator = _pattern_validator(pattern) if isinstance(pattern, str) else None
-    return validator is None or validator.isinstance_python(value)
 
 
 @lru_cache(maxsize=256)

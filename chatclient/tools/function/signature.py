@@ -79,22 +79,19 @@ class ArgumentReader:
             return self._validate(self._numbers.rewrite(text))
         except ValidationError:
             # Repaired only if they are not valid, so that valid arguments are never changed.
-            return self._read_again(text)
-        except Exception as error:
-            raise self._unchecked(error) from error
-
-    def _read_again(self, text: str) -> dict[str, Any]:
-        name, bare = self.tool_name, self._wrapped is not None
-        try:
-            given = repair_value(self._input(_value_in(text, name, bare=bare)), self.schema)
-            mended = json.dumps(given)
-        except RecursionError as error:
-            raise unfit(name, ["nested too deeply"]) from error
-        try:
-            return self._validate(mended)
-        except ValidationError as error:
-            known = self.schema.get("properties", {})
-            raise unfit(name, problems(error, given, known)) from error
+            name, bare = self.tool_name, self._wrapped is not None
+            try:
+                given = repair_value(self._input(_value_in(text, name, bare=bare)), self.schema)
+                mended = json.dumps(given)
+            except RecursionError as error:
+                raise unfit(name, ["nested too deeply"]) from error
+            try:
+                return self._validate(mended)
+            except ValidationError as error:
+                known = self.schema.get("properties", {})
+                raise unfit(name, problems(error, given, known)) from error
+            except Exception as error:
+                raise self._unchecked(error) from error
         except Exception as error:
             raise self._unchecked(error) from error
 
@@ -208,7 +205,8 @@ def problems(
     said: dict[str, list[str]] = {}
     shown: dict[str, str] = {}
     for item in error.errors(include_url=False, include_context=False):
-        place = _place(item["loc"], given) or whole
+        path = "".join(_steps(tuple(item["loc"]), given))
+        place = path.removeprefix(".") or whole
         sentence = _SENTENCES.get(item["type"])
         if sentence is None:
             sentence = as_clause(item["msg"].removeprefix("Value error, ").removeprefix("Input "))
@@ -223,12 +221,6 @@ def problems(
     ]
     left = len(lines) - MOST_LINES
     return lines if left <= 0 else [*lines[:MOST_LINES], f"and {left} more of the kind"]
-
-
-def _place(location: Iterable[int | str], given: Any) -> str:
-    """Return a path such as `items[2].price`, without pydantic's names of union members."""
-    path = "".join(_steps(tuple(location), given))
-    return path.removeprefix(".")
 
 
 def _steps(location: tuple[int | str, ...], value: Any) -> Iterator[str]:

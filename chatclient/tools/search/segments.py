@@ -185,7 +185,11 @@ class Catalogs(Generic[P]):
             same = self._assigned_as(references, before)
         assigned = tuple(references)
         unique = () if same else _by_name(assigned)
-        key = same.key if same else _key(unique)
+        key = (
+            same.key
+            if same
+            else blake2b(b"".join(r.fingerprint for r in unique), digest_size=16).digest()
+        )
         with self._lock:
             before = self._sessions.get(session_id)
             catalog = self._catalogs.get(key)
@@ -312,10 +316,6 @@ def _by_name(references: Sequence[ToolReference]) -> tuple[ToolReference, ...]:
     for reference in references:
         unique.setdefault(reference.tool_name, reference)
     return tuple(unique[name] for name in sorted(unique))
-
-
-def _key(references: Iterable[ToolReference]) -> bytes:
-    return blake2b(b"".join(r.fingerprint for r in references), digest_size=16).digest()
 
 
 def index_of(references: Sequence[ToolReference], words: Words) -> InvertedIndex:
