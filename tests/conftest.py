@@ -168,9 +168,8 @@ def http_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture(scope="session")
 def local_model() -> Iterator[ChatModel]:
     """Return the local model for tests marked `live`; `make test` downloads its weights."""
-    from chatclient.providers.local.hub import find_installed
+    from chatclient.providers.local.hub import QWEN_CODER_1_5B, find_installed
     from chatclient.providers.local.model import LocalChatModel
-    from chatclient.providers.local.model_file import QWEN_CODER_1_5B
 
     pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
     if find_installed(QWEN_CODER_1_5B) is None:

@@ -22,7 +22,7 @@ _UNKNOWN = re.compile(r"got an unexpected keyword argument '(\w+)'")
 _VALUES = {  # modules of objects that the library makes for each request, round or event
     *("chatclient.chain.chain", "chatclient.chat.events", "chatclient.chat.messages"),
     *("chatclient.chat.parts", "chatclient.chat.prompt", "chatclient.chat.response"),
-    *("chatclient.chat.tool", "chatclient.chat.tool_execution", "chatclient.chat.turn"),
+    *("chatclient.chat.tool", "chatclient.chat.tool", "chatclient.chat.turn"),
     *("chatclient.client.call_response", "chatclient.client.request"),
     *("chatclient.client.stream_items", "chatclient.client.stream_response"),
     *("chatclient.memory.sessions.event", "chatclient.observability.operations"),

@@ -17,20 +17,16 @@ if TYPE_CHECKING:
     from chatclient.advisors.guardrails.advisors import (
         INPUT_GUARDRAIL_ORDER as INPUT_GUARDRAIL_ORDER,
         OUTPUT_GUARDRAIL_ORDER as OUTPUT_GUARDRAIL_ORDER,
+        GuardrailResult as GuardrailResult,
+        InputGuardrail as InputGuardrail,
         InputGuardrailAdvisor as InputGuardrailAdvisor,
+        Judgement as Judgement,
+        OutputGuardrail as OutputGuardrail,
         OutputGuardrailAdvisor as OutputGuardrailAdvisor,
-    )
-    from chatclient.advisors.guardrails.builtin import (
         json_guardrail as json_guardrail,
         moderated_input as moderated_input,
         moderated_output as moderated_output,
         refuse_prompt_injection as refuse_prompt_injection,
-    )
-    from chatclient.advisors.guardrails.result import (
-        GuardrailResult as GuardrailResult,
-        InputGuardrail as InputGuardrail,
-        Judgement as Judgement,
-        OutputGuardrail as OutputGuardrail,
     )
     from chatclient.advisors.guardrails.safe_guard import (
         FAILURE_RESPONSE as FAILURE_RESPONSE,
@@ -65,13 +61,11 @@ if TYPE_CHECKING:
         ResponseStore as ResponseStore,
     )
     from chatclient.advisors.retrieval.advisor import (
-        QuestionAnswerAdvisor as QuestionAnswerAdvisor,
-        RetrievalAugmentationAdvisor as RetrievalAugmentationAdvisor,
-    )
-    from chatclient.advisors.retrieval.question import (
         RE_READING_ORDER as RE_READING_ORDER,
         RE_READING_TEMPLATE as RE_READING_TEMPLATE,
+        QuestionAnswerAdvisor as QuestionAnswerAdvisor,
         ReReadingAdvisor as ReReadingAdvisor,
+        RetrievalAugmentationAdvisor as RetrievalAugmentationAdvisor,
     )
     from chatclient.advisors.simple_logger import (
         SimpleLoggerAdvisor as SimpleLoggerAdvisor,
@@ -82,10 +76,8 @@ if TYPE_CHECKING:
         StructuredOutputValidationAdvisor as StructuredOutputValidationAdvisor,
     )
     from chatclient.advisors.tool_loop.advisor import (
-        ToolCallingAdvisor as ToolCallingAdvisor,
-    )
-    from chatclient.advisors.tool_loop.steering import (
         Steering as Steering,
+        ToolCallingAdvisor as ToolCallingAdvisor,
     )
     from chatclient.advisors.tool_search.advisor import (
         ToolSearchToolCallingAdvisor as ToolSearchToolCallingAdvisor,

@@ -18,7 +18,7 @@ from chatclient.errors import ContextLengthExceededError, ContextWindowError
 from chatclient.memory.shortening import READ_RESULT, Shortening
 from chatclient.memory.window import estimated_tokens
 from chatclient.runtime.runtime import Runtime
-from chatclient.tools.execution.result_reader import RESULT_READER
+from chatclient.tools.execution.result import RESULT_READER
 
 _STATE = "context_windows"  # the key of the sizes that a turn has learned
 _NUMBER = r"\(?(\d[\d,]{2,})"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from chatclient._internal.checks import check_type
-from chatclient.advisors.guardrails.held_stream import HeldStream
+from chatclient.advisors.guardrails.advisors import HeldStream
 from chatclient.chain.chain import (
     HIGHEST_PRECEDENCE,
     LOWEST_PRECEDENCE,

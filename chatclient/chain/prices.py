@@ -6,8 +6,7 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 
 from chatclient._internal.logging import get_logger
-from chatclient.chat.batch_api import PROCESSING
-from chatclient.chat.model import ChatModel
+from chatclient.chat.model import PROCESSING, ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.response import ChatResponse, Cost, Usage
 from chatclient.runtime.runtime import Runtime

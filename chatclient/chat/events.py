@@ -1,22 +1,27 @@
-"""The events of a stream, and those of the application for frontends: `UiState`, `UiData`."""
+"""The events of a stream, those of the application for frontends, and what a consumer has seen."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from chatclient._internal.json import has_json_form
+from chatclient.chat.message_merging import INTERRUPTED
 from chatclient.chat.messages import (
+    AssistantMessage,
+    Message,
     Part,
     ProviderPart,
     Reasoning,
     ToolCall,
     ToolCallChunk,
     ToolResponse,
+    ToolResponseMessage,
 )
-from chatclient.chat.pending_turn import Decision, PendingTurn
+from chatclient.chat.pending_turn import Decision, PendingTurn, Resumption
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.tool import ToolProgress
 from chatclient.errors import UsageError
+from chatclient.runtime.threads import Emitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,3 +290,68 @@ def _check(what: str, value: Any) -> None:
     if not has_json_form(value):
         msg = f"{what} for a frontend needs a JSON form, and {type(value).__name__} has none"
         raise UsageError(msg)
+
+
+class ShownAnswer:
+    """What a consumer has seen of the round of a turn that is not complete.
+
+    It is next to the consumer, because advisors may withhold or change what the model says.
+
+    Args:
+        emitter: Receives the events.
+        count: Returns the number of messages of the complete rounds of the turn. Asked rather than
+            told, so that an interruption does not leave a round both complete and shown.
+        resumption: What the request continues, whose round was shown before; or None.
+
+    Attributes:
+        anything: Whether the consumer was sent anything at all.
+    """
+
+    def __init__(
+        self, emitter: Emitter, count: Callable[[], int], resumption: Resumption | None
+    ) -> None:
+        self.anything = False
+        self._emitter, self._count = emitter, count
+        self._texts: list[str] = []
+        self._ended: AssistantMessage | None = None  # the message of the model, at its end
+        self._complete = count()  # the number of messages of complete rounds, at that time
+        self._results: dict[str, ToolResponse] = {}
+        if resumption is not None:
+            pending = resumption.pending
+            self._ended = pending.message
+            self._results = {each.id: each for each in pending.responses}
+
+    async def emit(self, event: Any) -> None:
+        """Note *event*, and pass it on."""
+        self.anything = True
+        match event:
+            case TextDelta(text=text):
+                if self._ended is not None:  # another round, or another attempt
+                    self._ended = None
+                    self._texts.clear()
+                self._texts.append(text)
+            case RoundEnded(response=response):
+                self._ended, self._complete = response.output, self._count()
+                self._results.clear()
+            case ToolCallFinished(tool_call=call, response=result):
+                self._results[call.id] = result
+            case ToolCallUndone(tool_call=call, response=result):
+                self._results[call.id] = result
+            case _:
+                pass
+        await self._emitter(event)
+
+    def messages(self) -> tuple[Message, ...]:
+        """Return the messages of the round: the text so far, or the calls and their results."""
+        ended = self._ended
+        if ended is None or not ended.tool_calls:
+            text = "".join(self._texts)
+            return (AssistantMessage(text),) if text.strip() else ()
+        if self._count() > self._complete:
+            return ()  # the round is complete, and the next one has no text yet
+        results = [
+            self._results.get(call.id)
+            or ToolResponse(call.id, call.name, INTERRUPTED, is_error=True)
+            for call in ended.tool_calls
+        ]
+        return ended, ToolResponseMessage(results)

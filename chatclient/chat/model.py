@@ -1,10 +1,19 @@
-"""The contract of a chat model."""
+"""The contract of a chat model, and of the batch API that a provider may have."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from chatclient._internal.checks import attribute_hints, check_type
 from chatclient._internal.closeable import Closeable
@@ -13,14 +22,13 @@ from chatclient.chat.messages import Message
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, check_tool_names
 from chatclient.chat.prompt import Prompt, as_prompt, with_default_options
 from chatclient.chat.response import ChatResponse
-from chatclient.errors import WrongTypeError
+from chatclient.errors import ChatClientError, WrongTypeError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.event_stream import AsyncEvents, drive_stream
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.runtime.threads import is_awaitable
 
-if TYPE_CHECKING:  # only loaded with batches and server tools
-    from chatclient.chat.batch_api import BatchApi, SendItem
+if TYPE_CHECKING:  # only loaded with server tools
     from chatclient.chat.server_tools import ServerTool
 
 OutputMode = Literal["schema", "tool", "instructions"]
@@ -221,3 +229,59 @@ def stream_checked(
         "write `async def`, and `yield` the chunks"
     )
     raise WrongTypeError(msg)
+
+
+PROCESSING = "processing"
+"""Key in the metadata of a response: `batch` if it is from a batch, which is cheaper."""
+
+
+class BatchItem(NamedTuple):
+    """A request of a batch.
+
+    Attributes:
+        key: Identifies the request within its batch.
+        path: The path of the request, below the base URL.
+        body: The JSON of the request.
+        headers: Headers of this request in addition to those of the model.
+    """
+
+    key: str
+    path: str
+    body: bytes
+    headers: Mapping[str, str]
+
+
+SendItem = Callable[[str, bytes, Mapping[str, str], Runtime], Awaitable[bytes]]
+"""Answers a request with the JSON of its response. Takes path, JSON, headers and runtime."""
+
+BatchAnswers = Mapping[str | int, bytes | ChatClientError]
+"""The JSON of the response of each request, or why there is none. By key, or by the position of the
+request in its batch, from 0, if the provider does not repeat keys."""
+
+
+class BatchApi(ABC):
+    """The batch API of a provider.
+
+    Attributes:
+        max_requests: The maximum number of requests of one batch.
+        max_bytes: The maximum number of bytes of one batch.
+    """
+
+    max_requests: int = 10_000
+    max_bytes: int = 100_000_000
+
+    @abstractmethod
+    async def submit(self, items: Sequence[BatchItem], runtime: Runtime) -> str:
+        """Submit a batch, and return its id."""
+
+    @abstractmethod
+    async def answers(self, batch_id: str, runtime: Runtime) -> BatchAnswers | None:
+        """Return the answers of a batch that has ended; None if it has not.
+
+        Raises:
+            ProviderError: The provider does not know the batch, or has rejected it.
+        """
+
+    @abstractmethod
+    async def cancel(self, batch_id: str, runtime: Runtime) -> None:
+        """Cancel a batch. Requests that were answered before have answers."""

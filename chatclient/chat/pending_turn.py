@@ -25,8 +25,7 @@ from chatclient.chat.serialization import (
     usage_to_dict,
 )
 from chatclient.chat.stored_values import from_stored, to_stored
-from chatclient.chat.tool import HANDOFF, ToolResult
-from chatclient.chat.tool_execution import ToolExecution
+from chatclient.chat.tool import HANDOFF, ToolExecution, ToolResult
 from chatclient.errors import ToolUsageError, UsageError
 
 EXTERNAL_CALLS = "external_calls"

@@ -1,15 +1,23 @@
-"""The contract of a tool: `ToolCallback`, `ToolContext`, `ToolResult`, and metadata keys.
+"""The contract of a tool: `ToolCallback`, its context and result, and the record of a call.
 
 `chatclient.tools` builds tools from Python code.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 from chatclient._internal.checks import check_choice, seconds
 from chatclient._internal.frozen import EMPTY, freeze_fields
-from chatclient.chat.messages import Media, Message, UserMessage, last_user_message
+from chatclient.chat.messages import (
+    Media,
+    Message,
+    ToolCall,
+    ToolResponse,
+    UserMessage,
+    last_user_message,
+)
 from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.errors import MissingContextError, ToolResultError, ToolUsageError
 from chatclient.runtime.runtime import BLOCKING, Runtime
@@ -436,3 +444,69 @@ class ToolCallbackProvider(Protocol):
     def tool_callbacks(self) -> Callable[..., Any]:
         """Return the tools to offer."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolExecution:
+    """One tool call that was run or refused.
+
+    Attributes:
+        tool_call: The call of the model.
+        response: The response to the model.
+        seconds: How long the tool took, on a monotonic clock; 0.0 if it was not run.
+        attempt: The number of calls of this tool in the turn, including this one.
+        error: The complete error, or None. The model got only `response.data`.
+        value: The value that the tool returned; None if it was not run.
+        started: When the tool started, in seconds since 1970; None if it was not run.
+    """
+
+    tool_call: ToolCall
+    response: ToolResponse
+    seconds: float = field(default=0.0, compare=False)
+    attempt: int = 1
+    error: Exception | None = field(default=None, compare=False)
+    value: object = field(default=None, compare=False, repr=False)
+    started: float | None = field(default=None, compare=False)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the tool failed or was refused."""
+        return self.response.is_error
+
+    @property
+    def arguments(self) -> str | None:
+        """The arguments of the tool, after changes by approvers and interceptors.
+
+        None if the tool was not run, because an interceptor or a decision provided the result.
+        """
+        ran_with: str | None = self.response.metadata.get(RAN_WITH, self.tool_call.arguments)
+        return ran_with
+
+    @property
+    def decided_by(self) -> str | None:
+        """Who or what has decided about the call, as `Decision.by` says, or None."""
+        return self.response.metadata.get(DECIDED_BY)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Metadata for the application, stored in the conversation and not sent to the model."""
+        return self.response.metadata
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the tool started, or None if it was not run."""
+        return None if self.started is None else datetime.fromtimestamp(self.started, UTC)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When the tool ended, or None if it was not run."""
+        began = self.started_at
+        return None if began is None else began + timedelta(seconds=self.seconds)
+
+
+def without_remark(response: ToolResponse) -> ToolResponse:
+    """Return *response* without the remark before the tool's text."""
+    remark = response.metadata.get(REMARK)
+    if remark is None:
+        return response
+    return replace(response, data=response.data.removeprefix(f"{remark}\n"))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
 from chatclient._internal.logging import described, get_logger
+from chatclient.chat.events import ShownAnswer
 from chatclient.chat.messages import (
     AssistantMessage,
     Message,
@@ -19,9 +20,7 @@ from chatclient.chat.messages import (
 from chatclient.chat.pending_turn import PendingTurn, Resumption
 from chatclient.chat.recorder import Recorder, Work
 from chatclient.chat.response import NO_USAGE, ChatResponse, Usage
-from chatclient.chat.shown_answer import ShownAnswer
-from chatclient.chat.tool import ToolCallback
-from chatclient.chat.tool_execution import ToolExecution
+from chatclient.chat.tool import ToolCallback, ToolExecution
 from chatclient.errors import (
     DeadlineExceededError,
     GuardrailError,

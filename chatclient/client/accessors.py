@@ -16,7 +16,7 @@ from chatclient.chat.message_merging import (
 from chatclient.chat.messages import Message
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.tool_execution import ToolExecution
+from chatclient.chat.tool import ToolExecution
 from chatclient.chat.turn import Outcome, Turn
 from chatclient.errors import EntityError, ToolUsageError, TurnCancelledError
 from chatclient.observability.trail import Trail

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from chatclient._internal.json import dumps, loads
 from chatclient._internal.logging import get_logger
-from chatclient.chat.batch_api import BatchAnswers, BatchApi, BatchItem
+from chatclient.chat.model import BatchAnswers, BatchApi, BatchItem
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse
 from chatclient.chat.serialization import response_from_dict, response_to_dict

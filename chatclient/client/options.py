@@ -16,8 +16,7 @@ from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
 from chatclient.tools.duplicates import without_duplicates
 from chatclient.tools.execution.toolset import resolve_tool
-from chatclient.tools.providers import Offers, is_provider, offered_tools
-from chatclient.tools.sources import Resolved
+from chatclient.tools.sources import Offers, Resolved, is_provider, offered_tools
 
 if TYPE_CHECKING:
     from chatclient.client.request_settings import RequestSettings

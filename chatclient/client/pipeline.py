@@ -30,6 +30,7 @@ from chatclient.chain.chain import (
 )
 from chatclient.chain.model_call import prompt_digest
 from chatclient.chain.params import NATIVE_STRUCTURED_OUTPUT
+from chatclient.chat.events import ShownAnswer
 from chatclient.chat.message_merging import with_answered_calls
 from chatclient.chat.messages import without_system
 from chatclient.chat.model import ChatModel
@@ -37,7 +38,6 @@ from chatclient.chat.options import ChatOptions
 from chatclient.chat.pending_notes import begin_turn
 from chatclient.chat.pending_turn import PendingTurn, Resumption
 from chatclient.chat.prompt import Prompt
-from chatclient.chat.shown_answer import ShownAnswer
 from chatclient.chat.tool import CONVERSATION_ID, USER_ID
 from chatclient.chat.turn import Turn, TurnEnd, TurnSettings, count_default_messages
 from chatclient.client.options import (

@@ -13,7 +13,7 @@ from chatclient.chat.events import Done, StreamEvent, TextDelta
 from chatclient.chat.messages import Message
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse, Usage
-from chatclient.chat.tool_execution import ToolExecution
+from chatclient.chat.tool import ToolExecution
 from chatclient.client.accessors import (
     documents_in,
     executions_in,

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from chatclient.decisions.approval_rules import (
         ApprovalRule as ApprovalRule,
         ApprovalRules as ApprovalRules,
+        ToolCallReview as ToolCallReview,
     )
     from chatclient.decisions.approval_rules_sql import (
         SqlApprovalRules as SqlApprovalRules,
@@ -50,9 +51,6 @@ if TYPE_CHECKING:
         ScoreQuestion as ScoreQuestion,
         YesNoAnswer as YesNoAnswer,
         YesNoQuestion as YesNoQuestion,
-    )
-    from chatclient.decisions.review import (
-        ToolCallReview as ToolCallReview,
     )
     from chatclient.decisions.systemone import (
         SystemOneDecisionModel as SystemOneDecisionModel,

@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from chatclient.advisors.guardrails.builtin import last_user_text
-from chatclient.advisors.guardrails.result import GuardrailResult, InputGuardrail, OutputGuardrail
+from chatclient.advisors.guardrails.advisors import (
+    GuardrailResult,
+    InputGuardrail,
+    OutputGuardrail,
+    last_user_text,
+)
 from chatclient.chain.chain import ChatClientRequest
 from chatclient.chat.document import documents_among
 from chatclient.chat.response import ChatResponse

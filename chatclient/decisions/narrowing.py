@@ -26,8 +26,7 @@ from chatclient.extend import (
     require_placeholders,
 )
 from chatclient.runtime.runtime import Runtime, within_callers_deadline
-from chatclient.tools.providers import Offers, offered_tools
-from chatclient.tools.sources import ToolSource, resolve_sources
+from chatclient.tools.sources import Offers, ToolSource, offered_tools, resolve_sources
 
 TOOL_QUESTION = (
     'Would the tool "{name}" help with the task in the input? The tool does this: {description}'

@@ -25,9 +25,8 @@ from chatclient.chat.serialization import (
     tool_result_to_dict,
 )
 from chatclient.chat.stored_values import LEFT_OUT, equal_form
-from chatclient.chat.tool import ToolMetadata
+from chatclient.chat.tool import ToolExecution, ToolMetadata
 from chatclient.chat.tool_definition import ToolDefinition
-from chatclient.chat.tool_execution import ToolExecution
 from chatclient.chat.turn import TURN_KEY, Turn, TurnSettings
 from chatclient.client.accessors import executions_in, pending_in, require_answer, warn_waiting
 from chatclient.client.pipeline import Pipeline

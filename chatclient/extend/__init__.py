@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from chatclient._internal.sqlite import (
         write_ahead as write_ahead,
     )
-    from chatclient.chat.batch_api import (
+    from chatclient.chat.model import (
         BatchAnswers as BatchAnswers,
         BatchApi as BatchApi,
         BatchItem as BatchItem,

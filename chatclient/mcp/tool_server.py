@@ -15,8 +15,7 @@ from chatclient.mcp.server import require_sdk
 from chatclient.tools.duplicates import without_duplicates
 from chatclient.tools.execution.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.execution.manager import ToolCallingManager
-from chatclient.tools.providers import offered_tools
-from chatclient.tools.sources import ToolSource, resolve_sources, tool_callbacks
+from chatclient.tools.sources import ToolSource, offered_tools, resolve_sources, tool_callbacks
 
 if TYPE_CHECKING:  # the SDK loads with the first serving
     from mcp.server import Server

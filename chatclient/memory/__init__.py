@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from chatclient.memory.encoding import (
         stamped as stamped,
     )
-    from chatclient.memory.in_memory import (
-        InMemoryChatMemoryRepository as InMemoryChatMemoryRepository,
-    )
     from chatclient.memory.redis import (
         RedisChatMemoryRepository as RedisChatMemoryRepository,
     )
     from chatclient.memory.repository import (
         ChatMemoryRepository as ChatMemoryRepository,
         Conversation as Conversation,
+        InMemoryChatMemoryRepository as InMemoryChatMemoryRepository,
         newest as newest,
     )
     from chatclient.memory.sessions.chat_memory import (

@@ -13,8 +13,11 @@ from chatclient.chat.messages import (
     without_system,
 )
 from chatclient.errors import UsageError, WrongTypeError
-from chatclient.memory.in_memory import InMemoryChatMemoryRepository
-from chatclient.memory.repository import ChatMemoryRepository, Conversation
+from chatclient.memory.repository import (
+    ChatMemoryRepository,
+    Conversation,
+    InMemoryChatMemoryRepository,
+)
 from chatclient.memory.window import TokenEstimator, Window, estimated_tokens, messages_from
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime

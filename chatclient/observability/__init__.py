@@ -27,15 +27,13 @@ if TYPE_CHECKING:
         PrefixReport as PrefixReport,
         PromptPiece as PromptPiece,
     )
-    from chatclient.observability.rounds import (
-        Round as Round,
-    )
     from chatclient.observability.telemetry import (
         ERROR_TEXT as ERROR_TEXT,
         Redact as Redact,
         Telemetry as Telemetry,
     )
     from chatclient.observability.trail import (
+        Round as Round,
         Trail as Trail,
     )
     from chatclient.runtime.observation import (

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from chatclient.providers.azure import (
         azure_model as azure_model,
     )
+    from chatclient.providers.bedrock.encoding import (
+        BedrockChatOptions as BedrockChatOptions,
+    )
     from chatclient.providers.bedrock.model import (
         BedrockChatModel as BedrockChatModel,
-    )
-    from chatclient.providers.bedrock.options import (
-        BedrockChatOptions as BedrockChatOptions,
     )
     from chatclient.providers.compatible import (
         compatible_model as compatible_model,
@@ -85,6 +85,12 @@ if TYPE_CHECKING:
         FastEmbedRerankModel as FastEmbedRerankModel,
     )
     from chatclient.providers.local.hub import (
+        ModelFile as ModelFile,
+        ModelFileCorruptError as ModelFileCorruptError,
+        ModelFileError as ModelFileError,
+        ModelFileNotFoundError as ModelFileNotFoundError,
+        ModelFileStorageError as ModelFileStorageError,
+        ModelFileUnavailableError as ModelFileUnavailableError,
         fetch_model_file as fetch_model_file,
     )
     from chatclient.providers.local.minilm import (
@@ -92,14 +98,6 @@ if TYPE_CHECKING:
     )
     from chatclient.providers.local.model import (
         LocalChatModel as LocalChatModel,
-    )
-    from chatclient.providers.local.model_file import (
-        ModelFile as ModelFile,
-        ModelFileCorruptError as ModelFileCorruptError,
-        ModelFileError as ModelFileError,
-        ModelFileNotFoundError as ModelFileNotFoundError,
-        ModelFileStorageError as ModelFileStorageError,
-        ModelFileUnavailableError as ModelFileUnavailableError,
     )
     from chatclient.providers.ollama.model import (
         OllamaChatModel as OllamaChatModel,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from chatclient._internal.checks import check_model_name
 from chatclient._internal.extras import needed_by
 from chatclient._internal.frozen import EMPTY
-from chatclient.chat.batch_api import SendItem
-from chatclient.chat.model import ChatModel
+from chatclient.chat.model import ChatModel, SendItem
 from chatclient.chat.options import ChatOptions
 from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
 from chatclient.providers.anthropic.encoding import ANTHROPIC

@@ -12,7 +12,7 @@ from chatclient.chat.events import StreamEvent
 from chatclient.chat.messages import AssistantMessage
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import ChatResponse, FinishReason, Usage
-from chatclient.chat.tool_execution import ToolExecution
+from chatclient.chat.tool import ToolExecution
 from chatclient.client.accessors import executions_in, pending_in, require_answer
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import UsageError

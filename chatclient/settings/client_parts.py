@@ -16,8 +16,7 @@ from chatclient.client.shared_parts import SharedParts
 from chatclient.errors import UsageError
 from chatclient.extend import check_type, loads, needed_by
 from chatclient.memory.chat_memory import MessageWindowChatMemory
-from chatclient.memory.in_memory import InMemoryChatMemoryRepository
-from chatclient.memory.repository import ChatMemoryRepository
+from chatclient.memory.repository import ChatMemoryRepository, InMemoryChatMemoryRepository
 from chatclient.providers.registry import chat_model
 from chatclient.runtime.observation import Observer
 from chatclient.settings.settings import (
@@ -196,7 +195,7 @@ def _tool_search(settings: ChatClientSettings, manager: ToolCallingManager, inde
     )
 
     search = settings.tool_search
-    from chatclient.tools.search.eviction import (  # noqa: PLC0415 - optional
+    from chatclient.tools.search.index import (  # noqa: PLC0415 - optional
         CompositeEvictionStrategy,
         LruEvictionStrategy,
         TtlEvictionStrategy,

@@ -42,8 +42,7 @@ from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, Tool
 from chatclient.errors import ChatClientError, ProviderError, UsageError, WrongTypeError
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP
-from chatclient.testing.event_loop import check_loop_is_free
-from chatclient.testing.sample_conversations import EVERY_KIND, turn
+from chatclient.testing.contract_parts import EVERY_KIND, check_loop_is_free, turn
 
 Mode = Literal["call", "acall", "stream", "astream"]
 MODES: tuple[Mode, ...] = get_args(Mode)

@@ -31,8 +31,12 @@ from chatclient.memory.repository import NO_CONVERSATION, ChatMemoryRepository, 
 from chatclient.memory.window import Window, messages_from
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
-from chatclient.testing.event_loop import check_loop_is_free
-from chatclient.testing.sample_conversations import AWKWARD_IDS, EVERY_KIND, turn
+from chatclient.testing.contract_parts import (
+    AWKWARD_IDS,
+    EVERY_KIND,
+    check_loop_is_free,
+    turn,
+)
 
 T = TypeVar("T")
 

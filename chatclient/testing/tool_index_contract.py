@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from chatclient.testing.event_loop import check_loop_is_free
+from chatclient.testing.contract_parts import check_loop_is_free
 from chatclient.tools.search.index import (
     ToolIndex,
     ToolReference,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         ReturnDirect as ReturnDirect,
         ToolCallback as ToolCallback,
         ToolCallbackProvider as ToolCallbackProvider,
+        ToolExecution as ToolExecution,
         ToolMetadata as ToolMetadata,
         ToolRequest as ToolRequest,
         ToolResult as ToolResult,
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from chatclient.chat.tool_definition import (
         ToolDefinition as ToolDefinition,
         sanitise_tool_name as sanitise_tool_name,
-    )
-    from chatclient.chat.tool_execution import (
-        ToolExecution as ToolExecution,
     )
     from chatclient.tools.augmentation import (
         AugmentedArguments as AugmentedArguments,

@@ -34,8 +34,13 @@ from chatclient.tools.function.signature import (
     own_schema,
     read_arguments,
 )
-from chatclient.tools.providers import is_provider
-from chatclient.tools.sources import ToolSource, offered_by, resolve_sources, tool_callbacks
+from chatclient.tools.sources import (
+    ToolSource,
+    is_provider,
+    offered_by,
+    resolve_sources,
+    tool_callbacks,
+)
 
 log = get_logger(__name__)
 

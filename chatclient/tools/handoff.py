@@ -5,8 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse
 from chatclient.chat.pending_turn import PendingTurn, Resumption
-from chatclient.chat.tool import HANDOFF, ToolCallback, tool_inside
-from chatclient.chat.tool_execution import ToolExecution
+from chatclient.chat.tool import HANDOFF, ToolCallback, ToolExecution, tool_inside
 from chatclient.errors import ToolUsageError
 from chatclient.runtime.runtime import Runtime
 

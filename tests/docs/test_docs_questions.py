@@ -6,8 +6,7 @@ from pathlib import Path
 import docs_questions
 import pytest
 
-from chatclient.providers.local.hub import find_installed
-from chatclient.providers.local.model_file import MINILM_WEIGHTS
+from chatclient.providers.local.hub import MINILM_WEIGHTS, find_installed
 from chatclient.testing import ScriptedModel
 
 pytest.importorskip("markitdown")

@@ -8,8 +8,7 @@ import pytest
 from chatclient import ChatClient, ChatModel
 from chatclient.advisors import QuestionAnswerAdvisor
 from chatclient.providers import MiniLmEmbeddingModel
-from chatclient.providers.local.hub import find_installed
-from chatclient.providers.local.model_file import MINILM_WEIGHTS
+from chatclient.providers.local.hub import MINILM_WEIGHTS, find_installed
 from chatclient.retrieval import SqliteVectorStore
 
 pytestmark = pytest.mark.live

@@ -10,9 +10,8 @@ from chatclient import ChatClient, ChatModel, tool
 from chatclient.chat.events import TextDelta
 from chatclient.chat.options import ChatOptions
 from chatclient.providers.anthropic.model import AnthropicChatModel
-from chatclient.providers.local.hub import find_installed
+from chatclient.providers.local.hub import QWEN_CODER_1_5B, find_installed
 from chatclient.providers.local.llama_server import LlamaServer, RunningServer
-from chatclient.providers.local.model_file import QWEN_CODER_1_5B
 from chatclient.providers.openai.responses import OpenAIResponsesChatModel
 from tests.support.ask import Ask
 

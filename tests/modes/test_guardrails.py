@@ -26,7 +26,7 @@ from chatclient.advisors.guardrails.advisors import (
     refuse_prompt_injection,
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
-from chatclient.advisors.tool_loop.steering import Steering
+from chatclient.advisors.tool_loop.advisor import Steering
 from chatclient.chain.chain import TOOL_CALLING_ORDER, AdvisorChain
 from chatclient.chat.events import RoundEnded, ToolCallStarted
 from chatclient.chat.response import Usage

@@ -23,8 +23,8 @@ from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.guardrails.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
-from chatclient.advisors.retrieval.question import ReReadingAdvisor
-from chatclient.advisors.tool_loop.steering import Steering
+from chatclient.advisors.retrieval.advisor import ReReadingAdvisor
+from chatclient.advisors.tool_loop.advisor import Steering
 from chatclient.chain.chain import (
     HIGHEST_PRECEDENCE,
     MEMORY_ORDER,

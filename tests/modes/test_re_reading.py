@@ -4,7 +4,7 @@ import pytest
 
 from chatclient import ChatClient, UserMessage, tool
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
-from chatclient.advisors.retrieval.question import ReReadingAdvisor
+from chatclient.advisors.retrieval.advisor import ReReadingAdvisor
 from chatclient.chat.messages import Media, SystemMessage
 from chatclient.errors import TemplateError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory

@@ -37,10 +37,10 @@ from chatclient.advisors.retrieval.advisor import (
     RETRIEVAL_ORDER,
     RETRIEVED_DOCUMENTS,
     QuestionAnswerAdvisor,
+    ReReadingAdvisor,
     RetrievalAugmentationAdvisor,
 )
-from chatclient.advisors.retrieval.question import ReReadingAdvisor
-from chatclient.advisors.tool_loop.steering import Steering
+from chatclient.advisors.tool_loop.advisor import Steering
 from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.chain.params import FILTER_EXPRESSION
 from chatclient.chat.embedding import EmbeddingModel, Vector

@@ -15,7 +15,7 @@ from chatclient.advisors.guardrails.safe_guard import (
     SafeGuardAdvisor,
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
-from chatclient.advisors.tool_loop.steering import Steering
+from chatclient.advisors.tool_loop.advisor import Steering
 from chatclient.chat.events import ReasoningDelta, RoundEnded, TextDelta
 from chatclient.chat.messages import AssistantMessage, Reasoning, UserMessage
 from chatclient.chat.response import ChatResponse

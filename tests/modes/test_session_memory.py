@@ -34,7 +34,7 @@ from chatclient.memory.conversation import conversation_problems
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
 from chatclient.testing import ScriptedModel, call
-from chatclient.testing.sample_conversations import turn
+from chatclient.testing.contract_parts import turn
 from chatclient.tools import tool_callbacks
 from tests.support.ask import Ask
 

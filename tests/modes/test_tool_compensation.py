@@ -34,7 +34,7 @@ from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.memory.session import SessionMemoryAdvisor
 from chatclient.advisors.memory.vector_store import VectorStoreChatMemoryAdvisor
 from chatclient.advisors.response_cache import ResponseCacheAdvisor
-from chatclient.advisors.tool_loop.steering import Steering
+from chatclient.advisors.tool_loop.advisor import Steering
 from chatclient.chat.embedding import Vector
 from chatclient.chat.events import ToolCallFinished
 from chatclient.chat.tool import ToolContext, ToolMetadata, ToolProgress

@@ -16,7 +16,7 @@ from chatclient import (
 )
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
-from chatclient.advisors.tool_loop.steering import Steering
+from chatclient.advisors.tool_loop.advisor import Steering
 from chatclient.errors import DuplicateToolError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call

@@ -28,7 +28,7 @@ from chatclient import (
     tool,
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
-from chatclient.advisors.tool_loop.steering import Steering
+from chatclient.advisors.tool_loop.advisor import Steering
 from chatclient.advisors.tool_search.advisor import (
     SYSTEM_MESSAGE_SUFFIX,
     ToolSearchToolCallingAdvisor,
@@ -59,7 +59,7 @@ from chatclient.tools.search import (
     ToolSearchRequest,
     ToolSearchResponse,
 )
-from chatclient.tools.search.eviction import (
+from chatclient.tools.search.index import (
     AlwaysEvictStrategy,
     LruEvictionStrategy,
     NeverEvictStrategy,

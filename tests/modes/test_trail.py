@@ -21,8 +21,7 @@ from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import Usage
 from chatclient.errors import OverloadedError, ProviderError, ToolCallRefusedError, UsageError
 from chatclient.observability.operations import ClientCall, MemoryAccess, ModelCall
-from chatclient.observability.rounds import Change
-from chatclient.observability.trail import Trail
+from chatclient.observability.trail import Change, Trail
 from chatclient.providers.http.retry import RetryPolicy
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.runtime.observation import Step

@@ -27,8 +27,8 @@ from chatclient.advisors.guardrails.advisors import (
     OutputGuardrailAdvisor,
 )
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
-from chatclient.advisors.retrieval.question import ReReadingAdvisor
-from chatclient.advisors.tool_loop.steering import Steering
+from chatclient.advisors.retrieval.advisor import ReReadingAdvisor
+from chatclient.advisors.tool_loop.advisor import Steering
 from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.chat.messages import Reasoning
 from chatclient.chat.response import Generation

@@ -18,8 +18,8 @@ from chatclient import (
 )
 from chatclient.advisors.guardrails.advisors import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
-from chatclient.advisors.retrieval.question import ReReadingAdvisor
-from chatclient.advisors.tool_loop.steering import Steering
+from chatclient.advisors.retrieval.advisor import ReReadingAdvisor
+from chatclient.advisors.tool_loop.advisor import Steering
 from chatclient.chain.chain import LOWEST_PRECEDENCE, MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.chat.messages import Media, Message
 from chatclient.chat.response import FinishReason, Generation

@@ -24,7 +24,7 @@ from chatclient.advisors.memory.vector_store import (
     LONG_TERM_MEMORY_ORDER,
     VectorStoreChatMemoryAdvisor,
 )
-from chatclient.advisors.tool_loop.steering import Steering
+from chatclient.advisors.tool_loop.advisor import Steering
 from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.chain.params import TOP_K
 from chatclient.chat.embedding import Vector

@@ -33,9 +33,9 @@ from chatclient.advisors.guardrails.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.memory.session import SessionMemoryAdvisor
 from chatclient.advisors.memory.vector_store import VectorStoreChatMemoryAdvisor
-from chatclient.advisors.retrieval.question import ReReadingAdvisor
+from chatclient.advisors.retrieval.advisor import ReReadingAdvisor
 from chatclient.advisors.structured_output import StructuredOutputValidationAdvisor
-from chatclient.advisors.tool_loop.steering import Steering
+from chatclient.advisors.tool_loop.advisor import Steering
 from chatclient.advisors.tool_search.advisor import ToolSearchToolCallingAdvisor
 from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.chat.messages import Reasoning, ToolResponseMessage

@@ -38,7 +38,7 @@ from chatclient.memory.summary import SUMMARY
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.testing.sample_conversations import turn
+from chatclient.testing.contract_parts import turn
 from tests.support.examples import examples
 
 # --- windows over random conversations ------------------------------------------------------

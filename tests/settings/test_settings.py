@@ -43,7 +43,7 @@ from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import StaticToolCallbackResolver
 from chatclient.tools.execution.state import ToolState
 from chatclient.tools.search import KeywordToolIndex
-from chatclient.tools.search.eviction import CompositeEvictionStrategy, LruEvictionStrategy
+from chatclient.tools.search.index import CompositeEvictionStrategy, LruEvictionStrategy
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from chatclient.chat.messages import Message, UserMessage
 from chatclient.memory import ChatMemoryRepository
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
+from chatclient.testing.contract_parts import turn
 from chatclient.testing.repository_contract import check_turns
-from chatclient.testing.sample_conversations import turn
 from tests.support import memory_worker
 from tests.support.databases import KINDS, redis_place, sql_place
 

@@ -17,8 +17,8 @@ from chatclient.memory import ChatMemoryRepository
 from chatclient.memory.redis import RedisChatMemoryRepository
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
+from chatclient.testing.contract_parts import turn
 from chatclient.testing.repository_contract import ChatMemoryRepositoryContract
-from chatclient.testing.sample_conversations import turn
 from tests.support.databases import redis_place
 
 

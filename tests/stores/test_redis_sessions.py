@@ -12,7 +12,7 @@ from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, Usage
 from chatclient.memory import EVERYTHING, RedisSessionRepository, SessionRepository
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
-from chatclient.testing.sample_conversations import turn
+from chatclient.testing.contract_parts import turn
 from chatclient.testing.session_contract import (
     START,
     SessionRepositoryContract,

@@ -32,8 +32,8 @@ from chatclient.memory.sql.database import Database, Schema
 from chatclient.memory.sql.repository import SqlChatMemoryRepository
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
+from chatclient.testing.contract_parts import turn
 from chatclient.testing.repository_contract import ChatMemoryRepositoryContract
-from chatclient.testing.sample_conversations import turn
 from tests.support.databases import SQL_KINDS, sql_place
 
 MARIADB_WAIT = "SET SESSION innodb_lock_wait_timeout = 1"

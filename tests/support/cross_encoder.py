@@ -12,8 +12,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from chatclient.providers.local.hub import find_installed
-from chatclient.providers.local.model_file import MINILM_TOKENIZER, MINILM_WEIGHTS
+from chatclient.providers.local.hub import MINILM_TOKENIZER, MINILM_WEIGHTS, find_installed
 
 
 def minilm_directory(directory: Path) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 from chatclient.memory import ChatMemoryRepository
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
-from chatclient.testing.sample_conversations import turn
+from chatclient.testing.contract_parts import turn
 
 
 def open_repository(kind: str, url: str, prefix: str) -> ChatMemoryRepository:

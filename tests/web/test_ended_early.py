@@ -10,7 +10,7 @@ from selenium.webdriver import Chrome
 
 from chatclient import ChatClient, ChatModel, ChatResponse, Prompt
 from chatclient.advisors import MessageChatMemoryAdvisor
-from chatclient.advisors.memory.stored_messages import NO_ANSWER
+from chatclient.advisors.memory.advisors import NO_ANSWER
 from chatclient.durable import Engine, durable, launch
 from chatclient.errors import (
     ContentFilterError,

@@ -1,24 +1,12 @@
-"""`InputGuardrailAdvisor` and `OutputGuardrailAdvisor`: check requests and responses."""
+"""Guardrails: the result, the built-in ones, and the advisors that apply them."""
 
-from collections.abc import Callable, Sequence
-from itertools import takewhile
-from typing import Any
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import dropwhile, takewhile
+from typing import Any, Literal
 
-from chatclient._internal.checks import check_callable, check_number, wants_both
-from chatclient.advisors.guardrails.builtin import (
-    json_guardrail,
-    moderated_input,
-    moderated_output,
-    refuse_prompt_injection,
-)
-from chatclient.advisors.guardrails.held_stream import HeldStream
-from chatclient.advisors.guardrails.result import (
-    GuardrailResult,
-    InputGuardrail,
-    Judgement,
-    Outcome,
-    OutputGuardrail,
-)
+from chatclient._internal.checks import check_callable, check_choice, check_number, wants_both
 from chatclient.advisors.response_cache import REFRESH
 from chatclient.chain.chain import (
     MEMORY_ORDER,
@@ -28,14 +16,208 @@ from chatclient.chain.chain import (
     name_of,
 )
 from chatclient.chain.params import ANY, CACHE_RESPONSES
-from chatclient.chat.events import TextDelta
+from chatclient.chat.events import RoundEnded, TextDelta
 from chatclient.chat.message_merging import CORRECTION, current_turn_start, with_correction
-from chatclient.chat.messages import Message, UserMessage, last_user_message, system_messages
+from chatclient.chat.messages import (
+    AssistantMessage,
+    Message,
+    UserMessage,
+    last_user_message,
+    system_messages,
+)
+from chatclient.chat.moderation import ModerationModel
 from chatclient.chat.prompt import Prompt, is_blank
 from chatclient.chat.response import NO_USAGE, ChatResponse
-from chatclient.errors import GuardrailError, UsageError, WrongTypeError
+from chatclient.errors import EntityError, GuardrailError, UsageError, WrongTypeError
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_async
+from chatclient.structured.converters import converter_of
+from chatclient.structured.output import read_answer
+
+
+class HeldStream:
+    """Buffers the events of a call from the first text delta on.
+
+    Events before it, such as reasoning, are emitted immediately.
+    """
+
+    __slots__ = ("_events", "_runtime")
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._events: list[Any] = []
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime to make the call with."""
+        return self._runtime.with_emitter(self._buffer)
+
+    async def release(self, *, text: bool = True) -> None:
+        """Emit the buffered events; without *text*, drop text deltas and the answers of rounds."""
+        events, self._events = self._events, []
+        for event in events:
+            if text:
+                await self._runtime.emit(event)
+            elif isinstance(event, RoundEnded):
+                await self._runtime.emit(RoundEnded(replace(event.response, generations=())))
+            elif not isinstance(event, TextDelta):
+                await self._runtime.emit(event)
+
+    async def _buffer(self, event: Any) -> None:
+        if self._events or isinstance(event, TextDelta):
+            self._events.append(event)
+        else:
+            await self._runtime.emit(event)
+
+
+Outcome = Literal["success", "failure", "fatal", "retry", "reprompt"]
+"""The decision of a guardrail."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardrailResult:
+    """The decision of a guardrail; created by one of the class methods.
+
+    Attributes:
+        outcome: The decision.
+        message: The reason, for the error message.
+        text: The rewritten text, or the prompt of a retry.
+
+    Raises:
+        UsageError: *outcome* is not a known value, or `reprompt` without a text.
+    """
+
+    outcome: Outcome
+    message: str = ""
+    text: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("a guardrail's outcome", self.outcome, Outcome)
+        if self.outcome == "reprompt" and not (self.text or "").strip():
+            msg = (
+                "a reprompt needs what the model is told: GuardrailResult.reprompt(message, prompt)"
+            )
+            raise UsageError(msg)
+
+    @classmethod
+    def success(cls, text: str | None = None) -> "GuardrailResult":
+        """Accept the message, with its text replaced by *text* if that is given."""
+        return cls("success", text=text)
+
+    @classmethod
+    def failure(cls, message: str) -> "GuardrailResult":
+        """Refuse the message, after the other guardrails have checked it as well."""
+        return cls("failure", message)
+
+    @classmethod
+    def fatal(cls, message: str) -> "GuardrailResult":
+        """Refuse the message; the other guardrails are not called."""
+        return cls("fatal", message)
+
+    @classmethod
+    def retry(cls, message: str) -> "GuardrailResult":
+        """Call the model again with the same messages and tool results (output only)."""
+        return cls("retry", message)
+
+    @classmethod
+    def reprompt(cls, message: str, prompt: str) -> "GuardrailResult":
+        """Call the model again with its answer and *prompt* appended (output only)."""
+        return cls("reprompt", message, prompt)
+
+
+Judgement = GuardrailResult | None | Awaitable[GuardrailResult | None]
+"""The return value of a guardrail, plain or async; None is success."""
+
+InputGuardrail = Callable[[ChatClientRequest], Judgement]
+"""Checks a request and returns a `GuardrailResult`, or None for success; plain or async."""
+
+OutputGuardrail = (
+    Callable[[ChatResponse], Judgement] | Callable[[ChatResponse, ChatClientRequest], Judgement]
+)
+"""Checks a response and returns a `GuardrailResult`, or None for success; plain or async.
+
+It may take the request as a second argument. The context of that request is the response's, and its
+turn has the documents that the answer is based on (`sources`) and the tools that were run."""
+
+
+# Based on OWASP's cheat sheet on prompt injection; only a first line of defence.
+_INJECTIONS = re.compile(
+    r"""
+      \b(?:ignore|disregard|forget|override)\b.{0,40}\b(?:previous|prior|above|earlier|all|your)\b
+        .{0,40}\b(?:instruction|prompt|rule|direction|guideline)s?\b
+    | \b(?:reveal|show|print|repeat|tell\s+me)\b.{0,40}\b(?:system|hidden|initial)\s+
+        (?:prompt|instructions?|message)\b
+    | \byou\s+are\s+now\b.{0,40}\b(?:dan|developer\s+mode|jailbroken|unrestricted)\b
+    | \b(?:enable|enter|activate)\b.{0,20}\b(?:developer|debug|admin|god)\s+mode\b
+    | \bbypass\b.{0,40}\b(?:safety|security|filter|restriction|guardrail)s?\b
+    | <\|(?:im_start|im_end|system|endoftext)\|>
+    """,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+
+
+def refuse_prompt_injection(request: ChatClientRequest) -> GuardrailResult:
+    """Refuse a user's text that looks like an attempt to override the application's instructions.
+
+    Patterns find simple attempts only.
+    """
+    if _INJECTIONS.search(last_user_text(request)):
+        return GuardrailResult.fatal("the text looks like a prompt injection")
+    return GuardrailResult.success()
+
+
+def json_guardrail(kind: Any = dict[str, Any]) -> OutputGuardrail:
+    """Return an output guardrail that retries until the answer is JSON that fits *kind*."""
+    converter = converter_of(kind)
+
+    def json_answer(answer: ChatResponse) -> GuardrailResult:
+        try:
+            read_answer(answer, converter)
+        except EntityError as error:
+            errors = "\n".join(f"- {line}" for line in error.errors)
+            prompt = f"That is not what was asked for:\n{errors}\n{converter.format}"
+            return GuardrailResult.reprompt("the answer is not the JSON asked for", prompt)
+        return GuardrailResult.success()
+
+    return json_answer
+
+
+def moderated_input(model: ModerationModel) -> InputGuardrail:
+    """Return an input guardrail that refuses user messages that a moderation model flags.
+
+    The error names the categories.
+    """
+
+    def moderated(request: ChatClientRequest) -> GuardrailResult:
+        return _moderated(model, last_user_text(request))
+
+    return moderated
+
+
+def moderated_output(model: ModerationModel) -> OutputGuardrail:
+    """Return an output guardrail that refuses answers that a moderation model flags."""
+
+    def moderated(answer: ChatResponse) -> GuardrailResult:
+        return _moderated(model, "\n".join(each.output.text for each in answer.generations))
+
+    return moderated
+
+
+def last_user_text(request: ChatClientRequest) -> str:
+    """Return the text of the last user messages, back to the assistant message before them."""
+    newest_first = reversed(request.prompt.messages)
+    from_user = dropwhile(lambda m: not isinstance(m, UserMessage), newest_first)
+    recent = list(takewhile(lambda m: not isinstance(m, AssistantMessage), from_user))
+    return "\n".join(m.text for m in reversed(recent) if isinstance(m, UserMessage))
+
+
+def _moderated(model: ModerationModel, text: str) -> GuardrailResult:
+    if text.strip():
+        verdict = model.moderate(text)
+        if verdict.flagged:
+            return GuardrailResult.fatal(f"flagged for {', '.join(verdict.categories)}")
+    return GuardrailResult.success()
+
 
 __all__ = [
     "INPUT_GUARDRAIL_ORDER",

@@ -8,9 +8,8 @@ from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 from chatclient._internal.checks import check_type
-from chatclient.advisors.memory.advisors import conversation_id_of
-from chatclient.advisors.memory.stored_messages import answer_of
-from chatclient.advisors.retrieval.question import question_in
+from chatclient.advisors.memory.advisors import answer_of, conversation_id_of
+from chatclient.advisors.retrieval.advisor import question_in
 from chatclient.chain.chain import (
     MEMORY_ORDER,
     ChatClientRequest,

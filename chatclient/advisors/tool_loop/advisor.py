@@ -1,13 +1,13 @@
-"""The advisor that runs the tool loop, and how subclasses change the loop."""
+"""The advisor that runs the tool loop, how subclasses change the loop, and `Steering`."""
 
 import copy
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Self, cast
 
 from chatclient._internal.checks import check_callable, check_type, wants_both
 from chatclient._internal.frozen import EMPTY
-from chatclient.advisors.tool_loop.loop import Eligible, ToolLoop
-from chatclient.advisors.tool_loop.resumed_round import ResumedRound
+from chatclient.advisors.tool_loop.loop import Eligible, ResumedRound, ToolLoop
 from chatclient.chain.chain import (
     HIGHEST_PRECEDENCE,
     LOWEST_PRECEDENCE,
@@ -16,7 +16,7 @@ from chatclient.chain.chain import (
     ChatClientResponse,
     Next,
 )
-from chatclient.chat.messages import Message, system_messages
+from chatclient.chat.messages import Message, UserMessage, system_messages
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.response import NO_USAGE, ChatResponse
 from chatclient.chat.tool import ToolCallback
@@ -213,7 +213,7 @@ class ToolCallingAdvisor:
 
         Returns:
             The messages of the next round. Added messages are sent in that round only, and not
-            stored by memory; `chatclient.advisors.tool_loop.steering` adds messages that are.
+            stored by memory; `chatclient.advisors.tool_loop.advisor` adds messages that are.
         """
         if self.conversation_history is not False:
             return result.conversation_history
@@ -223,3 +223,46 @@ class ToolCallingAdvisor:
     async def finalize_loop(self, response: ChatClientResponse) -> ChatClientResponse:
         """Return the final response of the loop."""
         return response
+
+
+class Steering:
+    """Adds user messages to a turn while its tools run; create one for each turn.
+
+    Pass it to a request with `.advisors(steering)`, and call its `send` method from anywhere, such
+    as the loop that reads the stream, or another thread. The model gets the messages with the next
+    tool results, and memory stores them in the turn. If the turn has no further round, they stay
+    in `unread`, for the next request.
+    """
+
+    order = TOOL_CALLING_ORDER - 10
+    params: Collection[str] = ()
+
+    def __init__(self) -> None:
+        self._queue: deque[Message] = deque()
+
+    def send(self, text: str | UserMessage) -> None:
+        """Queue a user message for the turn.
+
+        Raises:
+            UsageError: The text is blank.
+            WrongTypeError: It is neither a text nor a user message.
+        """
+        message = UserMessage(text) if isinstance(text, str) else text
+        check_type("what the user says", message, UserMessage)
+        if all(isinstance(part, str) and not part.strip() for part in message.parts):
+            msg = "the text is blank, and no provider would accept it"
+            raise UsageError(msg)
+        self._queue.append(message)
+
+    @property
+    def unread(self) -> tuple[Message, ...]:
+        """The messages that have not been sent."""
+        return tuple(self._queue)
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response to *request*, whose tool loop reads the queue."""
+        request.turn.part.user_input = self._pop_all
+        return await call_next(request)
+
+    def _pop_all(self) -> tuple[Message, ...]:
+        return tuple(self._queue.popleft() for _ in range(len(self._queue)))

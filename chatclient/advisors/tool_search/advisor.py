@@ -23,12 +23,14 @@ from chatclient.advisors.tool_loop.advisor import (
     EligibilityChecker,
     ToolCallingAdvisor,
 )
-from chatclient.advisors.tool_search.request_tools import Describe, RequestToolsCache, describe
 from chatclient.advisors.tool_search.session import (
     FOUND_TOOLS,
+    Describe,
     FoundTools,
+    RequestToolsCache,
     SearchSession,
     SessionRegistry,
+    describe,
 )
 from chatclient.advisors.tool_search.tool import MAX_RESULTS, SEARCH_TOOL, ToolSearchTool
 from chatclient.chain.calls_by_name import CALL_TOOL, CallTool
@@ -42,9 +44,10 @@ from chatclient.chat.turn import RefreshTools, Turn
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tools.execution.manager import ToolCallingManager
-from chatclient.tools.search.eviction import LruEvictionStrategy, ToolIndexEvictionStrategy
 from chatclient.tools.search.index import (
+    LruEvictionStrategy,
     ToolIndex,
+    ToolIndexEvictionStrategy,
     ToolSearchRequest,
     ToolSearchResponse,
     find_checked,

@@ -10,10 +10,9 @@ from typing import Any, Literal, NamedTuple, Unpack
 from chatclient._internal.checks import check_number
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps, dumps_exact
-from chatclient.chat.batch_api import BatchAnswers, BatchApi, BatchItem, SendItem
 from chatclient.chat.message_merging import with_user_message
 from chatclient.chat.messages import AssistantMessage, Message
-from chatclient.chat.model import ChatModel, OutputMode
+from chatclient.chat.model import BatchAnswers, BatchApi, BatchItem, ChatModel, OutputMode, SendItem
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse

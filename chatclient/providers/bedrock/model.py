@@ -26,17 +26,15 @@ from chatclient.providers.bedrock.encoding import (
     CACHE_POINT,
     CONVERSE,
     PROVIDER,
-    encode_blocks,
-    settle_points,
-    with_unique_names,
-)
-from chatclient.providers.bedrock.options import (
     BedrockChatOptions,
+    encode_blocks,
     encode_options,
     encode_tools,
     forces_calls,
     is_nova,
+    settle_points,
     thinking_in,
+    with_unique_names,
 )
 from chatclient.providers.http.auth import (
     TOKEN_SECONDS,

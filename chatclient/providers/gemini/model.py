@@ -8,9 +8,8 @@ from typing import Any, Unpack
 
 from chatclient._internal.checks import check_number
 from chatclient._internal.json import dumps, dumps_exact
-from chatclient.chat.batch_api import BatchAnswers, BatchApi, BatchItem, SendItem
 from chatclient.chat.message_merging import with_user_message
-from chatclient.chat.model import ChatModel, OutputMode
+from chatclient.chat.model import BatchAnswers, BatchApi, BatchItem, ChatModel, OutputMode, SendItem
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
@@ -24,13 +23,11 @@ from chatclient.providers.gemini.decoding import (
 )
 from chatclient.providers.gemini.encoding import (
     LONG_ANSWERS,
-    EncodedConversation,
-    dialect_of,
-)
-from chatclient.providers.gemini.options import (
     SERVER_TOOLS,
     VERTEX_TOOLS,
+    EncodedConversation,
     can_withhold,
+    dialect_of,
     encode_options,
 )
 from chatclient.providers.http.auth import Headers, Key, key_source

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypedDict, TypeVar, cast
 from chatclient._internal.closeable import Closeable
 from chatclient._internal.frozen import EMPTY, FrozenDict
 from chatclient._internal.parameters import explain_parameters
-from chatclient.chat.batch_api import PROCESSING, BatchApi, SendItem
+from chatclient.chat.model import PROCESSING, BatchApi, SendItem
 from chatclient.chat.response import ChatResponse
 from chatclient.providers.http.auth import Headers, KeySource, Signer, auth_headers, without_keys
 from chatclient.providers.http.client import HttpAnswer, HttpClient

@@ -18,10 +18,14 @@ from chatclient.chat.response import ChatResponse
 from chatclient.providers.compatible import compatible_model
 from chatclient.providers.composite import prompt_for
 from chatclient.providers.http.model import HttpOptions, HttpSettings
-from chatclient.providers.local.hub import fetch_model_file, find_model_file
+from chatclient.providers.local.hub import (
+    QWEN_CODER_1_5B,
+    ModelFileUnavailableError,
+    fetch_model_file,
+    find_model_file,
+)
 from chatclient.providers.local.llama_server import LlamaMissingError, llama_installed
 from chatclient.providers.local.model import LocalChatModel
-from chatclient.providers.local.model_file import QWEN_CODER_1_5B, ModelFileUnavailableError
 from chatclient.providers.ollama.model import OllamaChatModel, default_base_url
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import ForkSafeLock

@@ -16,8 +16,7 @@ from chatclient.chat.embedding import (
 )
 from chatclient.chat.rerank import NO_RERANK_OPTIONS, RerankModel, RerankOptions
 from chatclient.errors import UsageError
-from chatclient.providers.local.hub import fetch_model_directory
-from chatclient.providers.local.model_file import ModelFile
+from chatclient.providers.local.hub import ModelFile, fetch_model_directory
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import ForkSafeLock
 

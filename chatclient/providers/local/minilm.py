@@ -9,8 +9,12 @@ from typing import Any
 
 from chatclient._internal.extras import needed_by
 from chatclient.chat.embedding import EmbeddingModel, EmbeddingOptions, Vector
-from chatclient.providers.local.hub import fetch_model_file
-from chatclient.providers.local.model_file import MINILM_TOKENIZER, MINILM_WEIGHTS, ModelFile
+from chatclient.providers.local.hub import (
+    MINILM_TOKENIZER,
+    MINILM_WEIGHTS,
+    ModelFile,
+    fetch_model_file,
+)
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import ForkSafeLock
 

@@ -25,13 +25,17 @@ from chatclient.chat.response import ChatResponse, Generation
 from chatclient.chat.tool import FAILURE, STEP, ToolCallback
 from chatclient.errors import UsageError
 from chatclient.providers.http.model import HttpOptions, HttpSettings
-from chatclient.providers.local.hub import fetch_model_file
+from chatclient.providers.local.hub import (
+    QWEN_CODER_0_5B,
+    QWEN_CODER_1_5B,
+    ModelFile,
+    fetch_model_file,
+)
 from chatclient.providers.local.llama_server import (
     LlamaServer,
     RunningServer,
     require_llama,
 )
-from chatclient.providers.local.model_file import QWEN_CODER_0_5B, QWEN_CODER_1_5B, ModelFile
 from chatclient.providers.openai.chat import OpenAIChatModel, OpenAIChatOptions
 from chatclient.providers.openai.dialect import Dialect, local
 from chatclient.runtime.runtime import Runtime

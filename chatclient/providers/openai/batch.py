@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chatclient._internal.json import dumps, dumps_exact
-from chatclient.chat.batch_api import BatchAnswers, BatchApi, BatchItem
+from chatclient.chat.model import BatchAnswers, BatchApi, BatchItem
 from chatclient.errors import ChatClientError, ProviderError
 from chatclient.providers.http.client import HttpClient
 from chatclient.providers.http.errors import error_from_data

@@ -12,8 +12,7 @@ from chatclient._internal.checks import check_type
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.json import dumps
 from chatclient._internal.json_schema import strict_form
-from chatclient.chat.batch_api import BatchApi, SendItem
-from chatclient.chat.model import ChatModel, OutputMode
+from chatclient.chat.model import BatchApi, ChatModel, OutputMode, SendItem
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse

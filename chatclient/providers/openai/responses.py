@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 
 from chatclient._internal.frozen import EMPTY
 from chatclient._internal.logging import described, get_logger
-from chatclient.chat.batch_api import BatchApi, SendItem
 from chatclient.chat.messages import Message
-from chatclient.chat.model import ChatModel
+from chatclient.chat.model import BatchApi, ChatModel, SendItem
 from chatclient.chat.options import ChatOptions, model_options
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse

@@ -12,8 +12,8 @@ from chatclient._internal import json
 from chatclient._internal.sqlite import BUSY_SECONDS, write_ahead
 from chatclient.chat.document import Document
 from chatclient.chat.embedding import EmbeddingModel, Vector
-from chatclient.retrieval.vector_store.arrays import GrowingRows, best, numpy, unit_rows
 from chatclient.retrieval.vector_store.filters import Filter, key_of
+from chatclient.retrieval.vector_store.in_memory import GrowingRows, best, numpy, unit_rows
 from chatclient.retrieval.vector_store.sql_filters import sql
 from chatclient.retrieval.vector_store.store import SimilaritySearch, VectorStore, metadata_json
 from chatclient.runtime.runtime import Runtime

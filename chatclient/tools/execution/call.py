@@ -24,9 +24,9 @@ from chatclient.chat.tool import (
     RETURN_DIRECT,
     ToolCallback,
     ToolContext,
+    ToolExecution,
     ToolResult,
 )
-from chatclient.chat.tool_execution import ToolExecution
 from chatclient.errors import (
     DeadlineExceededError,
     ToolArgumentError,

@@ -39,11 +39,12 @@ from chatclient.chat.tool import (
     USER_ID,
     ToolCallback,
     ToolContext,
+    ToolExecution,
     ToolMetadata,
     ToolResult,
     is_agent,
+    without_remark,
 )
-from chatclient.chat.tool_execution import ToolExecution, without_remark
 from chatclient.observability.operations import ToolUndo
 from chatclient.runtime.runtime import CallerDeadline, Runtime
 from chatclient.tools.execution.approval import NextTool, ToolInvocation

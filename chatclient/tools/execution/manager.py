@@ -43,11 +43,11 @@ from chatclient.tools.execution.failure import (
     ToolLimits,
 )
 from chatclient.tools.execution.result import (
+    RESULT_READER,
     ToolExecutionResult,
     with_distinct_ids,
     with_unused_keys,
 )
-from chatclient.tools.execution.result_reader import RESULT_READER
 from chatclient.tools.execution.round import EagerReads, ToolRound, check_decision
 from chatclient.tools.execution.state import ToolState
 from chatclient.tools.execution.toolset import (

@@ -23,10 +23,10 @@ from chatclient.chat.tool import (
     ReturnDirect,
     ToolCallback,
     ToolContext,
+    ToolExecution,
     ToolResult,
     is_handoff,
 )
-from chatclient.chat.tool_execution import ToolExecution
 from chatclient.errors import ToolUsageError, UnknownToolError
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.approval import ToolInvocation, check_edit

@@ -21,8 +21,7 @@ from chatclient.chat.parts import call_key
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.recorder import Recorder
-from chatclient.chat.tool import CONVERSATION_ID, FAILURE, ToolCallback
-from chatclient.chat.tool_execution import ToolExecution
+from chatclient.chat.tool import CONVERSATION_ID, FAILURE, ToolCallback, ToolExecution
 from chatclient.chat.turn import TURN_KEY, Turn, present_recorder
 from chatclient.memory.shortening import READ_RESULT
 from chatclient.runtime.concurrency import BackgroundJob

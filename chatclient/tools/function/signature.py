@@ -13,8 +13,7 @@ from chatclient._internal.frozen import FrozenDict
 from chatclient._internal.json import loads_exact
 from chatclient._internal.json_repair import repair_json, replace_surrogates
 from chatclient._internal.text import as_clause, error_text, shortened
-from chatclient.chat.tool import ToolCallback, ToolContext
-from chatclient.chat.tool_execution import ToolExecution
+from chatclient.chat.tool import ToolCallback, ToolContext, ToolExecution
 from chatclient.errors import (
     ChatClientError,
     ToolArgumentError,

@@ -5,23 +5,21 @@ from typing import TYPE_CHECKING
 from chatclient._internal.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from chatclient.tools.search.eviction import (
-        AlwaysEvictStrategy as AlwaysEvictStrategy,
-        CompositeEvictionStrategy as CompositeEvictionStrategy,
-        LruEvictionStrategy as LruEvictionStrategy,
-        NeverEvictStrategy as NeverEvictStrategy,
-        ToolIndexEvictionStrategy as ToolIndexEvictionStrategy,
-        TtlEvictionStrategy as TtlEvictionStrategy,
-    )
     from chatclient.tools.search.hybrid import (
         HybridToolIndex as HybridToolIndex,
     )
     from chatclient.tools.search.index import (
         DEFAULT_MAX_RESULTS as DEFAULT_MAX_RESULTS,
+        AlwaysEvictStrategy as AlwaysEvictStrategy,
+        CompositeEvictionStrategy as CompositeEvictionStrategy,
+        LruEvictionStrategy as LruEvictionStrategy,
+        NeverEvictStrategy as NeverEvictStrategy,
         ToolIndex as ToolIndex,
+        ToolIndexEvictionStrategy as ToolIndexEvictionStrategy,
         ToolReference as ToolReference,
         ToolSearchRequest as ToolSearchRequest,
         ToolSearchResponse as ToolSearchResponse,
+        TtlEvictionStrategy as TtlEvictionStrategy,
     )
     from chatclient.tools.search.keyword import (
         KeywordToolIndex as KeywordToolIndex,

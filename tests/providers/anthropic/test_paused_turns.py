@@ -8,7 +8,7 @@ import pytest
 
 from chatclient import ChatClient, Prompt, UserMessage, tool
 from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
-from chatclient.advisors.tool_loop.steering import Steering
+from chatclient.advisors.tool_loop.advisor import Steering
 from chatclient.chat.events import RoundEnded
 from chatclient.chat.response import Usage
 from chatclient.errors import OverloadedError, StreamInterruptedError, UsageError

@@ -55,9 +55,9 @@ from chatclient.providers.gemini.encoding import (
     EncodedConversation,
     dialect_of,
     encode_message,
+    encode_options,
 )
 from chatclient.providers.gemini.model import GeminiChatModel, GeminiChatOptions
-from chatclient.providers.gemini.options import encode_options
 from chatclient.tools import tool_callbacks
 from tests.support.ask import Ask, Mode
 from tests.support.loopback import LoopbackServer, as_json

@@ -26,14 +26,15 @@ from chatclient.providers.local.choice import (
     find_server,
     llama_cpp_url,
 )
-from chatclient.providers.local.hub import PACKAGED, record_verified
-from chatclient.providers.local.llama_server import LlamaMissingError
-from chatclient.providers.local.model import LocalChatModel
-from chatclient.providers.local.model_file import (
+from chatclient.providers.local.hub import (
+    PACKAGED,
     QWEN_CODER_1_5B,
     ModelFileCorruptError,
     ModelFileUnavailableError,
+    record_verified,
 )
+from chatclient.providers.local.llama_server import LlamaMissingError
+from chatclient.providers.local.model import LocalChatModel
 from chatclient.providers.registry import chat_model
 from chatclient.tools import tool_callbacks
 from tests.providers.local.test_hub import set_endpoint

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from chatclient.errors import UsageError
-from chatclient.providers.local.hub import fetch_model_file
-from chatclient.providers.local.minilm import MiniLmEmbeddingModel
-from chatclient.providers.local.model_file import (
+from chatclient.providers.local.hub import (
     MINILM_TOKENIZER,
     MINILM_WEIGHTS,
     ModelFileUnavailableError,
+    fetch_model_file,
 )
+from chatclient.providers.local.minilm import MiniLmEmbeddingModel
 
 
 @pytest.fixture(scope="module")

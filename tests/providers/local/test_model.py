@@ -12,8 +12,8 @@ from chatclient import AssistantMessage, ChatClient, ToolCall, ToolResponse, Use
 from chatclient.chat.messages import ToolResponseMessage
 from chatclient.errors import UsageError
 from chatclient.providers.local import model as local
+from chatclient.providers.local.hub import QWEN_CODER_0_5B, ModelFile
 from chatclient.providers.local.model import LocalChatModel
-from chatclient.providers.local.model_file import QWEN_CODER_0_5B, ModelFile
 from chatclient.tools import ToolCallingManager, ToolLimits
 from tests.support.ask import Ask
 from tests.support.servers import ChatServer, completion

@@ -10,21 +10,19 @@ import pytest
 
 from chatclient.providers.local import hub as packaged
 from chatclient.providers.local.hub import (
+    MINILM_WEIGHTS,
     PACKAGED,
+    QWEN_CODER_0_5B,
+    QWEN_CODER_1_5B,
     Member,
+    ModelFile,
+    ModelFileCorruptError,
+    ModelFileStorageError,
     Parts,
     ProgressLine,
     find_installed,
 )
 from chatclient.providers.local.llama_server import LlamaServer, LlamaServerError
-from chatclient.providers.local.model_file import (
-    MINILM_WEIGHTS,
-    QWEN_CODER_0_5B,
-    QWEN_CODER_1_5B,
-    ModelFile,
-    ModelFileCorruptError,
-    ModelFileStorageError,
-)
 from tests.support.paths import ROOT
 
 CONTENT = b"GGUF" + bytes(range(256)) * 40

@@ -27,7 +27,7 @@ from chatclient.providers import (
     compatible_model,
 )
 from chatclient.providers.anthropic.options import COMMON_OPTIONS as ANTHROPIC
-from chatclient.providers.gemini.options import COMMON_OPTIONS as GEMINI
+from chatclient.providers.gemini.encoding import COMMON_OPTIONS as GEMINI
 from chatclient.providers.ollama.model import COMMON_OPTIONS as OLLAMA
 from chatclient.providers.openai.chat import common_options
 from chatclient.providers.openai.dialect import OPENAI, PRESETS

@@ -16,7 +16,7 @@ from chatclient.chat.tool import ToolContext, ToolDefinition, ToolMetadata, Tool
 from chatclient.errors import ToolDefinitionError
 from chatclient.mcp import McpToolCallbackProvider
 from chatclient.providers.anthropic.options import encode_options as anthropic_request
-from chatclient.providers.gemini.options import encode_options as gemini_request
+from chatclient.providers.gemini.encoding import encode_options as gemini_request
 from chatclient.providers.ollama.model import encode_options as ollama_request
 from chatclient.providers.openai.chat import OpenAIChatModel, encode_options as chat_request
 from chatclient.providers.openai.dialect import COMPATIBLE, OPENAI

@@ -26,7 +26,7 @@ from chatclient.memory import (
     TurnWindow,
 )
 from chatclient.testing import ScriptedModel
-from chatclient.testing.sample_conversations import turn
+from chatclient.testing.contract_parts import turn
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ORDER = EventPayload("shop.ORDER", {"number": 7, "on": "2026-01-02", "lines": ["tea", {"n": 2}]})

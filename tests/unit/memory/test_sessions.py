@@ -50,7 +50,7 @@ from chatclient.memory.summary import QUESTION, SUMMARY
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
 from chatclient.testing import Answer, ScriptedModel
-from chatclient.testing.sample_conversations import turn
+from chatclient.testing.contract_parts import turn
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -28,7 +28,7 @@ from chatclient.testing import (
     ToolIndexContract,
     call,
 )
-from chatclient.testing.event_loop import check_loop_is_free
+from chatclient.testing.contract_parts import check_loop_is_free
 from chatclient.testing.model_contract import MODES
 from chatclient.testing.tool_index_contract import TOOLS, Searched
 from chatclient.testing.vector_store_contract import WordCounts

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chatclient.errors import UsageError
-from chatclient.tools.search.eviction import (
+from chatclient.tools.search.index import (
     AlwaysEvictStrategy,
     CompositeEvictionStrategy,
     LruEvictionStrategy,
