@@ -78,13 +78,13 @@ class ChatClientError(Exception):
 
     def __init__(self, *args: object) -> None:
         if "_pytest" in sys.modules:
-            from chatclient._internal.tracebacks import hide_from_pytest  # noqa: PLC0415
+            from chatclient._internal.exceptions import hide_from_pytest  # noqa: PLC0415
 
             hide_from_pytest()
         super().__init__(*args)
 
     def _render_traceback_(self) -> list[str]:  # called by IPython
-        from chatclient._internal.tracebacks import in_ipython  # noqa: PLC0415
+        from chatclient._internal.exceptions import in_ipython  # noqa: PLC0415
 
         return in_ipython(self)
 

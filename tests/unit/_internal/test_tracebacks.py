@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chatclient import ChatClient
-from chatclient._internal.tracebacks import in_ipython
+from chatclient._internal.exceptions import in_ipython
 from chatclient.errors import ChatClientError, ProviderError, UsageError
 from chatclient.testing import ScriptedModel
 from tests.support.paths import ROOT
