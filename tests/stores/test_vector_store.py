@@ -18,7 +18,7 @@ from chatclient.retrieval import (
     SqliteVectorStore,
     VectorStore,
 )
-from chatclient.retrieval.vector_store import arrays, in_memory, sqlite
+from chatclient.retrieval.vector_store import in_memory, sqlite
 from chatclient.retrieval.vector_store.filters import Filter
 from chatclient.testing import VectorStoreContract
 from chatclient.testing.vector_store_contract import ANIMALS, WordCounts
@@ -127,7 +127,7 @@ def test_interrupt_is_atomic(make: Make, operation: Callable[[VectorStore], obje
         line += 1
         store = make(BagOfWords())
         store.add(ANIMALS)
-        interrupted = interrupt_at(line, lambda: operation(store), in_memory, sqlite, arrays)  # noqa: B023 - called here
+        interrupted = interrupt_at(line, lambda: operation(store), in_memory, sqlite)  # noqa: B023 - called here
         assert contents(store) in (contents(before), contents(after))
         cats = contents(store, CAT)
         store.add(Document("one more", {"kind": "cat"}, "more"))

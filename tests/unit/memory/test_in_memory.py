@@ -13,7 +13,7 @@ from chatclient.memory import (
     ChatMemoryRepository,
     InMemoryChatMemoryRepository,
     MessageWindowChatMemory,
-    in_memory as module,
+    repository as module,
 )
 from chatclient.memory.repository import newest
 from chatclient.runtime.blocking import drive
