@@ -1,6 +1,6 @@
 """Tool search with found tools among the tools, and in the conversation, with the local model.
 
-    python benchmarks/tool_disclosure.py [tools] [in_conversation] [--minutes 15]
+    python benchmarks/tool_disclosure.py [tools] [in_conversation] [--conversations 20] [--skip 0]
 
 Each conversation has two tasks that need two different tools out of 60, and its own memory.
 `right` counts the tasks in which the first call of a tool is that of the right tool, with the right
@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 from prompt_cache import Cache, pieces
@@ -159,12 +160,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("forms", nargs="*", default=["tools", "in_conversation"])
     parser.add_argument("--conversations", type=int, default=20)
-    parser.add_argument("--minutes", type=float, default=15.0)
+    parser.add_argument("--skip", type=int, default=0, help="how many were held before")
+    parser.add_argument("--minutes", type=float, default=60.0)
     given = parser.parse_args()
     until = time.monotonic() + 60 * given.minutes
     forms = [Form(each) for each in given.forms]
     with LocalChatModel(n_ctx=8192) as model:
-        for held in tasks(given.conversations):
+        for held in islice(tasks(given.conversations), given.skip, None):
             for form in forms:
                 form.converse(model, held, until)
     columns = f"{'searches':>9} {'requests':>9} {'input':>8} {'cached':>7} {'seconds':>7}"
