@@ -438,17 +438,18 @@ def _model_call(model: ChatModel) -> Next:
         if WithheldTool in map(type, prompt.options.tool_callbacks or ()):
             prompt = _sendable(prompt, model)
         turn.offered_tools = prompt.options.tool_callbacks or ()
+        # Read by providers, such as for the key of the prompt cache, with `present_turn`.
         turn.conversation_id = conversation_id = request.context.get(CONVERSATION_ID)
         operation = ModelCall(model, prompt, runtime.streaming, conversation_id)
-        for log in turn.logs.values():
-            await log(None, runtime)
+        for write in turn.round_writers.values():
+            await write(None, runtime)  # what the model is about to see
         if turn.recorder is None:
             response = await call_model(operation, runtime)
         else:
             response = await turn.recorder.step(round_step(operation, turn, runtime), runtime)
         turn.responses.append(response)
-        for log in turn.logs.values():
-            await log(response.output, runtime)
+        for write in turn.round_writers.values():
+            await write(response.output, runtime)
         return ChatClientResponse(response, request.context, None, turn)
 
     return call

@@ -210,9 +210,11 @@ class ToolProgress:
 
 
 class ToolContext(Mapping[str, Any]):
-    """The values that the application passes to its tools, and data of the call; read only.
+    """The values that the application passes to its tools, and data of the call.
 
-    A mapping of the `tool_context` values. Nothing in it is sent to a model.
+    A mapping of the `tool_context` values, which cannot be changed. Nothing in it is sent to a
+    model. The attributes are read only for tools; through them, interceptors and what runs the call
+    tell each other what has become of it.
 
     Attributes:
         tool_call_id: The id of the call.

@@ -45,8 +45,8 @@ its tools find the same `idempotency_key` each time."""
 RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCallback]]]
 """Returns the tools of a request for the messages so far."""
 
-TurnLog = Callable[[AssistantMessage | None, Runtime], Awaitable[None]]
-"""Called before each model call of a turn with None, and after it with the answer."""
+RoundWriter = Callable[[AssistantMessage | None, Runtime], Awaitable[None]]
+"""Stores what a turn has added; called before each model call, and after it with the answer."""
 
 _REFUSALS = (GuardrailError, InvalidRequestError, UsageError)
 
@@ -163,7 +163,7 @@ class Turn:
         is_displayed: Whether a frontend displays the messages of the request, even if it fails.
         is_running: Whether a request runs the turn and will store it.
         is_nested: Whether a tool or an advisor of another turn made the request.
-        logs: Called around each model call, by participant.
+        round_writers: Called around each model call, by participant.
         state: What participants keep for the turn, by participant.
         stores: How memories store the turn when it ends, by participant.
         model_state: What models keep for the turn; see `Runtime.state`.
@@ -199,7 +199,7 @@ class Turn:
         self.executions: list[ToolExecution] = []
         self.responses: list[ChatResponse] = []
         self.part = ClientPart()
-        self.logs: dict[object, TurnLog] = {}
+        self.round_writers: dict[object, RoundWriter] = {}
         self.state: dict[object, Any] = {}
         self.model_state: dict[str, Any] = {}
         self._beginner: object = None
@@ -311,12 +311,13 @@ class Turn:
         results = {m.id: m for m in self.rounds if isinstance(m, ToolResponseMessage)}
         return tuple(results.get(message.id, message) for message in messages)
 
-    def store_at_end(self, participant: object, pending: PendingStore | None) -> None:
-        """Have a memory store the turn when it ends; None withdraws what the memory left before."""
-        if pending is not None:
-            self.stores[participant] = pending
-        else:
-            self.stores.pop(participant, None)
+    def store_at_end(self, participant: object, pending: PendingStore) -> None:
+        """Have a memory store the turn when it ends."""
+        self.stores[participant] = pending
+
+    def withdraw_store(self, participant: object) -> None:
+        """Forget what a memory would have stored, because the turn is tried again."""
+        self.stores.pop(participant, None)
 
     def store_if_ended_early(self, participant: object, store: Work) -> None:
         """Have a memory store the turn with *store* if it fails or is stopped; see `keeps`."""
@@ -328,6 +329,8 @@ class Turn:
         That is what its user has seen, so that the next question may refer to it: a stream that was
         left after it had sent something, and everything that a frontend displays, unless the
         request is one that would be refused again, with all that follow it in the conversation.
+
+        False unless the request is a stream with a memory, not inside another request.
         """
         if self.shown is None:
             return False
@@ -422,7 +425,7 @@ class Turn:
         self._early_stores.clear()
         self.shown = None
         self.state.clear()
-        self.logs.clear()
+        self.round_writers.clear()
         self.part = ClientPart()
         self.recorder = None
 

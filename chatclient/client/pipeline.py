@@ -1,4 +1,9 @@
-"""`Pipeline`: builds the advisor chain of a request, runs it, and observes it."""
+"""`Pipeline`: builds the advisor chain of a request, runs it, and observes it.
+
+`run` begins the turn, prepares the prompt, and calls the chain: advisors outside the tool loop, the
+loop, advisors inside it, and the model call. When the chain has returned, memories store the turn
+(`Turn.commit`); if anything fails before, the calls of tools are undone instead.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
@@ -119,6 +124,7 @@ class Pipeline:
             turn,
             self.shared.name,
         )
+        # Of the request that this one is part of, such as that of an agent's caller.
         outer, undo_log = runtime.undo_log, UndoLog()
         if runtime.streaming and outer is None and any(map(is_memory, settings.advisors)):
             turn.shown = ShownAnswer(
@@ -134,6 +140,8 @@ class Pipeline:
         limit = CallerDeadline(runtime.deadline) if runtime.deadline is not None else nullcontext()
         within = turn if continued is None else nullcontext()
         try:
+            # The step first: it is linked to the step of the caller. `TurnEnd` is inside all of
+            # them, because memories store the turn there, which is a part of the trail.
             with limit, runtime.observe(call) as step, within:
                 if continued is None:
                     step.link_to_parent(trail.steps)
@@ -335,6 +343,7 @@ def build_chain(shared: SharedParts, settings: RequestSettings) -> AdvisorChain:
 
     A `ToolCallingAdvisor` is added unless an advisor runs the tool loop. With `tool_calling`
     off, other tool loops are removed; ours reads from the options that it should not run tools.
+    Without a `ContextWindowAdvisor`, the chain shortens requests that exceed the window itself.
 
     Raises:
         UsageError: Two advisors run the tool loop, or use the same memory.
@@ -352,8 +361,8 @@ def build_chain(shared: SharedParts, settings: RequestSettings) -> AdvisorChain:
     elif not loops:
         loops = [ToolCallingAdvisor(shared.manager)]
         advisors.append(loops[0])
-    for loop in loops:
-        advisors = _with_outer_and_inner_parts(shared, loop, sorted(advisors, key=order_of))
+    if loops:
+        advisors = _around_loop(shared, loops[0], sorted(advisors, key=order_of))
     shorten = None
     windows = [each for each in advisors if isinstance(each, ContextWindowAdvisor)]
     if loops and not windows:
@@ -383,10 +392,8 @@ def _check_distinct_memories(advisors: Sequence[Advisor]) -> None:
         owners[key] = advisor
 
 
-def _with_outer_and_inner_parts(
-    shared: SharedParts, loop: Advisor, advisors: list[Advisor]
-) -> list[Advisor]:
-    """Return the sorted *advisors* with the second parts of advisors that have two.
+def _around_loop(shared: SharedParts, loop: Advisor, advisors: list[Advisor]) -> list[Advisor]:
+    """Return the sorted *advisors* with *loop* as it is used in this chain, and with second parts.
 
     A memory inside the loop has a second part around the loop. An advisor outside the loop may
     have a second part inside, which sees each round.

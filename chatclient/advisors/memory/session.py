@@ -192,9 +192,11 @@ class SessionLogAdvisor:
             ChatMemoryError: The log cannot be written.
         """
         turn, key = request.turn, id(self.memory.service)
-        if key not in turn.logs:  # the first round; or another client has the same sessions
+        if (
+            key not in turn.round_writers
+        ):  # the first round; or another client has the same sessions
             memory, conversation_id = memory_for(self.memory, request), conversation_id_of(request)
-            turn.logs[key] = _Progress(turn, memory, conversation_id).log
+            turn.round_writers[key] = _Progress(turn, memory, conversation_id).log
         return await call_next(request)
 
 

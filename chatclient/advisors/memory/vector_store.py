@@ -96,7 +96,7 @@ class VectorStoreChatMemoryAdvisor:
             DeadlineExceededError: The deadline passed before the store answered.
         """
         turn = request.turn
-        turn.store_at_end(self, None)
+        turn.withdraw_store(self)
         recalled = await self._begin(turn, request)
         if recalled is None:
             return await call_next(request)

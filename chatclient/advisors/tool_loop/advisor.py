@@ -152,6 +152,8 @@ class ToolCallingAdvisor:
         try:
             response = await loop.run(resumption)
         except BaseException:  # including cancellation
+            # For failures of the model and of hooks: a round that fails has undone its calls, and
+            # they are undone once. After the loop, the `UndoLog` of the request does it.
             await loop.undo()
             raise
         finally:

@@ -109,7 +109,7 @@ class ResumedRound:
         """Return the result again, with the calls that have been undone since."""
         result = self.result
         if result is None:
-            state.abandoned = True  # what could be undone has been undone
+            state.undo_closed = True  # what could be undone has been undone
             msg = (
                 "the calls of the resumed turn were started but did not finish; they are not run "
                 "again unless somebody resumes the turn again"
@@ -473,6 +473,7 @@ class ToolLoop:
             return await self._answer_with(response, result.generations())
         limits = self.advisor.manager.limits
         between = limits.breach_between_rounds(self.state.rounds, self.state.seconds())
+        # The model was told about a limit of calls; limits of rounds and time end the turn anyway.
         breach = result.breach if limits.on_exceeded != "tell_model" else None
         breach = breach or between
         if breach is None:

@@ -280,7 +280,7 @@ class HttpClient:
         if self.timeouts.total is not None:
             runtime = runtime.with_deadline(self.timeouts.total)
         if (notify := wire_listener("sent")) is not None:
-            notify(body)
+            notify(body)  # once per request, whatever the number of attempts
         key = os.urandom(16).hex() if self.idempotent else None
         return runtime, RequestBody(path, body, headers, key)
 

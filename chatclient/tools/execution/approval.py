@@ -260,7 +260,7 @@ class ToolApproval:
         decision = await self._decision(invocation)
         if decision is None:
             return await call_next(invocation)
-        # Before the next interceptor, because `apply_decision` and `check_confirmed` rely on it.
+        # Before the next interceptor, because `apply_decision` and `invoke_tool` read it.
         invocation.context.decided = True
         return await _as_decided(decision, invocation, call_next)
 

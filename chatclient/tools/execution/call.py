@@ -135,9 +135,9 @@ class ToolCallRunner:
             except Exception as raised:  # noqa: BLE001 - the failure policy decides
                 outcome: SuspendedCall | ToolResult | None = _suspension(context, raised)
                 if outcome is None:
-                    error = _for_model(call, raised)
+                    error = _raise_or_tell(call, raised)
                     seconds = time.perf_counter() - step.started
-                    outcome = await self._failure_result(error, call, context, seconds)
+                    outcome = await self._result_or_raise(error, call, context, seconds)
             else:
                 outcome = None if context.suspended is None else _suspension(context)
                 if outcome is None:
@@ -174,12 +174,12 @@ class ToolCallRunner:
             return True
         return any([await approval.waits(invocation) for approval in approvals])
 
-    async def _failure_result(
+    async def _result_or_raise(
         self, error: Exception, call: ToolCall, context: ToolContext, seconds: float
     ) -> ToolResult:
         """Return the error result of *error*, or raise it, as the failure policy decides."""
         try:
-            return await self._handle_failure(call, error, context)
+            return await self._react(call, error, context)
         except Exception:
             if context.runtime.streaming:
                 text = f"The tool {call.name!r} failed, and ended the turn."
@@ -201,9 +201,7 @@ class ToolCallRunner:
             raise ToolDeniedError(msg, tool_name=call.name)
         check_complete(call, tool)
 
-    async def _handle_failure(
-        self, call: ToolCall, error: Exception, context: ToolContext
-    ) -> ToolResult:
+    async def _react(self, call: ToolCall, error: Exception, context: ToolContext) -> ToolResult:
         # First, because a completed call is undone if the deadline ends the turn.
         completed = self._has_completed(call, context)
         # The model cannot be called any more, so an error result would have no reader.
@@ -278,7 +276,7 @@ def _suspension(context: ToolContext, error: Exception | None = None) -> Suspend
     return None
 
 
-def _for_model(call: ToolCall, raised: Exception) -> Exception:
+def _raise_or_tell(call: ToolCall, raised: Exception) -> Exception:
     """Return the error of a failed *call*, or raise it if no model can correct it."""
     problem = single_error(raised)
     if isinstance(problem, (ToolUsageError, MemoryError)):
@@ -332,6 +330,7 @@ async def invoke_tool(invocation: ToolInvocation) -> ToolResult:
     # Inside all interceptors, so that none of them can run the tool without a decision.
     if metadata.confirm and not context.decided:
         check_confirmed(invocation)
+    # Again, because interceptors have used some of the time until the deadline.
     context.timeout = timeout = _time_limit(metadata.timeout, runtime)
     context.arguments = arguments = invocation.tool_call.arguments
     if runtime.streaming:

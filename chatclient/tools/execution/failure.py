@@ -48,8 +48,9 @@ class ToolLimits:
         per_tool: The number of calls of single tools, by name, instead of `max_calls_per_tool`.
         excluded: Names of tools that count towards the total only, and may be repeated.
         max_repeats: The number of equal calls with equal results after which the model gets a
-            reminder instead of a result. Twice as many end the turn.
-        on_exceeded: What happens when a limit is reached.
+            reminder instead of a result. Twice as many reach a limit.
+        on_exceeded: What happens when a limit is reached. `"tell_model"` is for limits of calls;
+            with it, limits of rounds and time end the turn as with `"final_answer"`.
 
     Raises:
         UsageError: A bound is not a number or not greater than 0, or *on_exceeded* is not a known

@@ -1,4 +1,9 @@
-"""The tool calling manager: finds and runs the tools that models call."""
+"""The tool calling manager: finds and runs the tools that models call.
+
+A `ToolRound` decides which calls of an answer are run and in which order, by the limits. A
+`ToolCallRunner` runs one of them: interceptors and approvals decide inside, and the failure policy
+says what the model is told of an error.
+"""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -217,7 +222,7 @@ class ToolCallingManager:
         try:
             await self.check_decisions(pending, decisions, options, runtime, state)
         except BaseException:
-            state.abandoned = True  # still pending: nothing that it has done is undone
+            state.undo_closed = True  # still pending: nothing that it has done is undone
             raise
         context = state.context
         state.context = merged(context, decided)

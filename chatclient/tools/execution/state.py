@@ -53,7 +53,7 @@ class ToolState:
         unoffered: Tools by name that are run although the model was not offered them.
         early_calls: Calls that were started while the model was streaming; see `streamed_call`.
         resumed: Whether the turn continues a pending one.
-        abandoned: Whether the turn has failed and its calls were undone.
+        undo_closed: Whether no call is undone any more, because that was done, or must not be.
         keys: The idempotency keys.
         compensation: Undoes the calls if the turn fails.
     """
@@ -70,7 +70,7 @@ class ToolState:
     unoffered: Mapping[str, ToolCallback] = EMPTY
     early_calls: dict[StreamedCall, BackgroundJob[Any]] = field(default_factory=dict)
     resumed: bool = False
-    abandoned: bool = False
+    undo_closed: bool = False
     keys: IdempotencyKeys = field(init=False)
     compensation: Compensation = field(init=False)
     # The last result of each call, and how often in a row the call had it; without those of the
@@ -251,8 +251,8 @@ class ToolState:
         self, toolset: Toolset, runtime: Runtime, executions: Sequence[ToolExecution] = ()
     ) -> None:
         """Undo the calls of the turn and of the current round, because it fails; only once."""
-        if not self.abandoned:
-            self.abandoned = True
+        if not self.undo_closed:
+            self.undo_closed = True
             await self.undo("the turn failed", toolset, runtime, executions)
 
     async def cancel_early_calls(self) -> None:
