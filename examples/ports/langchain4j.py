@@ -25,6 +25,7 @@ from chatclient import (
     UserMessage,
     tool,
 )
+from chatclient.mcp import McpServer, McpToolCallbackProvider
 from chatclient.services import MemoryId, Result, ai_service
 from chatclient.tools import (
     DataToolCallback,
@@ -235,3 +236,13 @@ def hallucinated_tools(model: ChatModel) -> str:
     manager = ToolCallingManager(exception_processor=policy)
     client = ChatClient.builder(model).default_tools(cancel_booking).tool_calling_manager(manager)
     return ai_service(Assistant, client.build()).chat("Greet the world.")
+
+
+# --- the Model Context Protocol ---
+
+
+def mcp_tools(model: ChatModel, server: McpServer) -> str:
+    """Offer the tools of an MCP server."""
+    with McpToolCallbackProvider(server) as tools:
+        client = ChatClient.builder(model).default_tools(tools).build()
+        return client.prompt("When is the shop open on Sunday?").call().content()

@@ -19,6 +19,8 @@ from chatclient.advisors import (
 )
 from chatclient.chat import MessageAggregator
 from chatclient.memory import MessageWindowChatMemory
+from chatclient.providers import EmbeddingModel
+from chatclient.retrieval import InMemoryVectorStore
 from chatclient.tools import ToolCallingManager, ToolFailurePolicy, tool_callbacks
 from chatclient.tools.search import (
     AlwaysEvictStrategy,
@@ -28,6 +30,7 @@ from chatclient.tools.search import (
     NeverEvictStrategy,
     RegexToolIndex,
     TtlEvictionStrategy,
+    VectorToolIndex,
 )
 
 
@@ -188,3 +191,13 @@ def tool_search(model: ChatModel) -> list[str]:
             request = client.build().prompt("What is the weather in Amsterdam?")
             answers.append(request.conversation("c-1").call().content())
     return answers
+
+
+def semantic_tool_search(model: ChatModel, embedding_model: EmbeddingModel) -> str:
+    """Let the model search by meaning: the tools are in a vector store."""
+    search = ToolSearchToolCallingAdvisor(
+        VectorToolIndex(InMemoryVectorStore(embedding_model)), max_results=5, threshold=1
+    )
+    client = ChatClient.builder(model).default_tools(weather).default_advisors(search).build()
+    request = client.prompt("What is the weather in Amsterdam?")
+    return request.conversation("c-1").call().content()

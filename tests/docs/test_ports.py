@@ -2,7 +2,9 @@
 
 import inspect
 import json
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -10,7 +12,10 @@ from ports import langchain4j, spring_ai_execution, spring_ai_tools
 
 from chatclient import ToolResponseMessage
 from chatclient.errors import ToolExecutionError
+from chatclient.mcp import McpServer
 from chatclient.testing import Answer, ScriptedModel, call
+from tests.support.bag_of_words import BagOfWords
+from tests.support.paths import SUPPORT
 
 NOW = call("get_current_date_time")
 WARM = call("currentWeather", {"location": "Copenhagen", "unit": "C"})
@@ -67,6 +72,7 @@ ALONE = {
     *("customers", "augmented_arguments", "without_automatic_calls", "eligibility"),
     *("memory_outside_the_loop", "memory_inside_the_loop", "failures_are_raised"),
     *("weather", "specifications", "optional_and_nested", "cancel_booking", "booking_tool"),
+    *("semantic_tool_search", "mcp_tools"),
 }
 
 
@@ -199,3 +205,21 @@ def test_nested_values() -> None:
     [ada] = langchain4j.optional_and_nested(ScriptedModel(call("add", {"person": person}), "Done."))
 
     assert [child.name for child in ada.children] == ["Bob"]
+
+
+def test_semantic_tool_search() -> None:
+    """The search finds the tool, which is offered from then on."""
+    model = ScriptedModel(FOUND, CITIES[0], "Cool.")
+
+    assert spring_ai_execution.semantic_tool_search(model, BagOfWords()) == "Cool."
+    assert results(model)[-1] == "Amsterdam: 14 degrees"
+
+
+@pytest.mark.skipif(find_spec("mcp") is None, reason="needs the extra mcp")
+def test_mcp_tools() -> None:
+    """The tools of the server are called like others."""
+    server = McpServer.stdio("shop", sys.executable, str(SUPPORT / "mcp_shop.py"), "stdio")
+    model = ScriptedModel(call("opening_hours", {"day": "Sunday"}), "It is closed.")
+
+    assert langchain4j.mcp_tools(model, server) == "It is closed."
+    assert results(model) == ["closed"]
