@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from chatclient import ChatModel
-from tests.support.ask import Ask
+from chatclient.testing import ask  # noqa: F401 - a fixture
 from tests.support.clock import Clock
 from tests.support.examples import day
 from tests.support.paths import ROOT
@@ -130,11 +130,6 @@ def _measured_file(request: pytest.FixtureRequest) -> None:
     coverage = sys.modules.get("coverage")
     if coverage is not None and (measuring := coverage.Coverage.current()) is not None:
         measuring.switch_context(request.path.relative_to(ROOT).as_posix())
-
-
-@pytest.fixture(params=["call", "acall", "stream", "astream"])
-def ask(request: pytest.FixtureRequest) -> Ask:
-    return Ask(request.param)
 
 
 @pytest.fixture

@@ -5,6 +5,11 @@ from typing import TYPE_CHECKING
 from chatclient._internal.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from chatclient.testing.ask import (
+        Ask as Ask,
+        Asked as Asked,
+        Mode as Mode,
+    )
     from chatclient.testing.evaluation import (
         CORRECTNESS_TEMPLATE as CORRECTNESS_TEMPLATE,
         CRITERION_TEMPLATE as CRITERION_TEMPLATE,
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
         RerankModelContract as RerankModelContract,
     )
     from chatclient.testing.plugin import (
+        ask as ask,
         chat_redact as chat_redact,
         recorded_model as recorded_model,
     )

@@ -12,12 +12,20 @@ import hashlib
 import re
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from chatclient.chat.model import ChatModel
+from chatclient.testing.ask import Ask, Mode
 from chatclient.testing.recording import Recording, RecordingModel, ReplayingModel
+
+
+@pytest.fixture(params=get_args(Mode))
+def ask(request: pytest.FixtureRequest) -> Ask:
+    """Return a function that sends a request and returns what came; once for each mode."""
+    return Ask(request.param)
+
 
 MakeModel = Callable[[], ChatModel]
 

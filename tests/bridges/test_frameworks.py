@@ -35,10 +35,9 @@ from pydantic_ai.toolsets import FunctionToolset
 from chatclient import Media, ToolContext
 from chatclient.bridges import tools_from_openai_agents, tools_from_pydantic_ai
 from chatclient.errors import ToolDefinitionError, WrongTypeError
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import Decision, ToolMetadata
 from tests.modes.test_tool_calling import client_of, results
-from tests.support.ask import Ask
 
 PNG = b"\x89PNG"
 

@@ -49,10 +49,9 @@ from chatclient.errors import (
     UsageError,
     WrongTypeError,
 )
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import DataToolCallback, FunctionToolCallback, ToolDefinition, ToolMetadata
 from tests.modes.test_tool_calling import client_of, results
-from tests.support.ask import Ask
 from tests.support.servers import ChatServer, Reply, completion
 from tests.support.waiting import asettled, settled
 

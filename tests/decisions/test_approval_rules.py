@@ -12,13 +12,12 @@ import sqlalchemy as sa
 from chatclient import USER_ID, ChatClient, tool
 from chatclient.decisions import ApprovalRule, ApprovalRules, SqlApprovalRules, ToolCallReview
 from chatclient.errors import OverloadedError, UsageError
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, Asked, ScriptedModel, call
 from chatclient.tools import (
     ToolApproval,
     ToolCallingManager,
     ToolInvocation,
 )
-from tests.support.ask import Ask, Asked
 from tests.support.databases import SQL_KINDS, sql_place
 from tests.support.decisions import always
 

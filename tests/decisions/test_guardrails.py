@@ -33,8 +33,7 @@ from chatclient.errors import (
 )
 from chatclient.observability import Telemetry
 from chatclient.retrieval import Document, Query
-from chatclient.testing import ScriptedModel
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel
 from tests.support.decisions import ComputedDecisions, always
 
 CHECKS: Any = {

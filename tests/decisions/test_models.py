@@ -49,8 +49,7 @@ from chatclient.providers import (
     OpenAIChatModel,
     chat_model,
 )
-from chatclient.testing import ScriptedModel
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel
 from tests.support.servers import ChatServer, completion
 from tests.support.waiting import settled
 

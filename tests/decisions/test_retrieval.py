@@ -16,8 +16,7 @@ from chatclient.decisions import (
 )
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.retrieval import Document, Query
-from chatclient.testing import ScriptedModel
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel
 from tests.support.decisions import ComputedDecisions, always
 
 DOCUMENTS = [

@@ -28,8 +28,7 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.providers import RetryPolicy
-from chatclient.testing import ScriptedModel
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel
 from tests.support.loopback import LoopbackServer, Service, as_json, services
 from tests.support.servers import Reply
 

@@ -42,10 +42,9 @@ from chatclient.errors import (
 )
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.providers import FallbackChatModel
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import ToolCallback, ToolRequest, tool_callbacks
 from chatclient.tools.search import ToolReference, ToolSearchRequest
-from tests.support.ask import Ask
 from tests.support.decisions import ComputedDecisions, always
 
 

@@ -40,6 +40,7 @@ from chatclient.providers.http.auth import Headers
 from chatclient.runtime.runtime import Runtime
 from chatclient.testing import (
     Answer,
+    Ask,
     ChatModelContract,
     ScriptedModel,
     ToolIndexContract,
@@ -48,7 +49,6 @@ from chatclient.testing import (
 from chatclient.testing.repository_contract import ChatMemoryRepositoryContract
 from chatclient.tools import FunctionToolCallback
 from chatclient.tools.search import ToolIndex, ToolReference, ToolSearchRequest
-from tests.support.ask import Ask
 from tests.support.paths import ROOT
 
 # --- the demo -------------------------------------------------------------------------------

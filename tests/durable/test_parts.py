@@ -37,10 +37,9 @@ from chatclient.errors import (
 )
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.runtime.runtime import ON_LOOP
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools.execution.compensation import undo_step
 from tests.durable.conftest import Make
-from tests.support.ask import Ask
 from tests.support.journal import Journal
 
 

@@ -15,8 +15,7 @@ from chatclient.decisions import (
     decision_input_guardrail,
 )
 from chatclient.errors import GuardrailError
-from chatclient.testing import ScriptedModel
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel
 
 pytestmark = pytest.mark.live
 

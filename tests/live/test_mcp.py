@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from chatclient.testing import Ask
 from tests.live.test_tool_calling import get_current_weather
 from tests.live.test_tool_search import OTHERS, Seen
-from tests.support.ask import Ask
 
 pytest.importorskip("mcp_server_time", reason="the server of the tests is not installed")
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")

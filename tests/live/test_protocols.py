@@ -13,7 +13,7 @@ from chatclient.providers.anthropic.model import AnthropicChatModel
 from chatclient.providers.local.hub import QWEN_CODER_1_5B, find_installed
 from chatclient.providers.local.llama_server import LlamaServer, RunningServer
 from chatclient.providers.openai.responses import OpenAIResponsesChatModel
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 
 pytestmark = pytest.mark.live
 

@@ -18,7 +18,7 @@ from chatclient import (
     tool,
 )
 from chatclient.chain.chain import Advisor
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 
 pytestmark = pytest.mark.live
 

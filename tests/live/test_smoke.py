@@ -5,7 +5,7 @@ import pytest
 from chatclient import ChatClient, ChatModel, tool
 from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.memory import MessageWindowChatMemory
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 
 pytestmark = pytest.mark.live
 

@@ -6,7 +6,7 @@ import pytest
 import quickstart
 
 from chatclient import ChatClient, ChatModel, tool
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 
 pytestmark = pytest.mark.live
 

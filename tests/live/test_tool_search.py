@@ -7,8 +7,8 @@ import pytest
 from chatclient import ChatClient, ChatModel, tool
 from chatclient.advisors.tool_search.advisor import ToolSearchToolCallingAdvisor
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
+from chatclient.testing import Ask
 from chatclient.tools import DataToolCallback, ToolCallback, ToolDefinition
-from tests.support.ask import Ask
 
 pytestmark = pytest.mark.live
 

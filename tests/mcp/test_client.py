@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 from tests.support.mcp_setup import ask_with_tools, mcp_threads, offered_names, peer, runs
 from tests.support.waiting import settled
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 from tests.support.mcp_setup import ask_with_tools, peer
 from tests.support.paths import SUPPORT
 from tests.support.servers import ChatServer, completion

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from chatclient.testing import Ask
 from tests.properties.test_tool_faults import problem_with
-from tests.support.ask import Ask
 from tests.support.mcp_setup import ask_with_tools, mcp_threads, offered_names, peer, runs
 from tests.support.paths import SUPPORT
 from tests.support.waiting import LONG, longer_and_longer, settled

@@ -9,8 +9,7 @@ import pytest
 from chatclient.errors import McpServerError, UsageError
 from chatclient.mcp import McpLimits, McpServer, McpToolCallbackProvider
 from chatclient.mcp.limits import MessageCounter
-from chatclient.testing import call
-from tests.support.ask import Ask
+from chatclient.testing import Ask, call
 from tests.support.mcp_setup import ask_with_tools, offered_names, peer
 from tests.support.paths import SUPPORT
 

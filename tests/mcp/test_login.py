@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 from tests.support.mcp_setup import ask_with_tools
 
 pytest.importorskip("mcp")

@@ -7,8 +7,7 @@ import pytest
 
 from chatclient.mcp import McpServer, McpToolCallbackProvider
 from chatclient.mcp.content import USER_CONTENT
-from chatclient.testing import call
-from tests.support.ask import Ask
+from chatclient.testing import Ask, call
 from tests.support.mcp_setup import ask_with_tools, offered_names, peer
 
 

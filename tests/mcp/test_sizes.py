@@ -14,8 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from chatclient.mcp import McpLimits, McpServer, McpToolCallbackProvider
-from chatclient.testing import call
-from tests.support.ask import Ask
+from chatclient.testing import Ask, call
 from tests.support.mcp_setup import ask_with_tools, peer
 from tests.support.web_server import serving
 

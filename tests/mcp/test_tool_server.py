@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 from tests.support.mcp_setup import ask_with_tools
 from tests.support.paths import SUPPORT
 from tests.support.waiting import settled

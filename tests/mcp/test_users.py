@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 from tests.support.mcp_setup import ask_with_tools, mcp_threads
 from tests.support.paths import ROOT
 from tests.support.waiting import settled

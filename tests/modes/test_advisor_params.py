@@ -27,8 +27,7 @@ from chatclient.retrieval import (
     equal_to,
 )
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import ScriptedModel
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel
 from tests.support.bag_of_words import BagOfWords
 
 pytest.importorskip("numpy")

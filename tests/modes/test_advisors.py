@@ -37,8 +37,7 @@ from chatclient.errors import ToolUsageError, UsageError
 from chatclient.memory import InMemorySessionRepository, MessageWindowChatMemory, SessionService
 from chatclient.observability.operations import AdvisorPass
 from chatclient.retrieval import InMemoryVectorStore
-from chatclient.testing import ScriptedModel, call
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel, call
 from tests.support.bag_of_words import BagOfWords
 
 

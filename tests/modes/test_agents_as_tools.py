@@ -27,7 +27,7 @@ from chatclient.chat.events import Done, RoundEnded, TextDelta, ToolCallFinished
 from chatclient.chat.tool import CONVERSATION_ID, ToolProgress
 from chatclient.errors import DeadlineExceededError, ToolDefinitionError, ToolUsageError
 from chatclient.memory import MessageWindowChatMemory
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, ScriptedModel, call
 from chatclient.tools import (
     NextTool,
     ToolCallback,
@@ -37,7 +37,6 @@ from chatclient.tools import (
     ToolResult,
 )
 from tests.modes.test_tool_calling import assert_paired, client_of, results
-from tests.support.ask import Ask
 from tests.support.waiting import longer_and_longer
 
 

@@ -15,9 +15,8 @@ from chatclient.chat.response import ChatResponseMetadata, Usage
 from chatclient.chat.turn import Spent
 from chatclient.errors import BudgetExceededError, UsageError
 from chatclient.memory import SummarizingChatMemory, Window
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, Asked, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, ToolMetadata
-from tests.support.ask import Ask, Asked
 
 READ = ToolMetadata(effect="read")
 

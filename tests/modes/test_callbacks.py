@@ -12,9 +12,8 @@ from chatclient import ChatClient, tool
 from chatclient.advisors import RetrievalAugmentationAdvisor
 from chatclient.chat import PlaceholderRenderer
 from chatclient.retrieval import Document
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, ToolFailurePolicy, tool_callbacks
-from tests.support.ask import Ask
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chatclient import ChatClient, tool
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     ApprovalRequired,
     ExternalTool,
@@ -19,7 +19,6 @@ from chatclient.tools import (
     ToolInvocation,
     ToolResult,
 )
-from tests.support.ask import Ask
 
 payments: list[int] = []
 

@@ -36,7 +36,7 @@ from chatclient.client.client import draw_chain
 from chatclient.client.options import SystemRequest
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import TemplateError, ToolDefinitionError, UsageError, WrongTypeError
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     FunctionToolCallback,
     StaticToolCallbackResolver,
@@ -45,7 +45,6 @@ from chatclient.tools import (
     ToolCallingManager,
     tool_callbacks,
 )
-from tests.support.ask import Ask
 from tests.support.paths import ROOT
 
 

@@ -13,8 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from chatclient import ChatClient
 from chatclient.errors import UsageError
 from chatclient.observability import Telemetry
-from chatclient.testing import ScriptedModel, call
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel, call
 
 
 def test_name_in_spans_metrics_logs_and_trail(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:

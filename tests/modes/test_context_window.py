@@ -28,8 +28,7 @@ from chatclient.chat.turn import LeftOut
 from chatclient.errors import ContextLengthExceededError, ContextWindowError, UsageError
 from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.window import estimated_tokens
-from chatclient.testing import ScriptedModel, call
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel, call
 
 
 def ten_each(message: Message) -> int:

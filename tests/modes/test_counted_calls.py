@@ -38,8 +38,7 @@ from chatclient.errors import (
 )
 from chatclient.providers import FallbackChatModel
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import ScriptedModel
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel
 from tests.support.databases import redis_place
 from tests.support.decisions import always
 from tests.support.journal import Journal

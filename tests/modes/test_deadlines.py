@@ -34,10 +34,9 @@ from chatclient.errors import DeadlineExceededError, UsageError
 from chatclient.providers import FallbackChatModel, Timeouts
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.services import ai_service
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, Mode, ScriptedModel, call
 from chatclient.testing.evaluation import EvaluationRequest, RelevancyEvaluator
 from chatclient.tools import ToolCallback, ToolCallingManager, tool_callbacks
-from tests.support.ask import Ask, Mode
 from tests.support.chaos_server import STALL, ChaosServer, chunked
 from tests.support.clock import Clock
 from tests.support.services import SERVICES

@@ -30,7 +30,7 @@ from chatclient.chat.messages import ToolCallChunk
 from chatclient.chat.tool import ToolProgress
 from chatclient.errors import ProviderError, ToolExecutionError
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     ToolApproval,
     ToolCallingManager,
@@ -40,7 +40,6 @@ from chatclient.tools import (
     tool_callbacks,
 )
 from tests.modes.test_tool_calling import assert_paired, client_of, results
-from tests.support.ask import Ask
 
 VAR: contextvars.ContextVar[str] = contextvars.ContextVar("VAR", default="nobody")
 

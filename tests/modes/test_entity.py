@@ -48,9 +48,8 @@ from chatclient.errors import DeadlineExceededError, EntityError, UsageError
 from chatclient.runtime.runtime import Runtime
 from chatclient.structured import NATIVE_STRUCTURED_OUTPUT, ListOutputConverter, MapOutputConverter
 from chatclient.structured.converters import converter_of
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, ToolLimits
-from tests.support.ask import Ask
 from tests.support.clock import Clock
 
 

@@ -14,12 +14,12 @@ from chatclient import ChatClient
 from chatclient.errors import OverloadedError, WrongTypeError
 from chatclient.observability import Telemetry, Trail
 from chatclient.testing import (
+    Ask,
     EvaluationRequest,
     EvaluationResponse,
     ScriptedModel,
     record_evaluations,
 )
-from tests.support.ask import Ask
 
 BAD = EvaluationResponse(False, 0.25, "It says 4711.")
 

@@ -20,14 +20,13 @@ from chatclient.providers.gemini.decoding import StreamDecoder, decode_response 
 from chatclient.providers.http.errors import parse_json
 from chatclient.providers.ollama.model import decode_response as decode_ollama
 from chatclient.structured.converters import converter_of
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import FunctionToolCallback, augment
 from chatclient.tools.execution.approval import _same
 from chatclient.tools.execution.compensation import _canonical_json
 from chatclient.tools.function.data_tool import DataToolCallback
 from chatclient.tools.function.schema import signature_of, signature_of_schema
 from chatclient.tools.function.signature import read_arguments
-from tests.support.ask import Ask
 
 LONG = "1234567890.123456789012"
 WHOLE = "9007199254740993.0"

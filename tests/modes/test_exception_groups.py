@@ -22,7 +22,7 @@ from chatclient.advisors import MessageChatMemoryAdvisor
 from chatclient.errors import ChatMemoryError, GuardrailError, RateLimitedError, ToolDeniedError
 from chatclient.memory import ChatMemory
 from chatclient.providers import FallbackChatModel
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     ExternalTool,
     NextTool,
@@ -32,7 +32,6 @@ from chatclient.tools import (
     ToolInvocation,
     ToolResult,
 )
-from tests.support.ask import Ask
 
 
 async def in_groups(function: Callable[[], Awaitable[Any]]) -> Any:

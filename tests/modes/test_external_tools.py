@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from chatclient import ChatClient, tool
 from chatclient.chat.messages import Media, ToolResponse, ToolResponseMessage, UserMessage
 from chatclient.errors import UsageError
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     AugmentedArguments,
     Decision,
@@ -23,7 +23,6 @@ from chatclient.tools import (
     augment,
 )
 from tests.modes.test_tool_calling import assert_paired, results
-from tests.support.ask import Ask
 
 LOCATE = ToolDefinition(
     "locate",

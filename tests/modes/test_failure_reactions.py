@@ -12,7 +12,7 @@ from chatclient.errors import (
     ToolTimeoutError,
     UsageError,
 )
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     ToolCallingManager,
     ToolFailure,
@@ -21,7 +21,6 @@ from chatclient.tools import (
     ToolResult,
 )
 from tests.modes.test_tool_calling import results
-from tests.support.ask import Ask
 
 PATH = "/srv/secret/server.py"
 

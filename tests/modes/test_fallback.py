@@ -17,8 +17,7 @@ from chatclient.providers.composite import FallbackChatModel
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.runtime.observation import Operation, Step
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import ScriptedModel, call
-from tests.support.ask import Ask, Mode
+from chatclient.testing import Ask, Mode, ScriptedModel, call
 from tests.support.loopback import LoopbackServer
 from tests.support.servers import ChatServer, Reply
 from tests.support.services import SERVICES, Service

@@ -32,10 +32,9 @@ from chatclient.chat.events import RoundEnded, ToolCallStarted
 from chatclient.chat.response import Usage
 from chatclient.errors import GuardrailError, UsageError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager
 from tests.modes.test_tool_calling import assert_paired
-from tests.support.ask import Ask
 
 success, failure, fatal = GuardrailResult.success, GuardrailResult.failure, GuardrailResult.fatal
 retry, reprompt = GuardrailResult.retry, GuardrailResult.reprompt

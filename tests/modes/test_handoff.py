@@ -40,7 +40,7 @@ from chatclient.memory import (
     SessionService,
 )
 from chatclient.observability import Telemetry
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, Mode, ScriptedModel, call
 from chatclient.tools import (
     AugmentedToolCallback,
     Decision,
@@ -54,7 +54,6 @@ from chatclient.tools import (
     ToolMetadata,
 )
 from tests.modes.test_tool_calling import results
-from tests.support.ask import Ask, Mode
 
 TO_BILLING = call("handoff_to_billing", '{"reason": "An invoice."}')
 

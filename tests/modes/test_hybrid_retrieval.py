@@ -29,8 +29,7 @@ from chatclient.retrieval import (
 )
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
-from chatclient.testing import ScriptedModel
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel
 from tests.support.loopback import as_json
 from tests.support.rerank_server import RerankServer
 

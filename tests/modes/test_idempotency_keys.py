@@ -16,9 +16,8 @@ from chatclient.chat.tool import USER_ID
 from chatclient.chat.turn import TURN_KEY
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.memory import InMemorySessionRepository, MessageWindowChatMemory, SessionService
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager
-from tests.support.ask import Ask
 
 INSIDE = TOOL_CALLING_ORDER + 10
 

@@ -23,9 +23,8 @@ from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.shortening import READ_RESULT, Shortening
 from chatclient.memory.window import estimated_tokens
 from chatclient.providers import FallbackChatModel
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager
-from tests.support.ask import Ask
 
 PAGE = 10_000  # characters
 

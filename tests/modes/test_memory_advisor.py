@@ -55,7 +55,7 @@ from chatclient.memory import (
     conversation_problems,
 )
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, Mode, ScriptedModel, call
 from chatclient.tools import (
     PendingTurn,
     ToolApproval,
@@ -64,7 +64,6 @@ from chatclient.tools import (
     ToolLimits,
     tool_callbacks,
 )
-from tests.support.ask import Ask, Mode
 from tests.support.clock import Clock
 
 INSIDE = TOOL_CALLING_ORDER + 100

@@ -35,9 +35,8 @@ from chatclient.observability.telemetry import Telemetry
 from chatclient.retrieval import Document, Query, RewriteQueryTransformer
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
-from chatclient.testing import ScriptedModel
+from chatclient.testing import Ask, ScriptedModel
 from chatclient.testing.evaluation import EvaluationRequest, RelevancyEvaluator
-from tests.support.ask import Ask
 
 
 @pytest.fixture

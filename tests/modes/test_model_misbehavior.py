@@ -19,8 +19,8 @@ from chatclient import ChatClient, Message, UserMessage, tool
 from chatclient.chat.events import RoundEnded
 from chatclient.errors import DuplicateToolError
 from chatclient.providers.openai.chat import OpenAIChatModel
+from chatclient.testing import Ask
 from chatclient.tools import FunctionToolCallback, ToolCallingManager, ToolLimits
-from tests.support.ask import Ask
 from tests.support.servers import ChatServer, completion
 
 Start = Callable[..., ChatServer]

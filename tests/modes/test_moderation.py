@@ -25,8 +25,7 @@ from chatclient.errors import (
 from chatclient.providers.http.retry import RetryPolicy
 from chatclient.providers.openai.moderation import OpenAIModerationModel
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import ScriptedModel
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel
 from tests.support.loopback import Service, services
 from tests.support.servers import Reply
 

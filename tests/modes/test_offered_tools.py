@@ -6,9 +6,8 @@ import pytest
 
 from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, tool
 from chatclient.chain.chain import Next
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import tool_callbacks
-from tests.support.ask import Ask
 
 
 @tool

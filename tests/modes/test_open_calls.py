@@ -21,8 +21,7 @@ from chatclient.memory import (
     MessageWindowChatMemory,
     conversation_problems,
 )
-from chatclient.testing import ScriptedModel, call
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel, call
 
 
 @tool(effect="read", confirm=True)

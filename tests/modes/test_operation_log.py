@@ -10,9 +10,8 @@ from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.chat.options import ChatOptions
 from chatclient.errors import ProviderError
 from chatclient.memory import MessageWindowChatMemory
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import FunctionToolCallback, ToolCallingManager
-from tests.support.ask import Ask
 
 LOGGER = "chatclient.observability.observers"
 

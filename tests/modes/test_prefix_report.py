@@ -21,9 +21,8 @@ from chatclient.chat.serialization import message_to_dict
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.observability.prefix import PrefixReport
 from chatclient.observability.trail import Trail
-from chatclient.testing import Answer, ScriptedModel, assert_stable_prefix, call
+from chatclient.testing import Answer, Ask, ScriptedModel, assert_stable_prefix, call
 from chatclient.tools import ToolResult
-from tests.support.ask import Ask
 
 
 @tool

@@ -34,8 +34,7 @@ from chatclient.providers.anthropic import decoding as anthropic
 from chatclient.providers.gemini import decoding as gemini
 from chatclient.providers.openai import chat_decoding as chat, responses_decoding as responses
 from chatclient.providers.openai.dialect import OPENAI
-from chatclient.testing import Answer, ScriptedModel, call
-from tests.support.ask import Ask
+from chatclient.testing import Answer, Ask, ScriptedModel, call
 from tests.support.batch_server import BatchServer
 from tests.support.loopback import LoopbackServer
 from tests.support.messages_server import message

@@ -21,7 +21,7 @@ from chatclient.providers import (
     FallbackChatModel,
     OpenAIResponsesChatModel,
 )
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import DataToolCallback, ToolDefinition
 from chatclient.tools.search import (
     KeywordToolIndex,
@@ -31,7 +31,6 @@ from chatclient.tools.search import (
 )
 from tests.providers.anthropic.test_recorded import official_problems
 from tests.support import messages_server, responses_server
-from tests.support.ask import Ask
 from tests.support.messages_server import MessagesServer
 from tests.support.replay import RECORDINGS, exchanges, needs_recordings
 from tests.support.responses_server import ResponsesServer

@@ -26,8 +26,7 @@ from chatclient.errors import (
 )
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
-from chatclient.testing import ScriptedModel
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel
 from tests.support.databases import redis_place
 
 

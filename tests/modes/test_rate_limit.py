@@ -12,8 +12,7 @@ from chatclient import ChatClient, ChatResponse, Prompt, tool
 from chatclient.advisors.rate_limit import RateLimitAdvisor, RateLimits, SlidingWindow
 from chatclient.chat.response import Usage
 from chatclient.errors import ConnectionFailedError, RateLimitExceededError, UsageError
-from chatclient.testing import ScriptedModel, call
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel, call
 
 
 def client_of(advisor: RateLimitAdvisor, model: ScriptedModel | None = None) -> ChatClient:

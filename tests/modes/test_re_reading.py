@@ -8,8 +8,7 @@ from chatclient.advisors.retrieval.advisor import ReReadingAdvisor
 from chatclient.chat.messages import Media, SystemMessage
 from chatclient.errors import TemplateError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
-from chatclient.testing import ScriptedModel, call
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel, call
 
 
 @tool

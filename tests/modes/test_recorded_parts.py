@@ -30,9 +30,8 @@ from chatclient.durable import ExecutionLostError, Recording, TurnRetries, recor
 from chatclient.errors import OverloadedError
 from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository
 from chatclient.retrieval import Document, Query
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, Asked, ScriptedModel, call
 from chatclient.tools import ToolCallingManager, ToolMetadata
-from tests.support.ask import Ask, Asked
 from tests.support.journal import Journal
 
 # A process that ends between two steps has begun no other.

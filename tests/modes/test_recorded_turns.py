@@ -18,9 +18,8 @@ from chatclient.chat.turn import TurnSettings
 from chatclient.durable import ExecutionLostError, OnInterrupted, Recording, TurnRetries, recorded
 from chatclient.errors import BudgetExceededError, OverloadedError, ToolLoopError
 from chatclient.memory import MessageWindowChatMemory, SqlChatMemoryRepository
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, Asked, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, ToolLimits
-from tests.support.ask import Ask, Asked
 from tests.support.journal import Journal
 
 

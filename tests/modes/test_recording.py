@@ -31,6 +31,7 @@ from chatclient.chat.response import (
 from chatclient.chat.serialization import response_from_dict, response_to_dict
 from chatclient.errors import ProviderError, UsageError
 from chatclient.testing import (
+    Ask,
     Recording,
     RecordingAdvisor,
     RecordingModel,
@@ -40,7 +41,6 @@ from chatclient.testing import (
     call,
 )
 from chatclient.testing.recording import Exchange
-from tests.support.ask import Ask
 
 pytest_plugins = ["pytester"]
 

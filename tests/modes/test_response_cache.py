@@ -30,9 +30,8 @@ from chatclient.providers import WebSearch
 from chatclient.providers.composite import FallbackChatModel
 from chatclient.providers.local.model import LocalChatModel
 from chatclient.providers.openai.chat import OpenAIChatModel
-from chatclient.testing import Recording, RecordingModel, ScriptedModel, call
+from chatclient.testing import Ask, Recording, RecordingModel, ScriptedModel, call
 from chatclient.tools import ToolResult, tool_callbacks
-from tests.support.ask import Ask
 
 
 def cached(model: ScriptedModel, **how: Any) -> ChatClient:

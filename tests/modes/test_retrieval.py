@@ -76,9 +76,8 @@ from chatclient.retrieval import (
 )
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, Runtime
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, Mode, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager
-from tests.support.ask import Ask, Mode
 
 WORDS = ["rome", "paris", "zoo", "opens", "weather", "ticket", "lion", "closed"]
 

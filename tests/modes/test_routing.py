@@ -13,8 +13,7 @@ from chatclient.errors import UsageError
 from chatclient.providers.anthropic.model import AnthropicChatModel, AnthropicChatOptions
 from chatclient.providers.composite import ROUTE, Choose, RoutingChatModel
 from chatclient.providers.openai.chat import OpenAIChatModel, OpenAIChatOptions
-from chatclient.testing import ScriptedModel, call
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel, call
 
 
 class Film(BaseModel):

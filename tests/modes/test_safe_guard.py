@@ -21,9 +21,8 @@ from chatclient.chat.messages import AssistantMessage, Reasoning, UserMessage
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import EntityError, UsageError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager
-from tests.support.ask import Ask
 
 
 def guarded(model: ScriptedModel, *forbidden: Any, **how: Any) -> ChatClient:

@@ -8,8 +8,7 @@ import pytest
 
 from chatclient import ChatClient, Prompt, TextDelta
 from chatclient.errors import DeadlineExceededError, OverloadedError, UsageError
-from chatclient.testing import Answer, ScriptedModel, call
-from tests.support.ask import Ask
+from chatclient.testing import Answer, Ask, ScriptedModel, call
 
 
 async def later(prompt: Prompt) -> Answer:

@@ -44,9 +44,8 @@ from chatclient.services import (
     system_message,
     user_message,
 )
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, ToolMemoryId
-from tests.support.ask import Ask
 
 T_co = TypeVar("T_co", covariant=True)
 Model_co = TypeVar("Model_co", covariant=True, bound=BaseModel)

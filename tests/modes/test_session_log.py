@@ -30,9 +30,8 @@ from chatclient.memory import (
     SessionChatMemory,
     SessionService,
 )
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, ScriptedModel, call
 from chatclient.tools import ToolCallingManager
-from tests.support.ask import Ask
 
 STEPS = EventFilter(types=TURN_MESSAGE)
 

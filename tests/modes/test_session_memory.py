@@ -33,10 +33,9 @@ from chatclient.memory import (
 from chatclient.memory.conversation import conversation_problems
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.testing.contract_parts import turn
 from chatclient.tools import tool_callbacks
-from tests.support.ask import Ask
 
 
 @pytest.fixture

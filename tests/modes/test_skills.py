@@ -15,12 +15,11 @@ from chatclient.chat.serialization import message_from_dict, message_to_dict
 from chatclient.chat.tool import ACTIVATED_SKILL, ToolMetadata
 from chatclient.errors import DuplicateToolError, ToolDefinitionError, UsageError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import FunctionToolCallback
 from chatclient.tools.search import KeywordToolIndex
 from chatclient.tools.skills import Skill, Skills
 from tests.modes.test_tool_calling import client_of, results
-from tests.support.ask import Ask
 
 
 @tool(effect="read")

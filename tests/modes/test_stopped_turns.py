@@ -39,10 +39,9 @@ from chatclient.memory import (
     SummarizingChatMemory,
     Window,
 )
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager
 from tests.modes.test_memory_advisor import INSIDE, Talk, short
-from tests.support.ask import Ask
 
 Way = Literal["stream", "astream", "task"]
 every_way = pytest.mark.parametrize("way", ["stream", "astream", "task"])

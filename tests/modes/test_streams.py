@@ -24,7 +24,7 @@ from chatclient.chat import TextReplaced
 from chatclient.client.stream_items import AsyncItems
 from chatclient.errors import BlockingCallError, OverloadedError, UsageError
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     NextTool,
     ToolApproval,
@@ -33,7 +33,6 @@ from chatclient.tools import (
     ToolInvocation,
     ToolResult,
 )
-from tests.support.ask import Ask
 
 
 class Slow(ChatModel):

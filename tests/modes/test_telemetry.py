@@ -51,9 +51,8 @@ from chatclient.observability.telemetry import Telemetry
 from chatclient.providers import FallbackChatModel, OpenAIChatOptions, compatible_model
 from chatclient.retrieval import Document, InMemoryVectorStore
 from chatclient.runtime.observation import Operation
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, ToolRequest, tool_callbacks
-from tests.support.ask import Ask
 from tests.support.bag_of_words import BagOfWords
 from tests.support.servers import ChatServer
 

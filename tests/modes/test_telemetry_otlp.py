@@ -13,9 +13,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from chatclient import ChatClient, tool
 from chatclient.errors import ProviderError
 from chatclient.observability.telemetry import Telemetry
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import ToolCallingManager
-from tests.support.ask import Ask
 from tests.support.otlp_collector import Collector, Span, told
 
 ERROR = 2  # Status.StatusCode, opentelemetry/proto/trace/v1/trace.proto

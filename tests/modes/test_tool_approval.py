@@ -49,7 +49,7 @@ from chatclient.errors import (
     ToolUsageError,
     UsageError,
 )
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, Asked, ScriptedModel, call
 from chatclient.tools import (
     ApprovalRequired,
     DataToolCallback,
@@ -70,7 +70,6 @@ from chatclient.tools import (
 )
 from chatclient.tools.execution.approval import DECISIONS
 from tests.modes.test_tool_calling import assert_paired, results
-from tests.support.ask import Ask, Asked
 
 paid: list[int] = []
 looked: list[str] = []

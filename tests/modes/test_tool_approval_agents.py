@@ -9,7 +9,7 @@ import pytest
 from chatclient import ChatClient, ToolContext, tool
 from chatclient.chat.messages import ToolCall
 from chatclient.errors import ToolExecutionError, ToolUsageError, UsageError
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, Asked, ScriptedModel, call
 from chatclient.tools import (
     ApprovalRequired,
     Decision,
@@ -24,7 +24,6 @@ from chatclient.tools import (
 )
 from chatclient.tools.execution.approval import AGENT_TURNS
 from tests.modes.test_tool_calling import assert_paired, results
-from tests.support.ask import Ask, Asked
 
 paid: list[Any] = []
 

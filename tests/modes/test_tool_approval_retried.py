@@ -23,7 +23,7 @@ from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.chat.response import ChatResponse
 from chatclient.errors import OverloadedError, ProviderError, ToolLoopError
 from chatclient.memory import MessageWindowChatMemory
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, Asked, ScriptedModel, call
 from chatclient.tools import (
     PendingTurn,
     ToolApproval,
@@ -32,7 +32,6 @@ from chatclient.tools import (
     ToolLimits,
 )
 from tests.modes.test_tool_calling import assert_paired, results
-from tests.support.ask import Ask, Asked
 from tests.support.waiting import asettled
 
 done: list[str] = []

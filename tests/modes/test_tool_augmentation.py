@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from chatclient import ToolContext, ToolParam, tool
 from chatclient.errors import ToolDefinitionError, ToolError, WrongTypeError
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     AugmentedArguments,
     AugmentedToolCallback,
@@ -30,7 +30,6 @@ from chatclient.tools import (
     tool_callbacks,
 )
 from tests.modes.test_tool_calling import assert_paired, client_of, results
-from tests.support.ask import Ask
 
 log: list[str] = []
 

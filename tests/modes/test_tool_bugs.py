@@ -8,8 +8,7 @@ import pytest
 from pydantic import AfterValidator, BaseModel, field_validator
 
 from chatclient import ChatClient, ToolResponseMessage, tool
-from chatclient.testing import ScriptedModel, call
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel, call
 
 PRICES = {"tea": 3}
 refunds: list[int] = []

@@ -50,7 +50,7 @@ from chatclient.errors import (
     ToolUsageError,
     UsageError,
 )
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, Mode, ScriptedModel, call
 from chatclient.tools import (
     DataToolCallback,
     NextTool,
@@ -68,7 +68,6 @@ from chatclient.tools import (
     ToolResult,
     tool_callbacks,
 )
-from tests.support.ask import Ask, Mode
 from tests.support.waiting import LONG, asettled, longer_and_longer
 
 VAR: contextvars.ContextVar[str] = contextvars.ContextVar("VAR", default="nobody")

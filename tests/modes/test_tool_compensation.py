@@ -63,7 +63,7 @@ from chatclient.memory import (
 )
 from chatclient.retrieval import InMemoryVectorStore
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, Mode, ScriptedModel, call
 from chatclient.tools import (
     DataToolCallback,
     Decision,
@@ -85,7 +85,6 @@ from chatclient.tools import (
 from chatclient.tools.skills import Skill, Skills
 from tests.modes.test_retrieval import WordEmbedding
 from tests.modes.test_tool_calling import assert_paired, results
-from tests.support.ask import Ask, Mode
 from tests.support.waiting import LONG, asettled
 
 

@@ -10,7 +10,7 @@ from chatclient import ChatClient, tool
 from chatclient.chat.messages import ToolCall
 from chatclient.chat.tool_definition import ToolDefinition
 from chatclient.errors import UsageError
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, Asked, ScriptedModel, call
 from chatclient.tools import (
     Decision,
     ExternalTool,
@@ -23,7 +23,6 @@ from chatclient.tools import (
     ToolResult,
 )
 from tests.modes.test_tool_calling import results
-from tests.support.ask import Ask, Asked
 
 ran: list[str] = []
 

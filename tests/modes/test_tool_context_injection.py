@@ -28,7 +28,7 @@ from chatclient.errors import ConnectionFailedError, ToolUsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.services import MemoryId
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, ScriptedModel, call
 from chatclient.tools import (
     DataToolCallback,
     FunctionToolCallback,
@@ -37,7 +37,6 @@ from chatclient.tools import (
     ToolMemoryId,
 )
 from tests.modes.test_tool_calling import client_of, results
-from tests.support.ask import Ask
 from tests.support.servers import ChatServer, completion
 
 Start = Callable[..., ChatServer]

@@ -11,10 +11,9 @@ import pytest
 from chatclient import Media, tool
 from chatclient.chat.serialization import message_from_dict, message_to_dict
 from chatclient.errors import ToolResultError
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import NextTool, ToolInvocation, ToolLimits, ToolResult
 from tests.modes.test_tool_calling import client_of, results
-from tests.support.ask import Ask
 
 
 @dataclass

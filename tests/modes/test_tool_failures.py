@@ -29,7 +29,7 @@ from chatclient.errors import (
     ToolUsageError,
     UnknownToolError,
 )
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     NextTool,
     ToolCallingManager,
@@ -41,7 +41,6 @@ from chatclient.tools import (
 )
 from chatclient.tools.execution.failure import FailureKind
 from tests.modes.test_tool_calling import assert_paired, client_of, results
-from tests.support.ask import Ask
 
 SECRET = "postgres://admin:hunter2@db"
 

@@ -10,7 +10,7 @@ import pytest
 from chatclient import ChatClient, tool
 from chatclient.chat.events import ToolCallFinished
 from chatclient.errors import ToolDeniedError, ToolExecutionError, ToolUsageError
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     NextTool,
     ToolFailurePolicy,
@@ -20,7 +20,6 @@ from chatclient.tools import (
     ToolResult,
 )
 from tests.modes.test_tool_calling import assert_paired, client_of, results
-from tests.support.ask import Ask
 
 ran: list[str] = []
 

@@ -27,7 +27,7 @@ from chatclient.chat.messages import Media, ToolCall
 from chatclient.chat.response import Generation
 from chatclient.errors import DeadlineExceededError, ToolError, ToolLoopError, UsageError
 from chatclient.runtime.runtime import BLOCKING
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, ScriptedModel, call
 from chatclient.tools import (
     NextTool,
     ToolCallingManager,
@@ -38,7 +38,6 @@ from chatclient.tools import (
 )
 from chatclient.tools.execution.state import ToolState
 from tests.modes.test_tool_calling import assert_paired, client_of, results
-from tests.support.ask import Ask
 from tests.support.clock import Clock
 from tests.support.waiting import longer_and_longer
 

@@ -25,7 +25,7 @@ from chatclient import (
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.chat.response import Generation
 from chatclient.errors import DuplicateToolError, UsageError
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, ScriptedModel, call
 from chatclient.tools import (
     FunctionToolCallback,
     StaticToolCallbackResolver,
@@ -38,7 +38,6 @@ from chatclient.tools import (
     tool_callbacks,
 )
 from tests.modes.test_tool_calling import assert_paired, client_of, results
-from tests.support.ask import Ask
 
 
 @tool(effect="read")

@@ -9,7 +9,7 @@ from chatclient import ChatClient, ChatOptions, ChatResponse, Prompt, ToolCall, 
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.errors import ToolDefinitionError, ToolResultError, ToolUsageError, UsageError
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     DataToolCallback,
     FunctionToolCallback,
@@ -25,7 +25,6 @@ from chatclient.tools import (
 )
 from chatclient.tools.execution.state import ToolState
 from tests.modes.test_tool_calling import client_of
-from tests.support.ask import Ask
 
 
 @tool

@@ -7,10 +7,9 @@ import pytest
 
 from chatclient import ChatClient, Prompt, UserMessage, tool
 from chatclient.errors import DuplicateToolError, ToolDefinitionError
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import ToolCallback, ToolCallbackProvider, ToolRequest, tool_callbacks
 from tests.modes.test_tool_calling import client_of, results
-from tests.support.ask import Ask
 
 
 @tool

@@ -19,7 +19,7 @@ from chatclient.advisors.memory.advisors import MessageChatMemoryAdvisor
 from chatclient.advisors.tool_loop.advisor import Steering
 from chatclient.errors import DuplicateToolError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     FunctionToolCallback,
     ToolApproval,
@@ -29,7 +29,6 @@ from chatclient.tools import (
     tool_callbacks,
 )
 from tests.modes.test_tool_calling import client_of, results
-from tests.support.ask import Ask
 
 
 @tool(effect="read")

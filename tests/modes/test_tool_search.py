@@ -42,7 +42,7 @@ from chatclient.chat.tool import ToolCallback, ToolContext
 from chatclient.errors import DuplicateToolError, ToolUsageError, UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, ScriptedModel, call
 from chatclient.tools import (
     DataToolCallback,
     StaticToolCallbackResolver,
@@ -65,7 +65,6 @@ from chatclient.tools.search.index import (
     NeverEvictStrategy,
 )
 from tests.modes.test_tool_calling import assert_paired, results
-from tests.support.ask import Ask
 
 SEARCH = "toolSearchTool"
 WORDS = ["weather", "mail", "calendar", "invoice", "music"]

@@ -28,10 +28,9 @@ from chatclient.chat.response import Generation
 from chatclient.errors import DuplicateToolError, ToolCallRefusedError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import Decision, ToolCallingManager, ToolInvocation, ToolLimits
 from tests.modes.test_tool_search import CATALOG, SEARCH, made, offered, search
-from tests.support.ask import Ask
 
 
 def by_name(name: str, arguments: Any = None, id: str | None = None) -> ToolCall:

@@ -26,9 +26,8 @@ from chatclient.providers.http.retry import RetryPolicy
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.runtime.observation import Step
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import FunctionToolCallback, ToolApproval, ToolCallingManager
-from tests.support.ask import Ask
 from tests.support.servers import ChatServer, Reply, completion
 
 

@@ -12,6 +12,7 @@ from chatclient.chat.response import ChatResponse, ChatResponseMetadata, Generat
 from chatclient.errors import OverloadedError, UsageError, WrongTypeError
 from chatclient.observability import Trail
 from chatclient.testing import (
+    Ask,
     CriterionEvaluator,
     EvaluationRequest,
     Evaluator,
@@ -25,7 +26,6 @@ from chatclient.testing import (
     call,
 )
 from chatclient.tools import ToolApproval, ToolCallingManager
-from tests.support.ask import Ask
 
 
 @tool(effect="read")

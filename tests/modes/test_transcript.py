@@ -35,9 +35,8 @@ from chatclient.chat.response import Generation
 from chatclient.errors import ChatClientError, OverloadedError
 from chatclient.memory import MessageWindowChatMemory, conversation_problems
 from chatclient.observability.trail import Trail
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager
-from tests.support.ask import Ask
 
 
 @tool

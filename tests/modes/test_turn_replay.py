@@ -36,6 +36,7 @@ from chatclient.observability import Trail
 from chatclient.testing import (
     Answer,
     AnswerFunction,
+    Ask,
     ReplayError,
     ScriptedModel,
     TurnRecording,
@@ -45,7 +46,6 @@ from chatclient.testing import (
     replay_turn,
 )
 from chatclient.tools import ToolApproval, ToolCallingManager
-from tests.support.ask import Ask
 
 Replay: TypeAlias = Callable[..., TurnReplay]
 

@@ -11,9 +11,8 @@ from chatclient.chat.events import ToolCallUndone
 from chatclient.errors import ToolExecutionError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.observability import ToolUndo
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import ToolCallingManager, ToolFailurePolicy
-from tests.support.ask import Ask
 
 log: list[str] = []
 

@@ -33,9 +33,8 @@ from chatclient.memory import (
     Window,
     conversation_problems,
 )
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager
-from tests.support.ask import Ask
 
 
 def said(messages: Sequence[Message]) -> list[str]:

@@ -34,10 +34,9 @@ from chatclient.errors import ChatMemoryError, DeadlineExceededError, TemplateEr
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.retrieval import Document, InMemoryVectorStore
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager
 from tests.modes.test_retrieval import WordEmbedding
-from tests.support.ask import Ask
 from tests.support.clock import Clock
 
 

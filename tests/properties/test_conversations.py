@@ -57,7 +57,7 @@ from chatclient.memory import (
 )
 from chatclient.providers.composite import FallbackChatModel
 from chatclient.retrieval import InMemoryVectorStore
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Mode, ScriptedModel, call
 from chatclient.tools import (
     PendingTurn,
     ToolApproval,
@@ -66,7 +66,6 @@ from chatclient.tools import (
     ToolLimits,
 )
 from tests.modes.test_retrieval import WordEmbedding
-from tests.support.ask import Mode
 from tests.support.examples import examples
 from tests.support.waiting import settled
 

@@ -23,7 +23,7 @@ from chatclient.chat.messages import ToolResponseMessage, UserMessage
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.memory import ENDED_EARLY, SessionChatMemory, conversation_problems
 from chatclient.retrieval import Document, InMemoryVectorStore
-from chatclient.testing import Answer, call
+from chatclient.testing import Answer, Mode, call
 from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager
 from tests.properties.test_fault_points import (
     CUTS,
@@ -33,7 +33,6 @@ from tests.properties.test_fault_points import (
     Turn,
     interrupt_each_step,
 )
-from tests.support.ask import Mode
 from tests.support.bag_of_words import BagOfWords
 from tests.support.examples import some
 

@@ -43,9 +43,8 @@ from chatclient.memory import (
     conversation_problems,
 )
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing import Answer, Ask, Mode, ScriptedModel, call
 from chatclient.tools import ToolCallingManager
-from tests.support.ask import Ask, Mode
 from tests.support.examples import some, step
 
 

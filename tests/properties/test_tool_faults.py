@@ -42,7 +42,7 @@ from chatclient.client.request import ChatClientRequestSpec
 from chatclient.errors import ToolDeniedError, ToolExecutionError, ToolLoopError
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import Answer, ScriptedModel
+from chatclient.testing import Answer, Mode, ScriptedModel
 from chatclient.tools import (
     Decision,
     NextTool,
@@ -56,7 +56,6 @@ from chatclient.tools import (
     ToolResult,
 )
 from chatclient.tools.execution.failure import OnLimit
-from tests.support.ask import Mode
 from tests.support.examples import examples
 from tests.support.servers import ChatServer, completion, pairing_problem
 from tests.support.waiting import settled

@@ -14,7 +14,7 @@ import pytest
 from chatclient import ChatClient
 from chatclient.errors import AuthenticationError, ConnectionFailedError, UsageError
 from chatclient.providers import azure_model, chat_model
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 from tests.support.loopback import LoopbackServer, as_json
 from tests.support.servers import Reply, as_stream, completion
 

@@ -23,7 +23,7 @@ from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.providers.openai.chat_encoding import encode_message
 from chatclient.providers.openai.dialect import COMPATIBLE, PRESETS, dialect_at
 from chatclient.providers.registry import chat_model
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 from tests.support.servers import ChatServer, Reply, completion
 
 VARIABLES = {preset.key_variable for preset in PRESETS.values()}

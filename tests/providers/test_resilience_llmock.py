@@ -26,7 +26,7 @@ from chatclient.providers.http.request import Timeouts
 from chatclient.providers.http.retry import RetryPolicy
 from chatclient.providers.openai.chat import OpenAIChatModel
 from chatclient.providers.openai.responses import OpenAIResponsesChatModel
-from tests.support.ask import Ask, Asked
+from chatclient.testing import Ask, Asked
 from tests.support.pairwise import pairwise
 
 pytest.importorskip("llmock", reason="llmock is not installed")

@@ -33,8 +33,8 @@ from chatclient.providers import (
     chat_model,
     vertex_model,
 )
+from chatclient.testing import Ask
 from tests.support import messages_server
-from tests.support.ask import Ask
 from tests.support.loopback import LoopbackServer, as_json
 from tests.support.servers import Reply
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from chatclient.testing import Ask
 from tests.providers.http.test_client import error_reply
-from tests.support.ask import Ask
 from tests.support.paths import ROOT
 from tests.support.servers import ChatServer
 

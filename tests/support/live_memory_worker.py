@@ -14,7 +14,7 @@ from chatclient.chain.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.memory.sql.repository import SqlChatMemoryRepository
 from chatclient.providers.local.model import LocalChatModel
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 
 
 @tool(effect="read")

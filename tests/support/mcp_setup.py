@@ -7,8 +7,7 @@ from typing import Any
 
 from chatclient import ChatClient
 from chatclient.mcp import McpServer
-from chatclient.testing import Answer, ScriptedModel
-from tests.support.ask import Ask, Asked
+from chatclient.testing import Answer, Ask, Asked, ScriptedModel
 from tests.support.paths import SUPPORT
 
 PEER = SUPPORT / "mcp_peer.py"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 
 
 @pytest.fixture(params=["call", "astream"])

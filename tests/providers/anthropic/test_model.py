@@ -44,8 +44,8 @@ from chatclient.providers.anthropic.options import encode_options, enforceable
 from chatclient.providers.http.reader import ServerSentEventDecoder
 from chatclient.providers.openai.chat import OpenAIChatOptions
 from chatclient.runtime.runtime import ON_LOOP
+from chatclient.testing import Ask, Mode
 from chatclient.tools import tool_callbacks
-from tests.support.ask import Ask, Mode
 from tests.support.messages_server import (
     Json,
     Serve,

@@ -14,7 +14,7 @@ from chatclient.chat.response import Usage
 from chatclient.errors import OverloadedError, StreamInterruptedError, UsageError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.providers.anthropic.model import AnthropicChatOptions
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 from tests.support.messages_server import (
     Json,
     MessagesServer,

@@ -41,8 +41,8 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.providers import BedrockChatModel, BedrockChatOptions, ResponseLimits, chat_model
+from chatclient.testing import Ask
 from chatclient.tools import ExternalTool, ToolDefinition, tool_callbacks
-from tests.support.ask import Ask
 from tests.support.bodies import body_of
 from tests.support.converse_server import ConverseServer, Json, response
 from tests.support.loopback import LoopbackServer, as_json

@@ -58,8 +58,8 @@ from chatclient.providers.gemini.encoding import (
     encode_options,
 )
 from chatclient.providers.gemini.model import GeminiChatModel, GeminiChatOptions
+from chatclient.testing import Ask, Mode
 from chatclient.tools import tool_callbacks
-from tests.support.ask import Ask, Mode
 from tests.support.loopback import LoopbackServer, as_json
 from tests.support.replay import collect
 from tests.support.servers import Reply

@@ -42,7 +42,7 @@ from chatclient.providers.openai.chat_stream import StreamDecoder
 from chatclient.providers.openai.dialect import COMPATIBLE
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
-from tests.support.ask import Ask, Mode
+from chatclient.testing import Ask, Mode
 from tests.support.clock import Clock
 from tests.support.loopback import LoopbackServer
 from tests.support.servers import ChatServer, Reply, as_stream, completion

@@ -20,9 +20,8 @@ from chatclient.providers import (
     OpenAIChatModel,
 )
 from chatclient.providers.http.auth import SecretHeaders
-from chatclient.testing import ScriptedModel
+from chatclient.testing import Ask, ScriptedModel
 from chatclient.tools import FunctionToolCallback, ToolCallingManager, ToolFailurePolicy
-from tests.support.ask import Ask
 from tests.support.loopback import LoopbackServer, as_json
 from tests.support.mcp_setup import peer
 from tests.support.servers import Reply

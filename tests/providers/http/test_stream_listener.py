@@ -15,7 +15,7 @@ from chatclient.providers.http.reader import ServerSentEventDecoder, with_listen
 from chatclient.providers.http.retry import RetryPolicy
 from chatclient.runtime.observation import Operation, Step, wire_listener
 from chatclient.runtime.runtime import BLOCKING
-from tests.support.ask import Ask, Mode
+from chatclient.testing import Ask, Mode
 from tests.support.loopback import LoopbackServer
 from tests.support.servers import Reply
 from tests.support.services import SERVICES, TEXT, Service

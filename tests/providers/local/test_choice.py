@@ -36,10 +36,10 @@ from chatclient.providers.local.hub import (
 from chatclient.providers.local.llama_server import LlamaMissingError
 from chatclient.providers.local.model import LocalChatModel
 from chatclient.providers.registry import chat_model
+from chatclient.testing import Ask
 from chatclient.tools import tool_callbacks
 from tests.providers.local.test_hub import set_endpoint
 from tests.providers.local.test_model import Engine, get_time
-from tests.support.ask import Ask
 from tests.support.hub_server import HubServer
 from tests.support.loopback import LoopbackServer, as_json
 from tests.support.servers import ChatServer, Reply, as_stream as completion_stream, completion

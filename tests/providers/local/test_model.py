@@ -14,8 +14,8 @@ from chatclient.errors import UsageError
 from chatclient.providers.local import model as local
 from chatclient.providers.local.hub import QWEN_CODER_0_5B, ModelFile
 from chatclient.providers.local.model import LocalChatModel
+from chatclient.testing import Ask
 from chatclient.tools import ToolCallingManager, ToolLimits
-from tests.support.ask import Ask
 from tests.support.servers import ChatServer, completion
 
 Serve = Callable[..., "Engine"]

@@ -21,7 +21,7 @@ from chatclient import ChatClient, tool
 from chatclient.errors import OverloadedError, RateLimitedError, StreamInterruptedError
 from chatclient.providers.http.retry import RetryPolicy
 from chatclient.providers.ollama.model import OllamaChatModel
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 
 VERSION = "1.43.0"
 GREETING = "Hello — déjà vu 🙂!"

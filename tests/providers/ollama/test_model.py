@@ -44,8 +44,8 @@ from chatclient.providers.ollama.model import (
     encode_message,
     encode_options,
 )
+from chatclient.testing import Ask
 from chatclient.tools import tool_callbacks
-from tests.support.ask import Ask
 from tests.support.loopback import LoopbackServer, as_json
 from tests.support.replay import collect
 from tests.support.servers import Reply

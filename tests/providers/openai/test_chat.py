@@ -27,8 +27,8 @@ from chatclient.providers.http.retry import RetryPolicy
 from chatclient.providers.openai.chat import OpenAIChatModel, OpenAIChatOptions, is_openai
 from chatclient.providers.openai.dialect import OPENAI
 from chatclient.providers.openai.responses import OpenAIResponsesChatModel
+from chatclient.testing import Ask
 from chatclient.tools import ToolCallingManager
-from tests.support.ask import Ask
 from tests.support.servers import ChatServer, Reply, as_stream, completion
 from tests.support.waiting import settled
 

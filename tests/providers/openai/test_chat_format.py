@@ -22,8 +22,7 @@ from chatclient.chat.serialization import message_from_dict
 from chatclient.errors import UsageError
 from chatclient.memory import conversation_problems
 from chatclient.providers.openai.chat_format import messages_from_openai, messages_to_openai
-from chatclient.testing import ScriptedModel, call
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel, call
 
 KEPT: list[dict[str, Any]] = [
     {"role": "developer", "content": "Be brief."},

@@ -63,7 +63,7 @@ from chatclient.providers.openai.responses import (
 from chatclient.providers.openai.responses_decoding import decode_response
 from chatclient.providers.openai.responses_stream import StreamDecoder
 from chatclient.runtime.runtime import ON_LOOP
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 from tests.support.replay import RECORDINGS, collect, needs_recordings
 from tests.support.responses_server import (
     ResponsesServer,

@@ -18,7 +18,7 @@ from chatclient.providers.openai.chat_encoding import encode_message
 from chatclient.providers.openai.chat_stream import StreamDecoder
 from chatclient.providers.openai.dialect import COMPATIBLE, PRESETS
 from chatclient.providers.openai.reasoning import tagged_text
-from tests.support.ask import Ask
+from chatclient.testing import Ask
 from tests.support.servers import ChatServer, completion
 
 DIALECT = replace(COMPATIBLE, think_tags=True)

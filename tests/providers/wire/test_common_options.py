@@ -33,9 +33,8 @@ from chatclient.providers.openai.chat import common_options
 from chatclient.providers.openai.dialect import OPENAI, PRESETS
 from chatclient.providers.openai.responses import COMPATIBLE_OPTIONS, OPENAI_OPTIONS
 from chatclient.providers.wire.common_options import COMMON_OPTIONS, CommonOptions
-from chatclient.testing import ScriptedModel
+from chatclient.testing import Ask, ScriptedModel
 from chatclient.tools import tool_callbacks
-from tests.support.ask import Ask
 from tests.support.bodies import added_fields, body_of
 from tests.support.servers import ChatServer
 

@@ -15,8 +15,8 @@ from chatclient import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.testing import Ask
 from tests.support import vendor_schemas
-from tests.support.ask import Ask
 from tests.support.loopback import LoopbackServer
 from tests.support.servers import Reply
 from tests.support.services import SERVICES, TEXT, Service

@@ -32,8 +32,8 @@ from chatclient.providers.wire.sendable_schemas import (
     sendable_tool,
 )
 from chatclient.providers.wire.tools import RenamedArguments
+from chatclient.testing import Ask
 from tests.modes.test_entity import entity
-from tests.support.ask import Ask
 from tests.support.mcp_setup import peer
 from tests.support.messages_server import Serve, message, messages_servers, tool_use
 from tests.support.replay import RECORDINGS, needs_recordings

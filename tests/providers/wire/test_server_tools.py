@@ -25,9 +25,8 @@ from chatclient.providers import (
     WebSearch,
     compatible_model,
 )
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import tool_callbacks
-from tests.support.ask import Ask
 from tests.support.bodies import body_of
 from tests.support.servers import ChatServer, completion
 

@@ -12,10 +12,9 @@ from chatclient import ChatClient
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.errors import ToolDefinitionError, UsageError
 from chatclient.services import ai_service
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import FunctionToolCallback, ToolMetadata
 from chatclient.tools.function.schema import signature_of
-from tests.support.ask import Ask
 
 # Required in every module before Python evaluated annotations lazily.
 LATE = 0 if sys.version_info >= (3, 14) else __future__.annotations.compiler_flag

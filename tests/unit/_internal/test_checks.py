@@ -86,7 +86,7 @@ from chatclient.runtime.observation import Observation, Operation, Step
 from chatclient.runtime.runtime import Runtime
 from chatclient.services import ai_service, system_message, user_message
 from chatclient.structured import StructuredOutput, TypeOutputConverter
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     DataToolCallback,
     Decision,
@@ -103,7 +103,6 @@ from chatclient.tools import (
     augment,
 )
 from chatclient.tools.search import KeywordToolIndex
-from tests.support.ask import Ask
 from tests.support.bag_of_words import BagOfWords
 
 TURN = PendingTurn((), AssistantMessage(), (), (ToolCall("1", "pay", "{}"),))

@@ -22,9 +22,8 @@ from chatclient import (
 from chatclient.chat.events import TextDelta
 from chatclient.errors import StreamInterruptedError, UsageError, WrongTypeError
 from chatclient.runtime.runtime import Runtime
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, Mode, ScriptedModel, call
 from chatclient.tools import tool_callbacks
-from tests.support.ask import Ask, Mode
 
 
 class Plain(ChatModel):

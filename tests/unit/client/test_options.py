@@ -23,9 +23,8 @@ from chatclient.providers.openai.responses import (
     OpenAIResponsesChatModel,
     OpenAIResponsesChatOptions,
 )
-from chatclient.testing import ScriptedModel
+from chatclient.testing import Ask, ScriptedModel
 from chatclient.tools import ToolRequest, tool_callbacks
-from tests.support.ask import Ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

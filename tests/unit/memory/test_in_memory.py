@@ -18,10 +18,9 @@ from chatclient.memory import (
 from chatclient.memory.repository import newest
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING
-from chatclient.testing import ScriptedModel
+from chatclient.testing import Ask, ScriptedModel
 from chatclient.testing.contract_parts import EVERY_KIND, turn
 from chatclient.testing.repository_contract import ChatMemoryRepositoryContract
-from tests.support.ask import Ask
 from tests.support.interrupts import interrupt_at
 
 

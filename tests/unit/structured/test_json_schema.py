@@ -12,8 +12,7 @@ from chatclient import ChatClient
 from chatclient.errors import EntityError, UsageError
 from chatclient.structured import NOTHING, JsonSchemaOutputConverter
 from chatclient.structured.converters import converter_of
-from chatclient.testing import ScriptedModel
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel
 
 ORDER = {
     "title": "Order",

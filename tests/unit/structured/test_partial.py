@@ -10,9 +10,8 @@ from pydantic import BaseModel, Field, PrivateAttr, RootModel
 
 from chatclient import ChatClient
 from chatclient.structured.converters import converter_of
-from chatclient.testing import ScriptedModel
+from chatclient.testing import Ask, ScriptedModel
 from tests.modes.test_entity import entities
-from tests.support.ask import Ask
 from tests.unit.structured.test_converters import Point, parts
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import pytest
 
 from chatclient import ChatClient, ChatOptions, Prompt, tool
 from chatclient.errors import DuplicateToolError, ToolDefinitionError, ToolUsageError
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     DelegatingToolCallbackResolver,
     StaticToolCallbackResolver,
@@ -23,7 +23,6 @@ from chatclient.tools import (
     tool_callbacks,
 )
 from tests.modes.test_tool_calling import client_of, results
-from tests.support.ask import Ask
 
 
 @tool

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from chatclient import ChatClient, Prompt, ToolContext, tool
 from chatclient.chat.messages import ToolCall
 from chatclient.errors import DuplicateToolError, ToolDefinitionError
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import (
     DataToolCallback,
     FunctionToolCallback,
@@ -26,7 +26,6 @@ from chatclient.tools import (
     tool_callbacks,
 )
 from tests.modes.test_tool_calling import client_of, results
-from tests.support.ask import Ask
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,9 +12,8 @@ from pydantic import BaseModel
 from chatclient import tool
 from chatclient.client.client import ChatClient
 from chatclient.errors import ToolDefinitionError
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Ask, ScriptedModel, call
 from chatclient.tools import FunctionToolCallback, tool_callbacks
-from tests.support.ask import Ask
 
 X = TypeVar("X")
 Y = TypeVar("Y")
