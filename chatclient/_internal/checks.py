@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 from chatclient._internal.annotations import declared_signature
 from chatclient._internal.roles import role_of
@@ -228,6 +228,12 @@ def missing_attribute(given: object, name: str, hint: str) -> AttributeError:
     if hasattr(type(given), _REPLACEMENTS.get(name, "")):
         hint = f"; tools of every kind, and names of tools, go into .{_REPLACEMENTS[name]}(...)"
     msg = f"{_with_article(type(given).__name__)} has no {name!r}{hint}"
+    if not hint and not name.startswith("_"):
+        from difflib import get_close_matches  # noqa: PLC0415 - imported for a message only
+
+        public = [each for each in dir(type(given)) if not each.startswith("_")]
+        if close := get_close_matches(name, public, n=1, cutoff=0.75):
+            return AttributeError(f"{msg}; did you mean .{close[0]}?")
     return AttributeError(msg, name=name, obj=given)
 
 
@@ -238,6 +244,17 @@ def attribute_hints(hints: Mapping[str, str]) -> Callable[[object, str], Any]:
         raise missing_attribute(self, name, f"; {hints[name]}" if name in hints else "")
 
     return get_attribute
+
+
+def only_asynchronous(self: object) -> NoReturn:
+    """Be the `__iter__` of an asynchronous iterator, for an error that says what to write.
+
+    Raises:
+        WrongTypeError: Always.
+    """
+    kind = type(self).__name__
+    msg = f"{kind} is asynchronous: write 'async for', or .stream() instead of .astream()"
+    raise WrongTypeError(msg)
 
 
 def signature_error(function: Callable[..., object], count: int) -> TypeError | None:

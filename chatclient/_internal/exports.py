@@ -50,7 +50,6 @@ PUBLIC_PACKAGES = (
 
 _PREFIX = "chatclient."
 _NOT_EXPORTED = (__name__, "chatclient._internal.version")  # which the packages themselves import
-_WITHOUT_EXPORTS = ("chatclient.client", "chatclient.errors")  # where names are looked for, too
 _exports: dict[str, Mapping[str, str]] = {}
 
 
@@ -133,10 +132,12 @@ class _MissingNames:
     @staticmethod
     def find_spec(fullname: str, *_place: object) -> ModuleSpec | None:
         package, _, name = fullname.rpartition(".")
-        if package in _WITHOUT_EXPORTS:
+        if package.split(".")[0] != "chatclient" or name.startswith("_"):
+            return None
+        if package not in _exports and fullname not in PUBLIC_PACKAGES:  # a name is looked for
             _refuse(package, name, _hint(package, name))
             return None
-        if package not in _exports or name.startswith("_") or fullname in PUBLIC_PACKAGES:
+        if fullname in PUBLIC_PACKAGES:
             return None
         if name in _exports[package]:
             _load(package, name)  # raises the error of a missing extra
@@ -183,7 +184,9 @@ def _hint(package: str, name: str) -> str | None:
         return f"did you mean `{_PREFIX}{name}s`?"
     if name in REPLACEMENTS:
         return f"use {REPLACEMENTS[name]}"
-    folded = {known.casefold().replace("_", ""): known for known in places}
+    folded: dict[str, str] = {}
+    for known in places:  # of names that differ in their case only, the first
+        folded.setdefault(known.casefold().replace("_", ""), known)
     close = get_close_matches(name.casefold().replace("_", ""), folded, n=1, cutoff=0.75)
     return f"did you mean {places[folded[close[0]]]}?" if close else None
 

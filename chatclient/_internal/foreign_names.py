@@ -2,6 +2,15 @@
 
 from collections.abc import Mapping
 
+CALL_SYNONYMS = frozenset(
+    {
+        *("acomplete", "ainvoke", "ask", "chat", "complete", "completion", "create", "execute"),
+        *("generate", "generate_content", "generate_text", "invoke", "predict", "query", "run"),
+        *("run_stream", "run_sync", "send", "send_message"),
+    }
+)
+"""Names of methods that call a model or a tool in other libraries."""
+
 _BUILDER = "`ChatClient.builder(model)` from chatclient"
 _MCP = "`McpServer`, `McpToolCallbackProvider` or `McpToolServer` from chatclient.mcp"
 _ADVISOR = "a coroutine function of `(request, call_next)` as an advisor"

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from inspect import CO_VARARGS
 from types import FunctionType, MethodType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from chatclient._internal.checks import attribute_hints
 from chatclient._internal.exceptions import raise_single
 from chatclient._internal.frozen import EMPTY, freeze_fields, frozen, merged
 from chatclient.chain.model_call import call_model, round_step
@@ -117,6 +118,11 @@ class ChatClientResponse:
     def __post_init__(self) -> None:
         if self.context is not EMPTY:
             freeze_fields(self, "context")
+
+    if not TYPE_CHECKING:  # type checkers know all attributes
+        __getattr__ = attribute_hints(
+            dict.fromkeys(("content", "output", "text"), "its text is its .chat_response.text")
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.chat_response, self.context, None, self.turn)

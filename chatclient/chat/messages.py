@@ -86,6 +86,14 @@ class Message:
     if not TYPE_CHECKING:  # type checkers know all attributes
         __getattr__ = attribute_hints({"content": "its text is its .text"})
 
+        def __init__(self, *_given: object, **_named: object) -> None:
+            if type(self) is Message:
+                msg = (
+                    "Message is the base class of all messages: make a UserMessage, SystemMessage,"
+                    " AssistantMessage or ToolResponseMessage"
+                )
+                raise WrongTypeError(msg)
+
     def with_id(self, id: str) -> Self:
         """Return a copy with this id."""
         return self._with("id", id)

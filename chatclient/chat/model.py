@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from chatclient._internal.checks import attribute_hints, check_type
 from chatclient._internal.closeable import Closeable
 from chatclient._internal.exceptions import raise_single
+from chatclient._internal.foreign_names import CALL_SYNONYMS
 from chatclient.chat.messages import Message
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, check_tool_names
 from chatclient.chat.prompt import Prompt, as_prompt, with_default_options
@@ -55,7 +56,7 @@ class ChatModel(Closeable, ABC):
     if not TYPE_CHECKING:  # type checkers know all attributes
         __getattr__ = attribute_hints(
             dict.fromkeys(
-                ("ainvoke", "ask", "chat", "complete", "invoke", "prompt", "run"),
+                (*CALL_SYNONYMS, "prompt"),
                 "a client asks it: ChatClient.create(model).prompt(...).call().content();"
                 " without one, .call(text)",
             )

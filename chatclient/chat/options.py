@@ -284,6 +284,8 @@ def _frozen_value(name: str, given: Any, containers: tuple[type, ...]) -> Any:
         for each in unchecked:
             if isinstance(each, ToolDefinition):
                 hint = "a definition alone is offered as ExternalTool(definition)"
+            if not hasattr(each, "definition"):  # as functions with `@tool`, which have `invoke`
+                check_type("a tool callback", each, ToolCallback, hint)
             check_method("a tool callback", each, "invoke", hint)
         return several
     if name in ("output_schema", "extra"):

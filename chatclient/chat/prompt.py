@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Self, Unpack
 
 from chatclient._internal.checks import check_type
-from chatclient._internal.parameters import with_hint
 from chatclient.chat.messages import (
     Message,
     SystemMessage,
@@ -18,11 +17,6 @@ from chatclient.chat.messages import (
 from chatclient.chat.options import NO_OPTIONS, ChatOptions, OptionValues
 from chatclient.chat.parts import new_text
 from chatclient.errors import UsageError
-
-
-def _of_options(name: str) -> str:
-    """Return a hint for an unknown parameter of `Prompt`."""
-    return f"an option is given as Prompt(..., ChatOptions({name}=...))"
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -40,7 +34,6 @@ class Prompt:
     messages: tuple[Message, ...]
     options: ChatOptions
 
-    @with_hint(_of_options)
     def __init__(
         self, messages: str | Message | Iterable[Message], options: ChatOptions = NO_OPTIONS
     ) -> None:

@@ -77,6 +77,11 @@ class Usage:
     native: Mapping[str, Any] = field(default=EMPTY, repr=False)
     cost: Cost | None = None
 
+    if not TYPE_CHECKING:  # type checkers know all attributes
+        __getattr__ = attribute_hints(
+            {"prompt_tokens": "it is .input_tokens", "completion_tokens": "it is .output_tokens"}
+        )
+
     def __post_init__(self) -> None:
         for name in ("input_tokens", "output_tokens"):
             given = getattr(self, name)

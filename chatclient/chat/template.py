@@ -139,7 +139,9 @@ class PromptTemplate:
             raise TemplateError(msg)
 
     if not TYPE_CHECKING:  # type checkers know all attributes
-        __getattr__ = attribute_hints({"format": "it is .render(name=...)"})
+        __getattr__ = attribute_hints(
+            dict.fromkeys(("create", "format", "invoke"), "it is .render(name=...)")
+        )
 
     @classmethod
     def from_file(cls, path: str | Path, /, **variables: Any) -> "PromptTemplate":

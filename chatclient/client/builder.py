@@ -248,6 +248,6 @@ class ChatClientBuilder:
                 hint = f"; a request has: client.prompt(...).{name}(...)"
             elif name.endswith("memory"):
                 hint = f"; {MEMORY_HINT}"
-            elif name in OptionValues.__annotations__:
-                hint = f"; it is an option: .default_options({name}=...)"
+            elif (option := name.removeprefix("default_")) in OptionValues.__annotations__:
+                hint = f"; it is an option: .default_options({option}=...)"
             raise missing_attribute(self, name, hint)

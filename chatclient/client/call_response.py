@@ -5,9 +5,11 @@ import threading
 import warnings
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, TypeVar, overload
 
 from chatclient._internal.checks import missing_attribute
+from chatclient._internal.parameters import with_parentheses
 from chatclient._internal.text import text_as_html
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chain.params import Native
@@ -63,6 +65,11 @@ class LazyResponse:
     coroutine that is never awaited, because a forgotten `.content()` would send nothing.
     """
 
+    def __init_subclass__(cls) -> None:
+        for name, accessor in list(vars(cls).items()):
+            if isinstance(accessor, FunctionType) and not name.startswith("_"):
+                setattr(cls, name, with_parentheses(accessor))
+
     # The expression for the `ChatResponse`, for errors about missing attributes.
     _path: ClassVar[str]
 
@@ -104,12 +111,14 @@ class LazyResponse:
 
         def __getattr__(self, name: str) -> Any:
             hint = ""
-            if name == "text":
+            if name in ("answer", "final_output", "output_text", "text"):
                 hint = "; its text is its .content()"
             elif name in ("astream", "stream"):
                 hint = f"; a request has it: client.prompt(...).{name}()"
             elif name in ("data", "json", "parsed", "value"):
                 hint = "; its answer as data is its .entity(type)"
+            elif name == "tool_calls":
+                hint = "; those that were run are its .tool_executions()"
             elif hasattr(ChatResponse, name):
                 hint = f"; its response has it: {self._path}.{name}"
             raise missing_attribute(self, name, hint)

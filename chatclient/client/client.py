@@ -9,7 +9,8 @@ from chatclient._internal.checks import (
     missing_attribute,
 )
 from chatclient._internal.closeable import Closeable
-from chatclient._internal.parameters import explained
+from chatclient._internal.foreign_names import CALL_SYNONYMS
+from chatclient._internal.parameters import explained, with_parentheses
 from chatclient._internal.text import printable_line
 from chatclient.chain.chain import (
     AdvisorChain,
@@ -44,7 +45,7 @@ from chatclient.client.accessors import pending_in
 from chatclient.client.builder import ChatClientBuilder
 from chatclient.client.call_response import CallResponse
 from chatclient.client.pipeline import Pipeline
-from chatclient.client.request import CALL_SYNONYMS, ChatClientRequestSpec, prompt_hint
+from chatclient.client.request import MEANT, ChatClientRequestSpec, prompt_hint
 from chatclient.client.request_settings import RequestSettings, check_text
 from chatclient.client.shared_parts import SharedParts, model_of
 from chatclient.errors import ToolArgumentError, ToolUsageError, UsageError
@@ -337,6 +338,7 @@ class ChatClient(Closeable):
         """The name of the client, or None."""
         return self._shared.name
 
+    @with_parentheses
     @prompt_hint
     def prompt(
         self, prompt: str | Message | Iterable[Message] | Prompt | None = None
@@ -503,6 +505,8 @@ class ChatClient(Closeable):
             elif name in CALL_SYNONYMS or hasattr(CallResponse, name):
                 accessor = "content" if name in CALL_SYNONYMS else name
                 hint = f"; ask it: client.prompt(...).call().{accessor}()"
+            elif name in MEANT:
+                hint = f"; of a request, client.prompt(...): {MEANT[name]}"
             raise missing_attribute(self, name, hint)
 
     def __repr__(self) -> str:

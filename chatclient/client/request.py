@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from chatclient._internal.checks import check_callable, checked_id, missing_attribute
+from chatclient._internal.foreign_names import CALL_SYNONYMS
 from chatclient._internal.frozen import EMPTY
-from chatclient._internal.parameters import with_hint
+from chatclient._internal.parameters import with_hint, with_parentheses
 from chatclient.chain.chain import Advisor, ChatClientResponse
 from chatclient.chat.messages import Media, Message
 from chatclient.chat.model import ChatModel
@@ -64,7 +65,9 @@ def _of_tools(name: str) -> str:
 tools_hint = with_hint(_of_tools)
 prompt_hint, call_hint = with_hint(_of_a_prompt), with_hint(_of_a_call)
 
-_MEANT = {
+MEANT = {
+    "bind": "options go into .options(...)",
+    "bind_tools": "tools go into .tools(...)",
     "json": ".call().entity(type) is the answer as data",
     "media": "it belongs to the user's message: .user(text, media=...)",
     "images": "they belong to the user's message: .user(text, media=...)",
@@ -77,13 +80,10 @@ _MEANT = {
     "session_id": "a request belongs to a .conversation(id)",
     "timeout": "the whole request has a .deadline(seconds), and a model its timeout=",
     "tool": "one tool, or several: .tools(...)",
+    "tool_calls": "those that were run are .call().tool_executions()",
+    "with_structured_output": ".call().entity(type) is the answer as data",
 }
 """What to write instead of attributes that requests do not have."""
-
-CALL_SYNONYMS = frozenset(
-    {"ainvoke", "ask", "chat", "complete", "generate", "invoke", "run", "run_sync"}
-)
-"""Names of methods that call the model in other libraries, for hints in errors."""
 
 
 class ChatClientRequestSpec:
@@ -296,22 +296,26 @@ class ChatClientRequestSpec:
         """Return a builder with the settings of this request as defaults."""
         return ChatClientBuilder(self._pipeline.shared, self._use().as_defaults())
 
+    @with_parentheses
     @call_hint
     def call(self) -> CallResponse:
         """Return a blocking response; the request runs at the first access."""
         self._used = True
         return CallResponse(self._run, BLOCKING)
 
+    @with_parentheses
     def acall(self) -> AsyncCallResponse:
         """Return an async response; the request runs at the first `await`."""
         self._used = True
         return AsyncCallResponse(self._run, ON_LOOP)
 
+    @with_parentheses
     def stream(self) -> StreamResponse:
         """Return a blocking stream; the request runs while it is consumed."""
         self._used = True
         return StreamResponse(self._run, BLOCKING)
 
+    @with_parentheses
     def astream(self) -> AsyncStreamResponse:
         """Return an async stream; the request runs while it is consumed."""
         self._used = True
@@ -354,8 +358,8 @@ class ChatClientRequestSpec:
                 hint = f"; stream it: .stream().{name}()"
             elif name in CALL_SYNONYMS:
                 hint = "; send it: .call().content()"
-            elif name in _MEANT:
-                hint = f"; {_MEANT[name]}"
+            elif name in MEANT:
+                hint = f"; {MEANT[name]}"
             elif name.endswith("memory"):
                 hint = f"; {MEMORY_HINT} of the client"
             elif name.startswith("default_"):

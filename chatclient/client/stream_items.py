@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from chatclient._internal.checks import only_asynchronous
 from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.events import (
@@ -128,6 +129,9 @@ class AsyncItems(AsyncIterator[T]):
         self._convert = convert
         self._closing_items: Iterator[T] | None = None
         self._closed = False
+
+    if not TYPE_CHECKING:  # type checkers know that it is none
+        __iter__ = only_asynchronous
 
     async def __anext__(self) -> T:
         if self._closing_items is None:

@@ -3,8 +3,9 @@
 import functools
 from collections.abc import Coroutine, Generator, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, overload
 
+from chatclient._internal.checks import only_asynchronous
 from chatclient._internal.logging import get_logger
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chain.params import Native
@@ -337,6 +338,12 @@ class AsyncStreamResponse(_Stream):
 
     def __aiter__(self) -> AsyncItems[str]:
         return self.content()
+
+    if not TYPE_CHECKING:  # type checkers know that it is none
+
+        def __iter__(self) -> NoReturn:
+            self._used = True  # the error refers to it
+            only_asynchronous(self)
 
     def content(self) -> AsyncItems[str]:
         """Return an iterator over the text of the answer, as it arrives.

@@ -5,8 +5,9 @@ import types
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from chatclient._internal.checks import only_asynchronous
 from chatclient.errors import UsageError
 from chatclient.runtime.blocking import check_for_loop, close, no_loop_error
 from chatclient.runtime.cancellation import Cancellation, consume_error, running_loop, wait_all
@@ -158,6 +159,9 @@ class AsyncEvents(AsyncIterator[E], Generic[E, T]):
         self._cancellation = Cancellation()
         self._task: asyncio.Task[T] | None = None
         self._cut_off = False
+
+    if not TYPE_CHECKING:  # type checkers know that it is none
+        __iter__ = only_asynchronous
 
     async def __anext__(self) -> E:
         queue = self._queue

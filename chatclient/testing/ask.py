@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from chatclient.chain.chain import ChatClientResponse
 from chatclient.chat.events import TextDelta
 from chatclient.chat.pending_turn import PendingTurn
-from chatclient.chat.tool_execution import ToolExecution
+from chatclient.chat.tool import ToolExecution
 
 if TYPE_CHECKING:  # of a layer above
     from chatclient.client.request import ChatClientRequestSpec

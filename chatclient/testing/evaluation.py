@@ -144,6 +144,12 @@ class EvaluationResponse:
         return cls(not problem, float(not problem), problem)
 
 
+def _check(request: object) -> None:
+    check_type(
+        "what is judged", request, EvaluationRequest, "write EvaluationRequest(question, answer)"
+    )
+
+
 class Evaluator(ABC):
     """Judges answers; a subclass implements `judge` for blocking and asynchronous callers."""
 
@@ -162,10 +168,12 @@ class Evaluator(ABC):
             UsageError: The request lacks documents that the evaluator needs.
             ProviderError: The judge failed, or answered neither yes nor no.
         """
+        _check(request)
         return drive(self.judge(request, within_callers_deadline(BLOCKING)))
 
     async def aevaluate(self, request: EvaluationRequest) -> EvaluationResponse:
         """Return the verdict on an answer; see `evaluate`."""
+        _check(request)
         return await self.judge(request, within_callers_deadline(ON_LOOP))
 
 

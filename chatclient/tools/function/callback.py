@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+from chatclient._internal.checks import check_type
 from chatclient._internal.frozen import EMPTY, deep_frozen
 from chatclient._internal.roles import role_of
 from chatclient.chat.pending_turn import ApprovalRequired, refuse_to_suspend
@@ -123,7 +124,12 @@ class FunctionToolCallback:
         return self._signature.read(arguments)
 
     def call(self, arguments: str = "{}", tool_context: Mapping[str, Any] = EMPTY) -> str:
-        """Run the tool outside of a conversation and return the text for the model."""
+        """Run the tool outside of a conversation and return the text for the model.
+
+        Raises:
+            WrongTypeError: *arguments* is not a text.
+        """
+        check_type("the arguments of a tool call", arguments, str, "write json.dumps(...)")
         return drive(self.invoke(arguments, ToolContext(tool_context))).text
 
     def is_same(self, other: object) -> bool:

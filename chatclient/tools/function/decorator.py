@@ -3,7 +3,8 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar, overload
+from functools import partial
+from typing import Any, NoReturn, TypeVar, overload
 
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.tool import Effect, ReturnDirect, ToolMetadata
@@ -32,6 +33,20 @@ _ELSEWHERE = {
         ("approval_mode", "needs_approval", "requires_approval", "requires_confirmation"), _APPROVAL
     ),
     **dict.fromkeys(("args_schema", "input_schema", "parameters", "schema"), _SCHEMA),
+}
+
+
+def _refuse(name: str, /, *_args: object, **_kwargs: object) -> NoReturn:
+    msg = (
+        f"@tool leaves a function as it is, without .{name}(): call it, function(...); as a model"
+        " does, FunctionToolCallback(function).call(arguments), with JSON"
+    )
+    raise WrongTypeError(msg)
+
+
+# Functions get them as attributes: a function cannot explain which attributes it does not have.
+_METHODS = {
+    name: partial(_refuse, name) for name in ("ainvoke", "arun", "call", "execute", "invoke", "run")
 }
 
 
@@ -120,6 +135,9 @@ def tool(
         _check(function, mark)
         try:
             setattr(function, _MARK, mark)
+            for method, refuse in _METHODS.items():
+                if not hasattr(function, method):
+                    setattr(function, method, refuse)
         except (AttributeError, TypeError) as error:
             msg = f"@tool cannot mark {function!r}; make a tool of it: FunctionToolCallback(...)"
             raise ToolDefinitionError(msg) from error

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, Protocol, Self
 
 from chatclient._internal import json
-from chatclient._internal.checks import check_method, check_number, names, seconds
+from chatclient._internal.checks import check_method, check_number, check_type, names, seconds
 from chatclient._internal.frozen import EMPTY
 from chatclient.chat.tool import ToolDefinition
 from chatclient.errors import ToolUsageError, UsageError
@@ -196,6 +196,10 @@ def as_response(
     return ToolSearchResponse(references, total, search_type, request.query, seconds)
 
 
+def _check(request: object) -> None:
+    check_type("a search", request, ToolSearchRequest, "write ToolSearchRequest(session_id, query)")
+
+
 async def find_checked(
     index: "ToolIndex", request: ToolSearchRequest, runtime: Runtime
 ) -> ToolSearchResponse:
@@ -260,10 +264,12 @@ class ToolIndex(ABC):
 
     def search(self, request: ToolSearchRequest) -> ToolSearchResponse:
         """Search the tools of one session."""
+        _check(request)
         return drive(self.find(request, BLOCKING))
 
     async def asearch(self, request: ToolSearchRequest) -> ToolSearchResponse:
         """Search the tools of one session."""
+        _check(request)
         return await self.find(request, ON_LOOP)
 
     def clear_index(self, session_id: str) -> None:

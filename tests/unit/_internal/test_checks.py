@@ -483,7 +483,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "one function as tool callbacks": (
         lambda: ChatOptions(tool_callbacks=found),  # type: ignore[arg-type]
-        "an object with a method invoke()",
+        "a tool callback must be a ToolCallback",
     ),
     "a number as stop texts": (lambda: ChatOptions(stop=5), "stop must be an Iterable, not 5"),  # type: ignore[arg-type]
     "a mapping as a message": (

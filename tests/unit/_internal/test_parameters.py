@@ -75,7 +75,7 @@ def test_names_of_the_reference(make: Callable[..., Any], given: str, right: str
         (lambda: chat_model("ollama:x", retries=1), "OllamaChatModel() has no parameter 'retries'"),
         (lambda: LocalChatModel(tools=[]), "ChatClient.builder(model).default_tools(...)"),  # type: ignore[call-arg]
         (lambda: ChatOptions(temprature=1), "it is 'temperature'"),  # type: ignore[call-arg]
-        (lambda: PromptTemplate(text="x"), "its parameters are template, variables, rend"),  # type: ignore[call-arg]
+        (lambda: PromptTemplate(language="x"), "its parameters are template, variables, rend"),  # type: ignore[call-arg]
         (lambda: ToolCallingAdvisor(odrer=1), "it is 'order'"),  # type: ignore[call-arg]
         (lambda: ToolCallingAdvisor(chat_memory=1), "its parameters are manager, "),  # type: ignore[call-arg]
         (lambda: ChatClient(model="x"), "write ChatClient.create(model)"),  # type: ignore[call-arg]

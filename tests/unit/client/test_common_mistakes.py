@@ -434,6 +434,12 @@ def test_mistake_in_a_notebook(code: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+@tool
+def marked() -> str:
+    """Do nothing."""
+    return ""
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [
@@ -470,7 +476,7 @@ def test_mistake_in_a_notebook(code: str, message: str) -> None:
         ("client.prompt().user('{a}', {'a': 1})", "too many values; it takes text="),
         ("client.prompt('x').tools(tools=[found])", ".tools(function, ...), not tools=[...]"),
         ("client.prompt('x').call(True)", "call() is given too many values; it takes nothing"),
-        ("Prompt('x', temperature=1)", "Prompt() has no parameter 'temperature'; an option is"),
+        ("Prompt('x', temperature=1)", "write options=ChatOptions(temperature=...)"),
         ("PromptTemplate('{a}').format(a=1)", "it is .render(name=...)"),
         ("McpServer.sse('a', 'https://x')", "McpServer.http(name, url)"),
         pytest.param(
@@ -479,20 +485,67 @@ def test_mistake_in_a_notebook(code: str, message: str) -> None:
         ),
         ("McpOAuth(port=-5)", "port must be from 0 to 65535"),
         ("tool(title='x')", "is the title that MCP clients get"),
+        ("UserMessage(text='x')", "UserMessage() has no parameter 'text'; it is 'content'"),
+        ("AssistantMessage(text='x')", "AssistantMessage() has no parameter 'text'; it is 'conten"),
+        ("SystemMessage('x', role='system')", "its parameters are content, metadata, id, stored_"),
+        ("ToolCall(id='1', name='f', args='{}')", "it is 'arguments'"),
+        ("Media(url='https://x/a.png')", "it is 'data'"),
+        ("Usage(prompt_tokens=1)", "it is 'input_tokens'"),
+        ("Usage(total_tokens=1)", "it is made of the others"),
+        ("Usage().prompt_tokens", "a Usage has no 'prompt_tokens'; it is .input_tokens"),
+        ("Prompt(text='x')", "it is 'messages'"),
+        ("Message('x')", "make a UserMessage, SystemMessage, AssistantMessage or"),
+        (
+            "UserMessage('x').text = 'y'",
+            "never changes: make a changed copy with .mutate(",
+        ),
+        ("ToolCall('1', 'f', '{}').name = 'g'", "copy with dataclasses.replace(..., name=...)"),
+        ("ToolCallback(found)", "ToolCallback is a contract and is not called: write FunctionTool"),
+        ("list(client.prompt('x').astream())", "AsyncStreamResponse is asynchronous: write 'async"),
+        ("list(MODEL.astream('x'))", "AsyncEvents is asynchronous"),
+        ("client.prompt('x').call().content.strip()", "is a method: write .content().strip"),
+        ("client.prompt('x').acall().trail.steps", "is a method: write .trail().steps"),
+        ("client.prompt('x').stream.content()", "is a method: write .stream().content"),
+        ("client.prompt.user('x')", "ChatClient.prompt is a method: write .prompt().user"),
+        ("answer.content + '!'", "'MethodNotCalled' and 'str'"),
+        ("marked.invoke({})", "@tool leaves a function as it is, without .invoke(): call it"),
+        ("marked.run('x')", "FunctionToolCallback(function).call(arguments)"),
+        ("ChatOptions(tool_callbacks=[marked])", "functions go into .tools(...)"),
+        ("FunctionToolCallback(marked).call({})", "write json.dumps(...)"),
+        ("client.predict('x')", "ask it: client.prompt(...).call().content()"),
+        ("client.bind_tools([found])", "tools go into .tools(...)"),
+        ("client.prompt('x').with_structured_output(int)", ".call().entity(type) is the answer"),
+        (
+            "client.prompt('x').sytem('y')",
+            "has no 'sytem'; did you mean .system?",
+        ),
+        ("client.mutate().default_temperature(1)", ".default_options(temperature=...)"),
+        ("answer.answer", "its text is its .content()"),
+        ("ChatClient.builder()", "missing 1 required positional argument: 'model'"),
+        ("MessageChatMemoryAdvisor(conversation_id='a')", "client.prompt(...).conversation(id)"),
+        ("McpServer(command='uvx', args=[])", "write McpServer.stdio(name, command, *args)"),
+        ("KeywordToolIndex().search('x')", "write ToolSearchRequest(session_id, query)"),
+        ("CorrectnessEvaluator(MODEL).evaluate('x')", "write EvaluationRequest(question, answer)"),
+        ("from chatclient.providers.openai import OpenAIChatModel", "use `from chatclient.provid"),
+        ("chatclient.ChatModell", "did you mean `from chatclient import ChatModel`?"),
     ],
 )
 def test_mistake_of_a_newcomer(code: str, message: str) -> None:
     """The message says what to write instead."""
+    answer = ChatClient.create(MODEL).prompt("x").call()
+    assert answer.content() == "Hello!"
+    public = (chatclient, chatclient.testing, chatclient.tools, chatclient.tools.search)
     names = {
+        **{name: getattr(package, name) for package in public for name in package.__all__},
         **globals(),
+        "answer": answer,
         "client": ChatClient.create(MODEL),
         "McpServer": chatclient.mcp.McpServer,
         "McpToolServer": chatclient.mcp.McpToolServer,
         "McpOAuth": chatclient.mcp.McpOAuth,
-        "Prompt": chatclient.Prompt,
         "httpx": httpx,
     }
-    with pytest.raises((ImportError, AttributeError, UsageError, WrongTypeError)) as caught:
+    with pytest.raises((ImportError, AttributeError, TypeError, UsageError)) as caught:
         exec(code, names)
 
     assert message in str(caught.value)
