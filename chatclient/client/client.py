@@ -531,7 +531,7 @@ class ChatClient(Closeable):
         return draw_chain(pipeline.chain, self.name, rounds=pipeline.runs_tools)
 
 
-_WIDTH, _HEIGHT, _GAP, _INDENT = 300, 30, 18, 24
+_WIDTH, _HEIGHT, _GAP, _INDENT, _LABEL = 300, 30, 18, 24, 12
 
 
 def svg_of(chain: AdvisorChain, client: str | None, *, rounds: bool) -> str:
@@ -554,11 +554,12 @@ def svg_of(chain: AdvisorChain, client: str | None, *, rounds: bool) -> str:
     parts += [_arrow(_GAP + at * step + _HEIGHT) for at in range(len(names) - 1)]
     if inner is not None:
         top = _GAP + inner * step - _GAP // 3
+        height += _LABEL
         parts.append(
             f'<rect x="{_INDENT // 2}" y="{top}" width="{_WIDTH + _INDENT}"'
             f' height="{height - top - 4}" rx="8" fill="none" stroke="currentColor"'
             ' stroke-dasharray="4"/>'
-            f'<text x="{_WIDTH + _INDENT}" y="{top + 14}" text-anchor="end" font-size="10"'
+            f'<text x="{_WIDTH + _INDENT}" y="{height - 10}" text-anchor="end" font-size="10"'
             ' fill="currentColor">once per round</text>'
         )
     return (

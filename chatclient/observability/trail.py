@@ -443,6 +443,7 @@ def _message_count(count: int) -> str:
 
 
 _LONGEST = 120  # characters of a result
+_TEXT = "text-align:left;max-width:20em;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
 _BAR = "display:inline-block;height:.8em;background:currentColor;opacity:.5"
 
 
@@ -451,10 +452,12 @@ def html_of(trail: "Trail") -> str:
     rows = [*trail.tree()]
     begin = rows[0][1].started if rows else 0.0
     whole = max((s.started - begin + (s.seconds or 0.0) for _, s in rows), default=0.0) or 1.0
-    head = "".join(f"<th>{name}</th>" for name in ("step", "result", "seconds", "time line"))
+    names = ("step", "result", "seconds", "time line")
+    head = "".join(f'<th style="text-align:left">{name}</th>' for name in names)
     body = "".join(_row(depth, step, begin, whole) for depth, step in rows)
     return (
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
         f"<p>{escape(trail.usage.tokens_text())}</p>"
     )
 
@@ -464,10 +467,10 @@ def _row(depth: int, step: Step, begin: float, whole: float) -> str:
     left, width = 100 * (step.started - begin) / whole, max(100 * taken / whole, 0.5)
     bar = f'<span style="{_BAR};margin-left:{left:.1f}%;width:{width:.1f}%"></span>'
     seconds = "" if step.seconds is None else f"{taken:.3f}"
-    name = escape(step.operation.name)
+    name, result = escape(step.operation.name), escape(" ".join(_result(step)))
     cells = (
-        f'<td style="text-align:left;padding-left:{1 + depth}em">{name}</td>',
-        f'<td style="text-align:left">{escape(" ".join(_result(step)))}</td>',
+        f'<td style="{_TEXT};padding-left:{1 + depth}em">{name}</td>',
+        f'<td style="{_TEXT}" title="{result}">{result}</td>',
         f"<td>{seconds}</td>",
         f'<td style="text-align:left;min-width:12em">{bar}</td>',
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from math import sqrt
 from statistics import NormalDist
 from typing import Any
@@ -138,6 +139,16 @@ class RunsReport:
         failed = [f"run {n}: {run}" for n, run in enumerate(self.results, 1) if not run.passed]
         more = [f"... and {len(failed) - _SHOWN} more in `failures`"]
         return printable("\n".join([*lines, *failed[:_SHOWN], *(more if failed[_SHOWN:] else [])]))
+
+    def _repr_html_(self) -> str:
+        """Return the same text, which notebooks show."""
+        return report_as_html(str(self))
+
+
+def report_as_html(text: str) -> str:
+    """Return the text of a report for a notebook, with its columns aligned."""
+    style = "white-space:pre-wrap;word-break:normal;font-family:monospace"
+    return f'<pre style="{style}">{escape(text)}</pre>'
 
 
 def evaluate_runs(

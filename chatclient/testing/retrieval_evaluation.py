@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from math import log2
 from operator import attrgetter
 from statistics import fmean
@@ -26,6 +25,7 @@ from chatclient.retrieval.query import (
 from chatclient.runtime.blocking import drive
 from chatclient.runtime.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.testing.evaluation import EvaluationRequest, EvaluationResponse, Evaluator
+from chatclient.testing.repetition import report_as_html
 
 _SHOWN = 10  # cases in the text of a report
 
@@ -197,7 +197,7 @@ class RetrievalReport:
 
     def _repr_html_(self) -> str:
         """Return the same text, which notebooks show."""
-        return f"<pre>{escape(str(self))}</pre>"
+        return report_as_html(str(self))
 
 
 def evaluate_retriever(
