@@ -11,12 +11,9 @@ if TYPE_CHECKING:
         Price as Price,
     )
     from chatclient.advisors.context_window import (
-        CONTEXT_WINDOW_ORDER as CONTEXT_WINDOW_ORDER,
         ContextWindowAdvisor as ContextWindowAdvisor,
     )
     from chatclient.advisors.guardrails.advisors import (
-        INPUT_GUARDRAIL_ORDER as INPUT_GUARDRAIL_ORDER,
-        OUTPUT_GUARDRAIL_ORDER as OUTPUT_GUARDRAIL_ORDER,
         GuardrailResult as GuardrailResult,
         InputGuardrail as InputGuardrail,
         InputGuardrailAdvisor as InputGuardrailAdvisor,
@@ -30,11 +27,9 @@ if TYPE_CHECKING:
     )
     from chatclient.advisors.guardrails.safe_guard import (
         FAILURE_RESPONSE as FAILURE_RESPONSE,
-        SAFE_GUARD_ORDER as SAFE_GUARD_ORDER,
         SafeGuardAdvisor as SafeGuardAdvisor,
     )
     from chatclient.advisors.memory.advisors import (
-        MEMORY_TEMPLATE as MEMORY_TEMPLATE,
         MessageChatMemoryAdvisor as MessageChatMemoryAdvisor,
         PromptChatMemoryAdvisor as PromptChatMemoryAdvisor,
     )
@@ -50,19 +45,15 @@ if TYPE_CHECKING:
         VectorStoreChatMemoryAdvisor as VectorStoreChatMemoryAdvisor,
     )
     from chatclient.advisors.rate_limit import (
-        RATE_LIMIT_ORDER as RATE_LIMIT_ORDER,
         RateLimitAdvisor as RateLimitAdvisor,
     )
     from chatclient.advisors.response_cache import (
-        CACHING_ORDER as CACHING_ORDER,
         REFRESH as REFRESH,
         InMemoryResponseStore as InMemoryResponseStore,
         ResponseCacheAdvisor as ResponseCacheAdvisor,
         ResponseStore as ResponseStore,
     )
     from chatclient.advisors.retrieval.advisor import (
-        RE_READING_ORDER as RE_READING_ORDER,
-        RE_READING_TEMPLATE as RE_READING_TEMPLATE,
         QuestionAnswerAdvisor as QuestionAnswerAdvisor,
         ReReadingAdvisor as ReReadingAdvisor,
         RetrievalAugmentationAdvisor as RetrievalAugmentationAdvisor,
@@ -71,7 +62,6 @@ if TYPE_CHECKING:
         SimpleLoggerAdvisor as SimpleLoggerAdvisor,
     )
     from chatclient.advisors.structured_output import (
-        VALIDATION_ORDER as VALIDATION_ORDER,
         StructuredOutputAdvisor as StructuredOutputAdvisor,
         StructuredOutputValidationAdvisor as StructuredOutputValidationAdvisor,
     )

@@ -108,22 +108,13 @@ class Pipeline:
             runtime: The runtime of the request.
             output: The requested type of the answer, or None for text.
         """
-        conversation_id = settings.advisor_params.get(CONVERSATION_ID)
-        observers = all_observers(self.shared.observers, conversation_id, self.shared.name)
+        params, name = settings.advisor_params, self.shared.name
+        conversation_id = params.get(CONVERSATION_ID)
+        observers = all_observers(self.shared.observers, conversation_id, name)
         continued = settings.turn.continued
-        turn = continued or begin_turn(
-            settings.turn, settings.advisor_params, self._default_messages
-        )
+        turn = continued or begin_turn(settings.turn, params, self._default_messages)
         trail = Trail(runtime.steps)
-        call = ClientCall(
-            EMPTY_PROMPT,
-            (),
-            runtime.streaming,
-            conversation_id,
-            settings.advisor_params,
-            turn,
-            self.shared.name,
-        )
+        call = ClientCall(EMPTY_PROMPT, (), runtime.streaming, conversation_id, params, turn, name)
         # Of the request that this one is part of, such as that of an agent's caller.
         outer, undo_log = runtime.undo_log, UndoLog()
         if runtime.streaming and outer is None and any(map(is_memory, settings.advisors)):

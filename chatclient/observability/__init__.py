@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         PromptPiece as PromptPiece,
     )
     from chatclient.observability.telemetry import (
-        ERROR_TEXT as ERROR_TEXT,
         Redact as Redact,
         Telemetry as Telemetry,
     )

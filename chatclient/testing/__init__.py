@@ -11,10 +11,6 @@ if TYPE_CHECKING:
         Mode as Mode,
     )
     from chatclient.testing.evaluation import (
-        CORRECTNESS_TEMPLATE as CORRECTNESS_TEMPLATE,
-        CRITERION_TEMPLATE as CRITERION_TEMPLATE,
-        FACT_CHECKING_TEMPLATE as FACT_CHECKING_TEMPLATE,
-        RELEVANCY_TEMPLATE as RELEVANCY_TEMPLATE,
         CorrectnessEvaluator as CorrectnessEvaluator,
         CriterionEvaluator as CriterionEvaluator,
         EvaluationRequest as EvaluationRequest,
@@ -25,7 +21,6 @@ if TYPE_CHECKING:
         assert_passes as assert_passes,
     )
     from chatclient.testing.evaluation_events import (
-        EVALUATION_EVENT as EVALUATION_EVENT,
         record_evaluations as record_evaluations,
     )
     from chatclient.testing.model_contract import (
