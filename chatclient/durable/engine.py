@@ -1,7 +1,6 @@
 """`Engine`: starts, finds, cancels and continues durable turns of this process, on DBOS."""
 
 import asyncio
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,10 +17,10 @@ from chatclient.durable.dbos_steps import (
     WorkflowStatus,
     dbos_errors,
 )
-from chatclient.durable.handle import REJECTED, segment_id
+from chatclient.durable.events import CANCEL, REJECTED, segments_until
 from chatclient.durable.notices import Notices
 from chatclient.durable.queues import APPLICATION
-from chatclient.durable.tables import CANCEL, WORKFLOW, Tables
+from chatclient.durable.tables import WORKFLOW, Tables
 from chatclient.durable.workflow import RunningExecutions, is_first_execution, run_turn, running
 from chatclient.errors import UsageError
 from chatclient.extend import get_logger
@@ -106,18 +105,6 @@ class Liveness:
                 self._trusted_from = time.monotonic() + self._silent
                 pause = self._interval
                 log.warning("liveness not updated", error=repr(error))
-
-
-_SUFFIX = re.compile(r"(#+)(\d+)$")
-
-
-def segments_until(id: str) -> list[str]:
-    """Return the ids of all segments of a turn, from that of the last one."""
-    found = _SUFFIX.search(id)
-    if found is None or len(found[1]) % 2 == 0:  # in a key, each # is doubled
-        return [id]
-    turn = id[: found.end(1) - 1]
-    return [segment_id(turn, number + 1) for number in range(int(found[2]))]
 
 
 class Retention:

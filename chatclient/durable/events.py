@@ -1,5 +1,6 @@
-"""Events of durable turns as JSON values, for consumers in other processes."""
+"""What processes read of the durable turns of others: segments, attributes, and events as JSON."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -33,8 +34,34 @@ from chatclient.extend import from_stored, to_stored
 FORMAT = "chatclient_json"
 """The name of the format of values in the database."""
 
+PROBLEM = "problem"
+"""The attribute of a workflow with `TurnStatus.problem`."""
+
+REJECTED = "rejected"
+"""The attribute of a workflow that was ended because its version has no worker: the reason."""
+
+CANCEL = "cancel"
+"""The attribute of a workflow that is to be cancelled."""
+
 DurableEvent: TypeAlias = StreamEvent | RoundRestarted | TurnDecided | UiState | UiData
 """An event of a durable turn."""
+
+
+def segment_id(turn_id: str, number: int) -> str:
+    """Return the id of a segment of a turn, which is the id of no other turn."""
+    return turn_id if number == 1 else f"{turn_id}#{number}"
+
+
+_SUFFIX = re.compile(r"(#+)(\d+)$")
+
+
+def segments_until(id: str) -> list[str]:
+    """Return the ids of all segments of a turn, from that of the last one."""
+    found = _SUFFIX.search(id)
+    if found is None or len(found[1]) % 2 == 0:  # in a key, each # is doubled
+        return [id]
+    turn = id[: found.end(1) - 1]
+    return [segment_id(turn, number + 1) for number in range(int(found[2]))]
 
 
 def event_to_dict(event: object) -> dict[str, Any] | None:

@@ -19,7 +19,15 @@ from chatclient.chat.events import (
 from chatclient.chat.pending_turn import Decision, Decisions, PendingTurn, decisions_for
 from chatclient.chat.serialization import message_from_dict
 from chatclient.chat.turn import TURN_KEY, Turn
-from chatclient.durable.events import FORMAT, DurableEvent, EventReader
+from chatclient.durable.events import (
+    CANCEL,
+    FORMAT,
+    PROBLEM,
+    REJECTED,
+    DurableEvent,
+    EventReader,
+    segment_id,
+)
 from chatclient.durable.requests import (
     TurnResult,
     decisions_from_dict,
@@ -144,14 +152,6 @@ _STATES: dict[str, TurnState] = {
     "CANCELLED": "cancelled",
     "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "failed",
 }
-PROBLEM = "problem"
-"""The attribute of a workflow with `TurnStatus.problem`."""
-
-REJECTED = "rejected"
-"""The attribute of a workflow that was ended because its version has no worker: the reason."""
-
-_CANCEL = "cancel"  # as in the module of the tables, which needs the extra
-
 _NO_RESULT = "the durable turn has no result yet; it continues"
 _SEGMENTS_AT_ONCE, _TURNS_AT_ONCE = 4, 500
 
@@ -470,7 +470,7 @@ class TurnHandle:
             denied = decisions_to_dict(decisions_for(pending, "deny"))
             resume = {"turn": pending.to_json(), "decisions": denied}
             changes = {"resume": resume, "cancelled": True, "deadline": None}
-            self._continue(segment, changes, {_CANCEL: True})
+            self._continue(segment, changes, {CANCEL: True})
 
     def _missing(self) -> UsageError:
         return UsageError(f"there is no durable turn {self.id!r} in this database")
@@ -537,11 +537,6 @@ def turn_id(client: str, key: str) -> str:
     return f"{client}/{key.replace('#', '##')}"
 
 
-def segment_id(turn_id: str, number: int) -> str:
-    """Return the id of a segment of a turn, which is the id of no other turn."""
-    return turn_id if number == 1 else f"{turn_id}#{number}"
-
-
 def states_of(turns: Sequence[TurnHandle]) -> dict[str, TurnState]:
     """Return the states of *turns* of one database by their ids, with few queries.
 
@@ -568,7 +563,7 @@ def _state(status: "WorkflowStatus") -> TurnState:
         if not isinstance(status.output, dict):
             return "failed"  # its result says why
         state = "done" if status.output["pending"] is None else "waiting"
-    is_marked = _attribute(status, _CANCEL) is not None
+    is_marked = _attribute(status, CANCEL) is not None
     return "cancelling" if is_marked and state in ("queued", "running", "waiting") else state
 
 

@@ -10,14 +10,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import SQLAlchemyError
 
-from chatclient.durable.events import FORMAT
+from chatclient.durable.events import CANCEL, FORMAT
 from chatclient.extend import write_ahead
 
 WORKFLOW = "chatclient_turn"
 """The name of the workflow of turns in the database."""
 
-CANCEL = "cancel"
-"""The attribute of a workflow that is to be cancelled."""
 
 _PROCESSES = sa.Table(
     "chatclient_executors",

@@ -13,8 +13,7 @@ from weakref import WeakValueDictionary
 from chatclient.chat.events import TextDelta
 from chatclient.chat.tool import ToolProgress
 from chatclient.durable.dbos_steps import DBOS, DbosSteps, JsonSerializer, until_stored
-from chatclient.durable.events import event_to_dict
-from chatclient.durable.handle import PROBLEM
+from chatclient.durable.events import PROBLEM, event_to_dict
 from chatclient.durable.notices import Outbox
 from chatclient.durable.queues import Pace
 from chatclient.durable.recording import Publisher, StepRecorder

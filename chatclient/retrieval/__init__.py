@@ -50,9 +50,6 @@ if TYPE_CHECKING:
         SentenceSplitter as SentenceSplitter,
         SizeLimit as SizeLimit,
     )
-    from chatclient.retrieval.keyword import (
-        KeywordDocumentRetriever as KeywordDocumentRetriever,
-    )
     from chatclient.retrieval.prompt import (
         ContextualQueryAugmenter as ContextualQueryAugmenter,
         framed as framed,
@@ -70,6 +67,7 @@ if TYPE_CHECKING:
     )
     from chatclient.retrieval.retrievers import (
         HybridDocumentRetriever as HybridDocumentRetriever,
+        KeywordDocumentRetriever as KeywordDocumentRetriever,
         LanguageModelQueryRouter as LanguageModelQueryRouter,
         VectorStoreDocumentRetriever as VectorStoreDocumentRetriever,
     )

@@ -261,8 +261,8 @@ def test_documents_that_are_added_one_by_one() -> None:
 
 def test_large_keyword_index(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large indexes are searched in a worker thread of an event loop."""
-    monkeypatch.setattr("chatclient.retrieval.keyword._SEARCHED_AT_ONCE", 3)
-    monkeypatch.setattr("chatclient.retrieval.keyword._FILTERED_AT_ONCE", 3)
+    monkeypatch.setattr("chatclient.retrieval.retrievers._SEARCHED_AT_ONCE", 3)
+    monkeypatch.setattr("chatclient.retrieval.retrievers._FILTERED_AT_ONCE", 3)
     client = client_of(KeywordDocumentRetriever(ALL, top_k=1))
 
     asked = ask(client.prompt("E4711"))
