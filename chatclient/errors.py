@@ -435,12 +435,12 @@ class EntityError(ChatClientError):
 
 
 class GuardrailError(ChatClientError):
-    """A guardrail refused the input or the output of a request.
+    """A guardrail refused the input or the output of a request, or the result of a tool.
 
     Attributes:
         guardrail: The name of the guardrail that decided.
         messages: The message of each guardrail that failed.
-        response: The refused `ChatResponse`, or None if the input was refused.
+        response: The refused `ChatResponse` or `ToolResult`; None if the input was refused.
     """
 
     def __init__(

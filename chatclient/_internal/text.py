@@ -1,8 +1,11 @@
 """Prepares text for messages, logs and terminals; removes reasoning from it, and redacts it."""
 
+import base64
+import binascii
+import html
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from chatclient._internal.json import dumps, loads
@@ -17,7 +20,7 @@ _UNPRINTABLE = re.compile(
 _LONG_RUN = re.compile(r"([^\w\s!-~]{30})[^\w\s!-~]+")
 
 
-def normalized(form: Literal["NFC", "NFKD"], text: str) -> str:
+def normalized(form: Literal["NFC", "NFKC", "NFKD"], text: str) -> str:
     """Return *text* in a Unicode normal *form*, with at most 30 combining marks at a character.
 
     Sorting the marks takes quadratic time. No word has so many; Unicode's stream-safe text format
@@ -152,3 +155,53 @@ def _redacted_strings(redact: Callable[[str], str], data: Any) -> Any:
             return {key: _redacted_strings(redact, value) for key, value in data.items()}
         case _:
             return data
+
+
+# Letters that look like Latin ones.
+_LOOKALIKES = str.maketrans(
+    "аеорсхуіјѕһԁԛԝАВЕКМНОРСТХІЈЅαονιρτυκΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
+    "aeopcxyijshdqwABEKMHOPCTXIJSaovipTukABEZHIKMNOPTYX",
+)
+_INVISIBLE = re.compile(
+    r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e01ef]"
+)
+_ENCODED = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
+_PERCENT = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+
+
+def readable_text(text: str) -> str:
+    """Return *text* without disguises, and below it what is encoded in it.
+
+    Invisible characters are removed, HTML entities and percent signs decoded, and letters that only
+    look like others replaced. Base64 and hexadecimal texts follow if they contain words.
+    """
+    text = _PERCENT.sub(_from_percent, text)
+    text = html.unescape(text)
+    if not text.isascii():
+        text = normalized("NFKC", _INVISIBLE.sub("", text))
+        latin = text.translate(_LOOKALIKES)
+        if latin != text:
+            text = f"{text}\n{latin}"
+    encoded = [decoded for found in _ENCODED.findall(text) for decoded in _encoded_in(found)]
+    return "\n".join((text, *encoded))
+
+
+def _encoded_in(text: str) -> Iterator[str]:
+    """Yield what *text* stands for as hexadecimal or Base64 text, if it is readable."""
+    bare = text.rstrip("=")
+    for decode in (bytes.fromhex, _from_base64):
+        try:
+            decoded = decode(bare).decode()
+        except (ValueError, binascii.Error):
+            continue
+        if not _UNPRINTABLE.search(decoded):
+            yield decoded
+
+
+def _from_base64(text: str) -> bytes:
+    standard = text.replace("-", "+").replace("_", "/")
+    return base64.b64decode(f"{standard}{'=' * (-len(text) % 4)}", validate=True)
+
+
+def _from_percent(found: re.Match[str]) -> str:
+    return bytes.fromhex(found[0].replace("%", "")).decode(errors="replace")

@@ -29,6 +29,15 @@ if TYPE_CHECKING:
         FAILURE_RESPONSE as FAILURE_RESPONSE,
         SafeGuardAdvisor as SafeGuardAdvisor,
     )
+    from chatclient.advisors.guardrails.tool_results import (
+        ToolGuardrail as ToolGuardrail,
+        ToolGuardrailInterceptor as ToolGuardrailInterceptor,
+        mask_personal_data as mask_personal_data,
+        refuse_injected_instructions as refuse_injected_instructions,
+    )
+    from chatclient.advisors.guardrails.untrusted import (
+        UntrustedArguments as UntrustedArguments,
+    )
     from chatclient.advisors.memory.advisors import (
         MessageChatMemoryAdvisor as MessageChatMemoryAdvisor,
         PromptChatMemoryAdvisor as PromptChatMemoryAdvisor,

@@ -444,6 +444,7 @@ def _model_call(model: ChatModel) -> Next:
         if WithheldTool in map(type, prompt.options.tool_callbacks or ()):
             prompt = _sendable(prompt, model)
         turn.offered_tools = prompt.options.tool_callbacks or ()
+        turn.conversation = (*request.in_system_text, *prompt.messages)
         # Read by providers, such as for the key of the prompt cache, with `present_turn`.
         turn.conversation_id = conversation_id = request.context.get(CONVERSATION_ID)
         operation = ModelCall(model, prompt, runtime.streaming, conversation_id)

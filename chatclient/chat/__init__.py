@@ -27,6 +27,10 @@ if TYPE_CHECKING:
         OptionValues as OptionValues,
         ReasoningEffort as ReasoningEffort,
     )
+    from chatclient.chat.origins import (
+        Origin as Origin,
+        PromptPart as PromptPart,
+    )
     from chatclient.chat.parts import (
         Part as Part,
         ProviderPart as ProviderPart,

@@ -121,6 +121,7 @@ def load_turn(
         turn.request_messages, turn.rounds = request, spoken[begin + len(request) :]
         turn.part.default_messages = default_messages
         turn.history_sent = begin > count_default_messages(spoken, turn)
+    turn.conversation = pending.messages
     turn.resumed = True
     return turn
 

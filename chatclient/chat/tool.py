@@ -32,6 +32,7 @@ __all__ = [
     "DECIDED_BY",
     "DONE",
     "FAILURE",
+    "GUARDRAIL",
     "HANDOFF",
     "OWN_METADATA",
     "RAN_WITH",
@@ -85,6 +86,9 @@ REMARK = "remark"
 DECIDED_BY = "decided_by"
 """Who or what has decided that the call may run, or may not."""
 
+GUARDRAIL = "guardrail"
+"""The names of the guardrails that rewrote the text."""
+
 RETURN_DIRECT = "return_direct"
 """The `return_direct` of the `ToolResult`, stored with a suspended turn."""
 
@@ -97,7 +101,7 @@ HANDOFF = "handoff"
 OWN_METADATA = frozenset(
     {
         *(STEP, FAILURE, DONE, RAN_WITH, REMARK, DECIDED_BY, RETURN_DIRECT, ACTIVATED_SKILL),
-        HANDOFF,
+        *(HANDOFF, GUARDRAIL),
         # Of messages, defined in modules above this one.
         *("ends_turn", "correction", "chat_memory_summary", "found_tools", "tool_search_roles"),
         *("name", "role", "cache_control", "reasoning_field", "anthropic_container"),

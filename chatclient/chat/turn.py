@@ -101,6 +101,7 @@ class ClientPart:
     Attributes:
         default_messages: The default messages of the client, which begin every conversation. They
             are part of the prompt, but not of the turn.
+        system: The system messages of the request, before advisors add to them.
         refresh_tools: Lists the tools again, if the request has providers that are asked in every
             round; else None.
         user_input: Returns the user messages that arrived since its last call, or None. The tool
@@ -113,6 +114,7 @@ class ClientPart:
     """
 
     default_messages: tuple[Message, ...] = ()
+    system: tuple[Message, ...] | None = None
     refresh_tools: RefreshTools | None = None
     user_input: Callable[[], tuple[Message, ...]] | None = None
     output: Any = None
@@ -144,6 +146,8 @@ class Turn:
         resumed: Whether the turn continues after it was suspended.
         history_sent: Whether the suspended turn contains the history that memory had sent.
         offered_tools: The tools that the last model call offered; None before the first call.
+        conversation: The messages of the last model call, after those that a memory has written
+            into its system text.
         conversation_id: The conversation of the last model call, or None.
         executions: The tool calls so far, those of all attempts and clients.
         responses: What the model answered in each round, also of rejected answers.
@@ -173,6 +177,7 @@ class Turn:
     resumed = history_sent = is_running = is_nested = replaces = is_displayed = False
     shown: ShownAnswer | None = None
     offered_tools: Sequence[ToolCallback] | None = None
+    conversation: tuple[Message, ...] = ()
     conversation_id: str | None = None
     handoffs: tuple[str, ...] = ()
     pending: PendingTurn | None = None
@@ -273,6 +278,11 @@ class Turn:
             rounds = {message.id for message in self.rounds}
             self.request_messages = tuple(m for m in messages if m.id not in rounds)
         self._beginner = participant
+
+    @property
+    def outer(self) -> "Turn | None":
+        """The turn whose tool or advisor made the request, while it runs; or None."""
+        return self._outer
 
     def append(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Append the *messages* of a completed round, and return them with their ids."""

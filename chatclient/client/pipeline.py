@@ -37,7 +37,7 @@ from chatclient.chain.model_call import prompt_digest
 from chatclient.chain.params import NATIVE_STRUCTURED_OUTPUT
 from chatclient.chat.events import ShownAnswer
 from chatclient.chat.message_merging import with_answered_calls
-from chatclient.chat.messages import without_system
+from chatclient.chat.messages import system_messages, without_system
 from chatclient.chat.model import ChatModel
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.pending_notes import begin_turn
@@ -246,6 +246,7 @@ class Pipeline:
             turn.request_messages = spoken[count_default_messages(spoken, turn) :]
         work = with_system_message(settings, messages, runtime)
         messages = await runtime.until_deadline(work, "the system text function")
+        turn.part.system = system_messages(messages)
         if self._options is not None and settings.has_same_options(self.defaults):
             options = self._options
         else:

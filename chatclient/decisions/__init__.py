@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         DecisionChecks as DecisionChecks,
         decision_input_guardrail as decision_input_guardrail,
         decision_output_guardrail as decision_output_guardrail,
+        decision_tool_guardrail as decision_tool_guardrail,
     )
     from chatclient.decisions.model import (
         DecisionInput as DecisionInput,

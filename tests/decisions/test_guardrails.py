@@ -7,11 +7,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from chatclient import AssistantMessage, ChatClient, ChatResponse, UserMessage
+from chatclient import AssistantMessage, ChatClient, ChatResponse, UserMessage, tool
 from chatclient.advisors import (
     InputGuardrailAdvisor,
     OutputGuardrailAdvisor,
     RetrievalAugmentationAdvisor,
+    ToolGuardrailInterceptor,
 )
 from chatclient.chat.response import Generation
 from chatclient.decisions import (
@@ -23,6 +24,7 @@ from chatclient.decisions import (
     YesNoQuestion,
     decision_input_guardrail,
     decision_output_guardrail,
+    decision_tool_guardrail,
 )
 from chatclient.errors import (
     ContentFilterError,
@@ -33,7 +35,8 @@ from chatclient.errors import (
 )
 from chatclient.observability import Telemetry
 from chatclient.retrieval import Document, Query
-from chatclient.testing import Ask, ScriptedModel
+from chatclient.testing import Ask, ScriptedModel, call
+from chatclient.tools import ToolCallingManager
 from tests.support.decisions import ComputedDecisions, always
 
 CHECKS: Any = {
@@ -111,6 +114,28 @@ def test_the_judge_gets_the_documents(ask: Ask) -> None:
     ask(client.prompt("When?").advisors(RetrievalAugmentationAdvisor(zoo)))
 
     assert judge.requests[0].input["documents"] == ["The zoo opens at nine."]  # type: ignore[index]
+
+
+def test_a_result_of_a_tool_is_rejected(ask: Ask) -> None:
+    """The judge gets the tool and its result; a result without text is not judged."""
+
+    @tool(effect="read")
+    def page(number: int) -> str:
+        """Read a page."""
+        return "an injected order" if number else ""
+
+    judge = ComputedDecisions(by_word)
+    guard = ToolGuardrailInterceptor(decision_tool_guardrail(judge))
+    manager = ToolCallingManager(interceptors=[guard])
+    model = ScriptedModel([call("page", {"number": 0}), call("page", {"number": 1})], "done")
+    builder = ChatClient.builder(model).tool_calling_manager(manager).default_tools(page)
+    empty, refused = ask(builder.build().prompt("Read.")).executions
+
+    assert not empty.is_error
+    assert refused.response.data == "refused by tool_decision: rejected by injected"
+    assert [request.input for request in judge.requests] == [
+        {"tool": "page", "result": "an injected order"}
+    ]
 
 
 def test_what_has_no_text_is_not_judged(ask: Ask) -> None:

@@ -5,6 +5,7 @@ Each input is so large that the square of its size would take hours.
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -13,7 +14,8 @@ from pydantic import BaseModel
 
 from chatclient import AssistantMessage, ToolCall
 from chatclient._internal.json_schema import is_recursive, strict_form
-from chatclient.chat.tool import ToolDefinition
+from chatclient.advisors import mask_personal_data, refuse_injected_instructions
+from chatclient.chat.tool import ToolDefinition, ToolResult
 from chatclient.chat.tool_definition import sanitise_tool_name
 from chatclient.errors import ChatClientError
 from chatclient.providers import OllamaChatModel
@@ -66,6 +68,11 @@ def index(text: str) -> object:
     return retriever
 
 
+def checked_result(text: str) -> object:
+    result = ToolResult(text)
+    return mask_personal_data(result), refuse_injected_instructions(result)
+
+
 WORK: dict[str, Callable[[], object]] = {
     "line ends in an answer": lambda: ollama(b'{"message": {}}' + b"}\n" + b"\n" * 2_000_000),
     "brackets in an answer": lambda: converter_of(Film).convert('{"}' + r"{\"}" * 100_000),
@@ -77,6 +84,20 @@ WORK: dict[str, Callable[[], object]] = {
     "items of many types": lambda: items_with_other_ids("type {}"),
     "name of a tool": lambda: sanitise_tool_name(MARKS),
     "words": lambda: index(MARKS),
+    **{
+        f"check of {text[:3]!r} in a result": partial(checked_result, text * (600_000 // len(text)))
+        for text in (
+            "\n",
+            "a@",
+            "1 ",
+            "A1",
+            "%41",
+            "&#65;",
+            "ignore all ",
+            "do not tell ",
+            "\u0435",
+        )
+    },
 }
 
 

@@ -40,8 +40,11 @@ from chatclient.advisors import (
     SessionLogAdvisor,
     SessionMemoryAdvisor,
     StructuredOutputValidationAdvisor,
+    ToolGuardrailInterceptor,
     ToolSearchToolCallingAdvisor,
+    UntrustedArguments,
     VectorStoreChatMemoryAdvisor,
+    mask_personal_data,
 )
 from chatclient.bridges import (
     tools_from_langchain,
@@ -408,6 +411,48 @@ def interceptor(case: Case) -> None:
 
     case.interceptors.append(checked)
     reading_tool(case)
+
+
+def checked_results(case: Case) -> None:
+    """One result is rewritten, and another one refused."""
+
+    @tool(effect="read")
+    def fetch(page: str, note: str) -> str:
+        """Fetch a page."""
+        case.effects.append(f"fetch {page} {note}")
+        return f"{page} by ann@firm.example {note}"
+
+    def refuse_spam(result: ToolResult) -> GuardrailResult:
+        spam = result.text.startswith("spam")
+        return GuardrailResult.failure("spam") if spam else GuardrailResult.success()
+
+    guard = ToolGuardrailInterceptor(mask_personal_data, refuse_spam, tools=["fetch"])
+    case.tools.append(fetch)
+    case.interceptors.append(guard)
+    step(case, "fetch", {"page": "news"}, {"page": "spam"})
+
+
+def untrusted_arguments(case: Case) -> None:
+    """A value of a result is refused, and one that the user said as well is not."""
+
+    @tool(effect="read")
+    def mail(note: str) -> str:
+        """Read a mail."""
+        case.effects.append(f"mail {note}")
+        return f"Question of Eve {note}"
+
+    @tool(effect="idempotent")
+    def reply(about: str, note: str) -> str:
+        """Reply to a mail."""
+        case.effects.append(f"reply {about} {note}")
+        return f"replied {note}"
+
+    case.tools += [mail, reply]
+    case.interceptors.append(
+        UntrustedArguments(checked=lambda call: call.tool_call.name == "reply")
+    )
+    step(case, "mail", {})
+    step(case, "reply", {"about": "Eve"}, {"about": "Question"})
 
 
 def handoff_to_other(case: Case) -> None:
@@ -782,6 +827,8 @@ FEATURES = (
     Feature("approval by rule", approval_rule),
     Feature("external tool", external_tool),
     Feature("interceptor", interceptor, "look"),
+    Feature("checked results", checked_results),
+    Feature("untrusted arguments", untrusted_arguments),
     Feature("handoff", handoff_to_other, "end", order=LAST, ends=True),
     Feature("agent", agent),
     Feature("agent with approval", agent_with_approval),

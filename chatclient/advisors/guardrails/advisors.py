@@ -28,6 +28,7 @@ from chatclient.chat.messages import (
 from chatclient.chat.moderation import ModerationModel
 from chatclient.chat.prompt import Prompt, is_blank
 from chatclient.chat.response import NO_USAGE, ChatResponse
+from chatclient.chat.tool import ToolResult
 from chatclient.errors import EntityError, GuardrailError, UsageError, WrongTypeError
 from chatclient.runtime.runtime import Runtime
 from chatclient.runtime.threads import is_async
@@ -141,7 +142,7 @@ turn has the documents that the answer is based on (`sources`) and the tools tha
 
 
 # Based on OWASP's cheat sheet on prompt injection; only a first line of defence.
-_INJECTIONS = re.compile(
+INJECTIONS = re.compile(
     r"""
       \b(?:ignore|disregard|forget|override)\b.{0,40}\b(?:previous|prior|above|earlier|all|your)\b
         .{0,40}\b(?:instruction|prompt|rule|direction|guideline)s?\b
@@ -161,7 +162,7 @@ def refuse_prompt_injection(request: ChatClientRequest) -> GuardrailResult:
 
     Patterns find simple attempts only.
     """
-    if _INJECTIONS.search(last_user_text(request)):
+    if INJECTIONS.search(last_user_text(request)):
         return GuardrailResult.fatal("the text looks like a prompt injection")
     return GuardrailResult.success()
 
@@ -262,7 +263,7 @@ class InputGuardrailAdvisor:
     name = "InputGuardrailAdvisor"
 
     def __init__(self, *guardrails: InputGuardrail, order: int = INPUT_GUARDRAIL_ORDER) -> None:
-        _check_guardrails(guardrails, ("request",))
+        check_guardrails(guardrails, ("request",))
         self.guardrails = guardrails
         self.order = order
 
@@ -273,10 +274,10 @@ class InputGuardrailAdvisor:
             GuardrailError: A guardrail refused the request.
             UsageError: A guardrail rewrote the user's text to a blank one.
         """
-        failures = _Failures()
+        failures = Failures()
         judged = _with_original_messages(request)
         for guardrail in self.guardrails:
-            result = await _check(guardrail, request.runtime, judged)
+            result = await judgement_of(guardrail, request.runtime, judged)
             if result.outcome in ("retry", "reprompt"):
                 msg = (
                     f"input guardrail {name_of(guardrail)!r} asks for another answer, but there is"
@@ -369,7 +370,7 @@ class OutputGuardrailAdvisor:
         max_retries: int = 2,
         order: int = OUTPUT_GUARDRAIL_ORDER,
     ) -> None:
-        _check_guardrails(guardrails, ("response", "request"))
+        check_guardrails(guardrails, ("response", "request"))
         check_number("max_retries", max_retries)
         self.guardrails = guardrails
         self._want_request = tuple(map(wants_both, guardrails))
@@ -424,10 +425,10 @@ class OutputGuardrailAdvisor:
         answer = response.chat_response
         if answer.has_tool_calls() or answer.finish_reason == "return_direct":
             return answer  # not a final answer of the model
-        failures = _Failures()
+        failures = Failures()
         for guardrail, wants_request in zip(self.guardrails, self._want_request, strict=True):
             request = [sent.mutate(context=response.context)] if wants_request else []
-            result = await _check(guardrail, sent.runtime, answer, *request)
+            result = await judgement_of(guardrail, sent.runtime, answer, *request)
             if result.outcome in ("retry", "reprompt"):
                 return guardrail, result
             if failures.add(guardrail, result):
@@ -438,7 +439,12 @@ class OutputGuardrailAdvisor:
         return answer
 
 
-def _check_guardrails(guardrails: tuple[Any, ...], takes: tuple[str, ...]) -> None:
+def check_guardrails(guardrails: tuple[Any, ...], takes: tuple[str, ...]) -> None:
+    """Check that there are *guardrails*, and that each of them takes the parameters *takes*.
+
+    Raises:
+        UsageError: There is none, or one of them cannot be called.
+    """
     if not guardrails:
         msg = "without guardrails everything would pass; give at least one"
         raise UsageError(msg)
@@ -448,7 +454,7 @@ def _check_guardrails(guardrails: tuple[Any, ...], takes: tuple[str, ...]) -> No
         check_callable("a guardrail", guardrail, hint, takes=takes if both else takes[:1])
 
 
-class _Failures:
+class Failures:
     """Collects the failures of guardrails, each with the guardrail's name and its message."""
 
     def __init__(self) -> None:
@@ -460,7 +466,8 @@ class _Failures:
             self._failures.append((name_of(guardrail), result.message))
         return result.outcome == "fatal"
 
-    def raise_if_any(self, response: ChatResponse | None) -> None:
+    def raise_if_any(self, response: ChatResponse | ToolResult | None) -> None:
+        """Raise a `GuardrailError` about *response* if there are failures."""
         if self._failures:
             reasons = ", ".join(f"{name}: {message}" for name, message in self._failures)
             raise GuardrailError(
@@ -471,9 +478,14 @@ class _Failures:
             )
 
 
-async def _check(
+async def judgement_of(
     guardrail: Callable[..., Any], runtime: Runtime, *arguments: Any
 ) -> GuardrailResult:
+    """Return what *guardrail* says about *arguments*.
+
+    Raises:
+        WrongTypeError: It returns something else.
+    """
     # Asynchronous guardrails of this library wait through the runtime of the request.
     call = runtime.call if is_async(guardrail) else runtime.invoke
     result = await call(guardrail, *arguments)

@@ -6,7 +6,8 @@ from typing import Any, Protocol, Self
 
 from chatclient._internal.checks import check_callable, check_type
 from chatclient._internal.json import loads_comparable
-from chatclient.chat.messages import ToolCall
+from chatclient.chat.messages import Message, ToolCall
+from chatclient.chat.origins import PromptPart, prompt_parts
 from chatclient.chat.pending_turn import (
     APPROVE,
     ApprovalRequired,
@@ -16,6 +17,7 @@ from chatclient.chat.pending_turn import (
     places_in,
 )
 from chatclient.chat.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
+from chatclient.chat.turn import Turn
 from chatclient.errors import ToolArgumentError, ToolDeniedError, ToolResultError, ToolUsageError
 from chatclient.runtime.threads import is_awaitable
 from chatclient.tools.function.signature import read_arguments
@@ -29,11 +31,15 @@ class ToolInvocation:
         tool_call: The call as the model made it.
         callback: The tool.
         context: The tool context.
+        messages: The conversation before the model's message with the call.
+        turn: The turn, or None in a loop of the application's own.
     """
 
     tool_call: ToolCall
     callback: ToolCallback
     context: ToolContext
+    messages: tuple[Message, ...] = field(default=(), repr=False, compare=False)
+    turn: Turn | None = field(default=None, repr=False, compare=False)
 
     @property
     def definition(self) -> ToolDefinition:
@@ -54,6 +60,11 @@ class ToolInvocation:
             ToolArgumentError: The tool cannot be run with them. Uncaught, it goes to the model.
         """
         return read_arguments(self.callback, self.tool_call.arguments)
+
+    def parts(self) -> tuple[PromptPart, ...]:
+        """Return the texts that the model has seen before it made the call, with their origins."""
+        conversation = self.messages if self.turn is None else self.turn.conversation
+        return prompt_parts(conversation or self.messages, self.turn)
 
     def with_arguments(self, arguments: str) -> Self:
         """Return this with other arguments, a JSON object."""

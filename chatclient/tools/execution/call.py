@@ -11,7 +11,7 @@ import anyio
 from chatclient._internal.exceptions import leaf_errors, raise_single, single_error
 from chatclient._internal.frozen import merged
 from chatclient.chat.events import ToolCallFinished, ToolRunStarted
-from chatclient.chat.messages import ToolCall, ToolResponse
+from chatclient.chat.messages import Message, ToolCall, ToolResponse
 from chatclient.chat.parts import call_key
 from chatclient.chat.pending_turn import ApprovalRequired, PendingTurn
 from chatclient.chat.tool import (
@@ -81,6 +81,7 @@ class ToolCallRunner:
         toolset: The tools that may be run.
         chain: Calls the interceptors, with the tool inside.
         exception_processor: Decides what happens when a call fails.
+        messages: The conversation before the calls.
         truncated: The id of the call in which the model's message may be truncated, if any.
         forbidden: Whether the model called tools despite `tool_choice="none"`.
         approvals: The approvals among the interceptors, if all calls of a round wait while one of
@@ -91,6 +92,7 @@ class ToolCallRunner:
     toolset: Toolset
     chain: NextTool
     exception_processor: ToolExecutionExceptionProcessor
+    messages: tuple[Message, ...] = ()
     truncated: str | None = None
     forbidden: bool = False
     approvals: tuple[ToolApproval, ...] | None = None
@@ -126,7 +128,7 @@ class ToolCallRunner:
                 if metadata.compensation is not None:
                     self.state.compensation.tools[call_key(call)] = tool
                 context.timeout = _time_limit(metadata.timeout, runtime)
-                invocation = ToolInvocation(call, tool, context)
+                invocation = ToolInvocation(call, tool, context, self.messages, self.state.turn)
                 if runtime.deadline is None:
                     result = await self.chain(invocation)
                 else:
@@ -161,7 +163,7 @@ class ToolCallRunner:
         # These calls fail without running, so there is nothing to decide.
         if tool is None or self.forbidden or call.id == self.truncated:
             return False
-        invocation = ToolInvocation(call, tool, context)
+        invocation = ToolInvocation(call, tool, context, self.messages, self.state.turn)
         try:
             invocation.arguments()
         except ToolArgumentError:

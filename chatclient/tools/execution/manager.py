@@ -333,6 +333,7 @@ class ToolCallingManager:
             self._toolset(prompt.options, state),
             chain,
             self._exception_processor,
+            prompt.messages,
             forbidden=prompt.options.tool_choice == "none",
             approvals=self._approvals,
         )

@@ -43,6 +43,7 @@ class ToolState:
     Attributes:
         context: The values of the tool context.
         identity: Identifies the turn in its idempotency keys; None for a random value.
+        turn: The turn, or None in a loop of the application's own.
         calls: The number of calls of each tool.
         failures: The number of rounds in which each tool failed in each way.
         executions: All calls of the turn so far.
@@ -60,6 +61,7 @@ class ToolState:
 
     context: Mapping[str, Any] = field(default=EMPTY, repr=False)
     identity: str | None = None
+    turn: Turn | None = None
     calls: Counter[str] = field(default_factory=Counter)
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     executions: list[ToolExecution] = field(default_factory=list)
@@ -93,7 +95,12 @@ class ToolState:
             context: The values of the tool context.
         """
         return cls(
-            context, turn.id, executions=turn.executions, clock=turn.clock, recorder=turn.recorder
+            context,
+            turn.id,
+            turn,
+            executions=turn.executions,
+            clock=turn.clock,
+            recorder=turn.recorder,
         )
 
     @classmethod
