@@ -18,7 +18,8 @@ from chatclient.client.accessors import outcome_of, waiting_error
 from chatclient.client.batch import keyed
 from chatclient.client.client import ChatClient
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.durable.handle import TurnHandle, TurnState, states_of, turn_id
+from chatclient.durable.events import turn_id
+from chatclient.durable.handle import TurnHandle, TurnState, states_of
 from chatclient.durable.recording import OnInterrupted, TurnRetries
 from chatclient.durable.requests import (
     SegmentRunner,

@@ -47,6 +47,11 @@ DurableEvent: TypeAlias = StreamEvent | RoundRestarted | TurnDecided | UiState |
 """An event of a durable turn."""
 
 
+def turn_id(client: str, key: str) -> str:
+    """Return the id of the turn of *client* with *key*."""
+    return f"{client}/{key.replace('#', '##')}"
+
+
 def segment_id(turn_id: str, number: int) -> str:
     """Return the id of a segment of a turn, which is the id of no other turn."""
     return turn_id if number == 1 else f"{turn_id}#{number}"

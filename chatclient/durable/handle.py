@@ -532,11 +532,6 @@ def _answer_of(watch: "Watch") -> TurnResult | None:
     return result_from_dict(output)
 
 
-def turn_id(client: str, key: str) -> str:
-    """Return the id of the turn of *client* with *key*."""
-    return f"{client}/{key.replace('#', '##')}"
-
-
 def states_of(turns: Sequence[TurnHandle]) -> dict[str, TurnState]:
     """Return the states of *turns* of one database by their ids, with few queries.
 

@@ -9,8 +9,7 @@ import pytest
 
 from chatclient import ChatClient, tool
 from chatclient.durable import durable, launch
-from chatclient.durable.events import segment_id, segments_until
-from chatclient.durable.handle import turn_id
+from chatclient.durable.events import segment_id, segments_until, turn_id
 from chatclient.errors import UsageError
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager
