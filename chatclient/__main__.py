@@ -6,6 +6,7 @@ python -m chatclient --model openai:gpt-5-mini --tools myapp.tools:WeatherTools 
 echo "Say hello" | python -m chatclient --model ollama:qwen3
 python -m chatclient replay turn.json app:client      # a recorded turn, with the client of today
 python -m chatclient worker app:clients --database postgresql://localhost/turns  # durable turns
+python -m chatclient turns --database postgresql://localhost/turns    # which wait or are stuck
 """
 
 import argparse
@@ -51,6 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from chatclient.durable.worker import main as run_worker  # noqa: PLC0415 - an extra
 
         return run_worker(given[1:])
+    if given[:1] == ["turns"]:
+        from chatclient.durable.worker import operate  # noqa: PLC0415 - for this command
+
+        return operate(given[1:])
     if given[:1] == ["web"]:
         return _serve(given[1:])
     if given[:1] == ["replay"]:

@@ -546,7 +546,8 @@ class ConversationBusyError(DurableTurnError):
     """The last turn of the conversation has not ended; nothing was started.
 
     Attributes:
-        state: Its state, a `TurnState`: `queued`, `running`, `waiting` or `cancelling`.
+        state: Its state, a `TurnState`: `queued`, `running`, `waiting`, `stuck` or
+            `cancelling`.
     """
 
     def __init__(self, message: str, *, turn_id: str, state: str) -> None:

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     )
     from chatclient.durable.handle import (
         TurnHandle as TurnHandle,
-        TurnState as TurnState,
-        TurnStatus as TurnStatus,
+    )
+    from chatclient.durable.health import (
+        EndedState as EndedState,
+        TurnHealth as TurnHealth,
+        TurnInfo as TurnInfo,
     )
     from chatclient.durable.launching import (
         connect as connect,
@@ -57,6 +60,10 @@ if TYPE_CHECKING:
         recorded as recorded,
         request_from_dict as request_from_dict,
         request_to_dict as request_to_dict,
+    )
+    from chatclient.durable.states import (
+        TurnState as TurnState,
+        TurnStatus as TurnStatus,
     )
 else:  # not seen by type checkers, which would take any name for one that exists
     __getattr__, __dir__ = lazy_exports(__name__)

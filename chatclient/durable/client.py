@@ -18,8 +18,8 @@ from chatclient.client.accessors import outcome_of, waiting_error
 from chatclient.client.batch import keyed
 from chatclient.client.client import ChatClient
 from chatclient.client.request import ChatClientRequestSpec
-from chatclient.durable.events import turn_id
-from chatclient.durable.handle import TurnHandle, TurnState, states_of
+from chatclient.durable.events import FORMAT_VERSION, turn_id
+from chatclient.durable.handle import TurnHandle, states_of
 from chatclient.durable.recording import OnInterrupted, TurnRetries
 from chatclient.durable.requests import (
     SegmentRunner,
@@ -30,6 +30,7 @@ from chatclient.durable.requests import (
     request_to_dict,
     tool_names,
 )
+from chatclient.durable.states import TurnState
 from chatclient.errors import ChatClientError, ConversationBusyError, UsageError
 from chatclient.extend import BLOCKING, EMPTY, check_type, drive, seconds
 from chatclient.observability.trail import Trail
@@ -77,7 +78,7 @@ def durable(
     return made
 
 
-UNFINISHED: tuple[TurnState, ...] = ("queued", "running", "waiting", "cancelling")
+UNFINISHED: tuple[TurnState, ...] = ("queued", "running", "waiting", "stuck", "cancelling")
 _NUMBERS_AT_ONCE = 4
 
 
@@ -369,8 +370,9 @@ class DurableClient:
         engine.check_queue(how)
         limit = request.settings.deadline
         id = turn_id(self.name, key)
-        now = time.time()
+        now = engine.now()
         data = {
+            "format": FORMAT_VERSION,
             "client": self.name,
             "turn": id,
             "segment": 1,
@@ -380,6 +382,7 @@ class DurableClient:
             "tools": tool_names(self._pipeline),
             "streaming": streaming,
             "queue": how.queue,
+            "not_before": None if how.delay is None else now + how.delay,
             "resume": None,
         }
         is_new = engine.start(id, data, how, reject=reject, attributes=attributes)

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from chatclient.chat.serialization import error_from_dict, error_to_dict
-from chatclient.durable.events import FORMAT
+from chatclient.durable.events import FORMAT, unread_reason
 from chatclient.durable.recording import UNDO, ExecutionLostError
-from chatclient.errors import DurableTurnError
+from chatclient.errors import TurnVersionError
 from chatclient.extend import get_logger, needed_by
 
 with needed_by("a durable turn", extra="dbos"):
@@ -161,9 +161,8 @@ class DbosSteps:
         """Load the steps that earlier executions have recorded.
 
         Raises:
-            DurableTurnError: A step is stored in another format.
+            TurnVersionError: A step is stored in a format that this release does not read.
         """
-        self.begun = True
         # Within the workflow, the query itself would be a step.
         query = partial(Context().run, lambda: DBOS.list_workflow_steps(self.id))
         loop = asyncio.get_running_loop()
@@ -171,10 +170,11 @@ class DbosSteps:
         # DBOS may have recorded an error of its database as that of the step.
         stored = [step for step in steps if step["error"] is None]
         self.recorded = {step["function_name"]: step["output"] for step in stored}
-        # What DBOS cannot read, it returns as the text that is stored.
-        if unread := [name for name, value in self.recorded.items() if isinstance(value, str)]:
-            msg = f"steps of turn {self.id!r} are stored in a form that is not read here: {unread}"
-            raise DurableTurnError(msg, turn_id=self.id)
+        for name, value in self.recorded.items():
+            if (reason := unread_reason(value)) is not None:
+                msg = f"turn {self.id!r} is not continued here, for its step {name!r}: {reason}"
+                raise TurnVersionError(msg, turn_id=self.id)
+        self.begun = True
         # DBOS numbers steps, and would repeat recorded ones of the same number; here they go by
         # name.
         for _ in range(max((step["function_id"] for step in steps), default=0)):

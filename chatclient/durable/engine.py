@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cache
 from typing import Any, Literal, Self, TypeVar
 
 from chatclient.durable.dbos_steps import (
@@ -17,19 +19,30 @@ from chatclient.durable.dbos_steps import (
     WorkflowStatus,
     dbos_errors,
 )
-from chatclient.durable.events import CANCEL, REJECTED, segments_until
+from chatclient.durable.events import segments_until
+from chatclient.durable.handle import TurnHandle
+from chatclient.durable.health import (
+    ENDED_STATES,
+    OPEN_STATES,
+    EndedState,
+    TurnHealth,
+    TurnInfo,
+    TurnMetrics,
+)
 from chatclient.durable.notices import Notices
 from chatclient.durable.queues import APPLICATION
+from chatclient.durable.states import ACTIVE, CANCEL, REJECTED, TurnState
 from chatclient.durable.tables import WORKFLOW, Tables
 from chatclient.durable.workflow import RunningExecutions, is_first_execution, run_turn, running
 from chatclient.errors import UsageError
-from chatclient.extend import get_logger
+from chatclient.extend import check_choice, get_logger
 from chatclient.runtime.threads import LoopThread
 
 log = get_logger(__name__)
 
 _BEATS = 4  # beats that may be missed
 _DELETED_AT_ONCE, _BETWEEN_BATCHES, _LOOK_FOR_EXPIRED = 100, 0.5, 60.0  # turns, and seconds
+_MOST = 1_000_000  # turns in a list
 _LOOK = 0.5  # seconds between looks for requests to cancel a turn
 
 
@@ -97,6 +110,7 @@ class Liveness:
                         if time.monotonic() > self._trusted_from
                         else []
                     )
+                    running.metrics.count_takeovers(len(others))
                     if own or others:
                         log.info("turns taken over", turns=[*own, *others])
                     self.each_beat()
@@ -136,9 +150,9 @@ class Retention:
         while not self._stopping.wait(pause):
             pause = min(_LOOK_FOR_EXPIRED, self._seconds)
             try:
-                ended = self._tables.expired(self._seconds, _DELETED_AT_ONCE)
+                ended = self._tables.ended(self._seconds, _DELETED_AT_ONCE)
                 if ended:
-                    self._delete([id for each in ended for id in segments_until(each)])
+                    self._delete([id for each in ended for id in segments_until(each.id)])
                 if len(ended) == _DELETED_AT_ONCE:
                     pause = _BETWEEN_BATCHES
             except Exception as error:  # noqa: BLE001 - of the database or its driver; again later
@@ -148,7 +162,6 @@ class Retention:
 T = TypeVar("T")
 
 _IDS_AT_ONCE = 500
-RUNNING = ("PENDING", "ENQUEUED", "DELAYED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +274,8 @@ class Engine:
             "workflow_id": id,
             "queue_name": how.queue or self._default_queue,
             "priority": how.priority,
-            "delay_seconds": how.delay,
+            # DBOS adds it to the clock of this process.
+            "delay_seconds": None if how.delay is None else how.delay + self.now() - time.time(),
             "queue_partition_key": how.limit_key,
             "workflow_id_reuse_policy": policy,
             "attributes": attributes,
@@ -283,22 +297,25 @@ class Engine:
             return False
         return True
 
-    def status(self, id: str) -> WorkflowStatus | None:
-        """Return the status of the workflow *id*, or None if there is none."""
-        found = self.statuses(workflow_ids=[id])
-        return found[0] if found else None
+    def now(self) -> float:
+        """Return the seconds since 1970 on the clock of the database."""
+        return self._tables.now()
 
     def existing(self, ids: Sequence[str]) -> set[str]:
         """Return those of *ids* that are ids of workflows, with few queries."""
         found: set[str] = set()
         for at in range(0, len(ids), _IDS_AT_ONCE):
             several = ids[at : at + _IDS_AT_ONCE]
-            statuses = self.statuses(workflow_ids=several, load_input=False, load_output=False)
+            statuses = self.workflows(workflow_ids=several, load_input=False, load_output=False)
             found.update(status.workflow_id for status in statuses)
         return found
 
-    def statuses(self, **filters: Any) -> list[WorkflowStatus]:
-        """Return the workflows that match the filters of `DBOS.list_workflows`."""
+    def workflows(self, **filters: Any) -> list[WorkflowStatus]:
+        """Return the workflows that match the filters of `DBOS.list_workflows`.
+
+        Those of turns that wait have succeeded, like those of turns that are done; `turns`
+        distinguishes them.
+        """
         return outside(lambda: self._control.list_workflows(**filters))
 
     def steps(self, id: str) -> dict[str, Any]:
@@ -311,7 +328,7 @@ class Engine:
         by: dict[str, Any] = (
             {"attributes": attributes} if self._has_attributes else {"workflow_id_prefix": prefix}
         )
-        found = self.statuses(**by, sort_desc=True, limit=1, load_input=False, load_output=False)
+        found = self.workflows(**by, sort_desc=True, limit=1, load_input=False, load_output=False)
         return found[0].workflow_id if found else None
 
     def version_of(self, status: WorkflowStatus) -> str | None:
@@ -339,9 +356,106 @@ class Engine:
         self.set_attributes(id, {REJECTED: reason})
         outside(self._control.cancel_workflow, id)
 
-    def delete(self, ids: list[str]) -> None:
+    def delete_workflows(self, ids: list[str]) -> None:
         """Delete workflows, with their steps and events."""
         outside(self._control.delete_workflows, ids)
+
+    # --- operation ---
+
+    def health(self) -> TurnHealth:
+        """Return how many turns of the application have not ended, by state, and their age."""
+        return self._tables.health()
+
+    def turns(
+        self,
+        *states: TurnState,
+        older_than: timedelta = timedelta(),
+        limit: int = 100,
+    ) -> list[TurnInfo]:
+        """Return turns of the application, the oldest ones first.
+
+        Args:
+            states: Their states; default: all of turns that have not ended.
+            older_than: The least `TurnInfo.seconds`.
+            limit: The maximum number.
+
+        Raises:
+            UsageError: A state is unknown.
+        """
+        for state in states:
+            check_choice("a state of turns", state, TurnState)
+        least, wanted = older_than.total_seconds(), states or OPEN_STATES
+        found = self._tables.open(least, limit, wanted)
+        if ended := [state for state in wanted if state in ENDED_STATES]:
+            found += self._tables.ended(least, limit, ended)
+            found = sorted(found, key=lambda it: it.seconds, reverse=True)[:limit]
+        return [
+            replace(
+                each,
+                id=segments_until(each.id)[0],
+                version=None if each.version == self._no_version else each.version,
+            )
+            for each in found
+        ]
+
+    def delete(self, *states: EndedState, older_than: timedelta) -> int:
+        """Delete turns that have ended, and return how many; those that wait have not.
+
+        Args:
+            states: Their states; default: all of turns that have ended.
+            older_than: How long ago they have ended at least.
+
+        Raises:
+            UsageError: A state is unknown, or is one of turns that have not ended.
+        """
+        for state in states:
+            check_choice("a state of turns that have ended", state, EndedState)
+        count = 0
+        while ended := self._tables.ended(
+            older_than.total_seconds(), _DELETED_AT_ONCE, states or ENDED_STATES
+        ):
+            self.delete_workflows([id for each in ended for id in segments_until(each.id)])
+            count += len(ended)
+        return count
+
+    def resume(self, id: str, *, version: str | None = None) -> bool:
+        """Let a turn continue now that is stuck, delayed, or failed because processes ended.
+
+        Args:
+            id: The id of the turn.
+            version: The version of the application that continues it; default: its own.
+
+        Returns:
+            Whether it will be continued; otherwise it runs, waits for decisions, or has ended.
+
+        Raises:
+            UsageError: There is no such turn.
+        """
+        return self._tables.let_continue(self._handle(id).last_segment(), version)
+
+    def end(self, id: str, reason: str) -> None:
+        """End a turn: cancel it, as `TurnHandle.cancel`; if it is stuck, undo nothing.
+
+        Args:
+            id: The id of the turn.
+            reason: Why, for the error that `TurnHandle.result` then raises if it was stuck.
+
+        Raises:
+            UsageError: There is no such turn.
+        """
+        turn = self._handle(id)
+        last = turn.last_segment()
+        stuck = self._tables.open(0.0, _MOST, ("stuck", "cancelling"))
+        if any(each.id == last and each.problem is not None for each in stuck):
+            self.reject(last, f"turn {id!r} was ended: {reason}")
+        else:
+            turn.cancel()
+
+    def _handle(self, id: str) -> TurnHandle:
+        def check_decisions(*_: object) -> None:
+            """Check nothing: this process may not have the client."""
+
+        return TurnHandle(self, id, check_decisions)
 
     def set_attributes(self, id: str, attributes: dict[str, Any]) -> None:
         """Set attributes of the workflow *id*, and keep others."""
@@ -362,6 +476,12 @@ class Engine:
 
 
 _current: Engine | None = None
+
+
+@cache
+def process_metrics() -> TurnMetrics:
+    """Return the metrics of this process; instruments of OpenTelemetry are made once."""
+    return TurnMetrics(lambda: None if _current is None else _current.health())
 
 
 def has_engine() -> bool:
@@ -421,8 +541,8 @@ def reject_older_turns(live: set[str]) -> None:
     engine = _current
     if engine is None:
         return
-    filters = {"name": WORKFLOW, "status": [*RUNNING], "load_input": False, "load_output": False}
-    for status in engine.statuses(**filters):
+    filters = {"name": WORKFLOW, "status": [*ACTIVE], "load_input": False, "load_output": False}
+    for status in engine.workflows(**filters):
         if status.app_version is None or status.app_version in live:
             continue
         reason = (

@@ -32,16 +32,30 @@ from chatclient.chat.tool import ToolProgress
 from chatclient.extend import from_stored, to_stored
 
 FORMAT = "chatclient_json"
-"""The name of the format of values in the database."""
+"""The name of the format of values in the database.
 
-PROBLEM = "problem"
-"""The attribute of a workflow with `TurnStatus.problem`."""
+It is the same in all releases, because DBOS ends a workflow whose input has another one.
+"""
 
-REJECTED = "rejected"
-"""The attribute of a workflow that was ended because its version has no worker: the reason."""
+FORMAT_VERSION = 1
+"""The version of the records of turns: inputs, steps and results have it as `format`.
 
-CANCEL = "cancel"
-"""The attribute of a workflow that is to be cancelled."""
+A release reads each version up to its own.
+"""
+
+
+def unread_reason(record: object) -> str | None:
+    """Return why this release does not read *record*, a stored value of a turn; None if it does."""
+    if not isinstance(record, Mapping):  # what DBOS cannot read, it returns as text
+        return "it is stored in a form that is not read here"
+    version = record.get("format", 1)
+    if isinstance(version, int) and version <= FORMAT_VERSION:
+        return None
+    return (
+        f"it is stored in format {version}, and this release of chatclient reads formats up to"
+        f" {FORMAT_VERSION}: run a newer one"
+    )
+
 
 DurableEvent: TypeAlias = StreamEvent | RoundRestarted | TurnDecided | UiState | UiData
 """An event of a durable turn."""

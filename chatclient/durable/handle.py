@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
 from chatclient.chat.events import (
     ApprovalNeeded,
@@ -19,20 +19,26 @@ from chatclient.chat.events import (
 from chatclient.chat.pending_turn import Decision, Decisions, PendingTurn, decisions_for
 from chatclient.chat.serialization import message_from_dict
 from chatclient.chat.turn import TURN_KEY, Turn
-from chatclient.durable.events import (
-    CANCEL,
-    FORMAT,
-    PROBLEM,
-    REJECTED,
-    DurableEvent,
-    EventReader,
-    segment_id,
-)
+from chatclient.durable.events import FORMAT, DurableEvent, EventReader, segment_id, unread_reason
 from chatclient.durable.requests import (
     TurnResult,
     decisions_from_dict,
     decisions_to_dict,
     result_from_dict,
+)
+from chatclient.durable.states import (
+    ACTIVE,
+    CANCEL,
+    REJECTED,
+    TurnState,
+    TurnStatus,
+    attribute_of,
+    error_of,
+    input_of,
+    output_of,
+    problem_of,
+    state_of,
+    unreadable,
 )
 from chatclient.errors import DurableTurnError, TurnCancelledError, TurnVersionError, UsageError
 from chatclient.extend import from_stored
@@ -88,7 +94,7 @@ class EventCursor:
         values, are_all = self.watch.take()
         for each in values:
             if each.format != FORMAT:
-                raise _unreadable(self.watch.id)
+                raise unreadable(self.watch.id, unread_reason(each.value))
             events += self._reader.events(json.loads(each.value))
         for event in events:
             match event:
@@ -136,45 +142,11 @@ def _decided(data: Mapping[str, Any]) -> Iterator[DurableEvent]:
         yield TurnDecided(turn, decisions_from_dict(resume["decisions"]))
 
 
-TurnState: TypeAlias = Literal[
-    "queued", "running", "waiting", "done", "failed", "cancelling", "cancelled"
-]
-"""Where a durable turn is; `waiting` means for decisions about its tool calls.
-
-It is `cancelling` until nothing of it runs any more and its calls were undone, then `cancelled`.
-"""
-
-_STATES: dict[str, TurnState] = {
-    "DELAYED": "queued",
-    "ENQUEUED": "queued",
-    "PENDING": "running",
-    "ERROR": "failed",
-    "CANCELLED": "cancelled",
-    "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "failed",
-}
 _NO_RESULT = "the durable turn has no result yet; it continues"
 _SEGMENTS_AT_ONCE, _TURNS_AT_ONCE = 4, 500
 
 CheckDecisions = Callable[[Mapping[str, Any], PendingTurn, dict[str, Decision]], None]
 """Raises an error if decisions cannot be applied; the first argument is what started the turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class TurnStatus:
-    """The status of a durable turn.
-
-    Attributes:
-        state: Where it is.
-        version: The version of the application that runs it, or None if it has none or has not run.
-        queue: The queue that it waits in or was taken from, or None.
-        problem: Why it does not continue at present, although it is queued: no worker that has seen
-            it has the tools that it has called, for example. Workers try again.
-    """
-
-    state: TurnState
-    version: str | None
-    queue: str | None
-    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +166,7 @@ class _Segment:
     @property
     def state(self) -> TurnState:
         """Where it is."""
-        return _state(self.status)
+        return state_of(self.status)
 
 
 class TurnHandle:
@@ -245,9 +217,9 @@ class TurnHandle:
             UsageError: There is no such turn.
         """
         status = self._segment().status
-        problem = _attribute(status, PROBLEM) if status.status == "DELAYED" else None
+        problem = problem_of(status)
         version = self.engine.version_of(status)
-        return TurnStatus(_state(status), version, status.queue_name, problem)
+        return TurnStatus(state_of(status), version, status.queue_name, problem)
 
     async def astatus(self) -> TurnStatus:
         """Return where the turn is; see `status`."""
@@ -343,8 +315,10 @@ class TurnHandle:
 
     def input_of(self, segment: int) -> Mapping[str, Any] | None:
         """Return what the segment was started with, or None if there is no such segment."""
-        found = self.engine.statuses(workflow_ids=[segment_id(self.id, segment)], load_output=False)
-        return _input_of(found[0]) if found else None
+        found = self.engine.workflows(
+            workflow_ids=[segment_id(self.id, segment)], load_output=False
+        )
+        return input_of(found[0]) if found else None
 
     def first_input(self) -> Mapping[str, Any]:
         """Return what the turn was started with.
@@ -410,7 +384,9 @@ class TurnHandle:
         `result` waits for that, and raises a `TurnCancelledError`.
         """
         segment = self._segment()
-        while segment.state in ("queued", "running", "waiting"):
+        while segment.state in ("queued", "running", "waiting", "stuck"):
+            if segment.status.status == "SUCCESS":
+                output_of(segment.status)  # raises an error before anything is changed
             self.engine.cancel(segment.id, is_first=segment.number == 1)
             segment = self._segment()  # it has just ended, or decisions were faster
 
@@ -425,10 +401,11 @@ class TurnHandle:
             UsageError: It is queued, running or being cancelled: cancel it first.
         """
         segment = self._segment()
-        if (state := segment.state) in ("queued", "running", "cancelling"):
+        state = segment.state
+        if segment.status.status in ACTIVE or state == "cancelling":
             msg = f"turn {self.id!r} is {state}; cancel it before it is deleted"
             raise UsageError(msg)
-        self.engine.delete([segment_id(self.id, n + 1) for n in range(segment.number)])
+        self.engine.delete_workflows([segment_id(self.id, n + 1) for n in range(segment.number)])
         self._known = 1
 
     async def adelete(self) -> None:
@@ -436,6 +413,14 @@ class TurnHandle:
         await asyncio.to_thread(self.delete)
 
     # --- segments ---
+
+    def last_segment(self) -> str:
+        """Return the id of the workflow that is the last segment of the turn.
+
+        Raises:
+            UsageError: There is no such turn.
+        """
+        return self._segment().id
 
     def _segment(self) -> _Segment:
         """Return the last segment, which does not wait if it will be cancelled.
@@ -453,7 +438,7 @@ class TurnHandle:
                 numbers = {
                     segment_id(self.id, n): n for n in range(first, first + _SEGMENTS_AT_ONCE)
                 }
-                found = self.engine.statuses(workflow_ids=[*numbers], load_input=False)
+                found = self.engine.workflows(workflow_ids=[*numbers], load_input=False)
                 if not found:
                     break
                 status = max(found, key=lambda each: numbers[each.workflow_id])
@@ -484,14 +469,14 @@ class TurnHandle:
         """Start the segment after *segment*; return False if there is one already."""
         from chatclient.durable.engine import Enqueued  # noqa: PLC0415 - an extra
 
-        (status,) = self.engine.statuses(workflow_ids=[segment.id])
-        data = _input_of(status)
-        left = output_of(status)["seconds_left"]
+        (status,) = self.engine.workflows(workflow_ids=[segment.id])
+        data = input_of(status)
+        left, now = output_of(status)["seconds_left"], self.engine.now()
         data = {
             **data,
             "segment": segment.number + 1,
-            "started": time.time(),
-            "deadline": None if left is None else time.time() + left,
+            "started": now,
+            "deadline": None if left is None else now + left,
             **changes,
         }
         how = Enqueued(data["queue"], status.priority or None, None, status.queue_partition_key)
@@ -510,9 +495,9 @@ class TurnHandle:
             case "SUCCESS":
                 return segment.result
             case "ERROR":
-                raise _error_of(status)
+                raise error_of(status)
             case "CANCELLED":
-                if (reason := _attribute(status, REJECTED)) is not None:
+                if (reason := attribute_of(status, REJECTED)) is not None:
                     raise TurnVersionError(reason, turn_id=self.id, version=status.app_version)
                 msg = f"turn {self.id!r} was cancelled"
                 raise TurnCancelledError(msg, turn_id=self.id)
@@ -542,56 +527,9 @@ def states_of(turns: Sequence[TurnHandle]) -> dict[str, TurnState]:
         several = turns[at : at + _TURNS_AT_ONCE]
         engine = several[0].engine
         ids = [turn.id for turn in several]
-        for status in engine.statuses(workflow_ids=ids, load_input=False):
-            found[status.workflow_id] = _state(status)
+        for status in engine.workflows(workflow_ids=ids, load_input=False):
+            found[status.workflow_id] = state_of(status)
         for turn in several:
-            if found.get(turn.id) in ("waiting", "cancelling"):  # or continued already
+            if found.get(turn.id) in ("waiting", "cancelling", "stuck"):  # or continued already
                 found[turn.id] = turn.status().state
     return found
-
-
-def _state(status: "WorkflowStatus") -> TurnState:
-    if isinstance(status.error, TurnCancelledError):
-        return "cancelled"
-    state = "failed" if _attribute(status, REJECTED) is not None else _STATES.get(status.status)
-    if state is None:  # success
-        if not isinstance(status.output, dict):
-            return "failed"  # its result says why
-        state = "done" if status.output["pending"] is None else "waiting"
-    is_marked = _attribute(status, CANCEL) is not None
-    return "cancelling" if is_marked and state in ("queued", "running", "waiting") else state
-
-
-def _attribute(status: "WorkflowStatus", name: str) -> Any:
-    return (status.attributes or {}).get(name)
-
-
-# What DBOS cannot read, because it is in another format, it returns as the text that is stored.
-
-
-def output_of(status: "WorkflowStatus") -> Mapping[str, Any]:
-    """Return the output of a workflow that has succeeded."""
-    return _readable(status.output, status)
-
-
-def _input_of(status: "WorkflowStatus") -> Mapping[str, Any]:
-    """Return the input of a workflow."""
-    (data,) = _readable(status.input, status)["args"]
-    return _readable(data, status)
-
-
-def _error_of(status: "WorkflowStatus") -> BaseException:
-    """Return the error of a workflow that has failed."""
-    return (
-        status.error if isinstance(status.error, BaseException) else _unreadable(status.workflow_id)
-    )
-
-
-def _readable(value: object, status: "WorkflowStatus") -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise _unreadable(status.workflow_id)
-    return value
-
-
-def _unreadable(id: str) -> DurableTurnError:
-    return DurableTurnError(f"turn {id!r} is stored in a form that is not read here", turn_id=id)

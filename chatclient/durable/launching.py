@@ -24,6 +24,7 @@ from chatclient.durable.engine import (
     default_queue,
     has_engine,
     no_version,
+    process_metrics,
     reject_older_turns,
     set_engine,
 )
@@ -114,7 +115,7 @@ def launch(
         close=process.close,
     )
     if kept is not None:
-        process.retention = Retention(tables, kept, engine.delete)
+        process.retention = Retention(tables, kept, engine.delete_workflows)
     return set_engine(engine)
 
 
@@ -135,7 +136,7 @@ class _Process:
         self._alive = Liveness(tables, takeover_seconds, running)
         if reject_older:
             self._alive.each_beat = lambda: reject_older_turns(tables.live_versions())
-        running.attach(tables, self._outbox)
+        running.attach(tables, self._outbox, process_metrics())
 
     def start(
         self, settings: DBOSConfig, queues: Sequence[TurnQueue], listen: Iterable[str] | None

@@ -20,6 +20,7 @@ from chatclient.chat.pending_turn import ApprovalRequired
 from chatclient.chat.recorder import TurnStep, Work
 from chatclient.chat.tool import ToolProgress
 from chatclient.chat.turn import WithinStep, present_turn
+from chatclient.durable.events import FORMAT_VERSION
 from chatclient.errors import (
     ChatMemoryUnavailableError,
     DeadlineExceededError,
@@ -158,10 +159,12 @@ class Recording:
         on_interrupted: What happens with interrupted calls of tools that write.
         retries: Whether failed model calls are repeated.
         publisher: Receives the events of steps.
+        now: Returns the time in seconds since 1970, on the clock of *started* and *deadline*.
 
     Attributes:
         interrupted: The ids of calls that wait for a decision because they were interrupted.
         name: The name of the turn among the steps of the outermost one; empty for that one.
+        now: Returns the time.
     """
 
     def __init__(
@@ -173,6 +176,7 @@ class Recording:
         on_interrupted: OnInterrupted = "ask",
         retries: TurnRetries | None = None,
         publisher: Publisher | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         check_choice("on_interrupted", on_interrupted, OnInterrupted)
         self.on_interrupted = on_interrupted
@@ -182,7 +186,8 @@ class Recording:
         self._published: set[str] = set()  # the ids of calls whose results were published
         self._recorder = recorder
         self._deadline = deadline
-        self._execution = _Execution(time.time() if started is None else started)
+        self.now = now
+        self._execution = _Execution(now() if started is None else started)
         self.name = self._ids = ""  # precede the names of steps, and the ids of calls
         self._calls: tuple[ToolCall, ...] = ()  # to the agents that the steps are of
 
@@ -204,7 +209,7 @@ class Recording:
 
     def clock(self) -> float:
         """Return the time in seconds: that of the last step while recorded steps are repeated."""
-        return time.time() if self.live else self._execution.time
+        return self.now() if self.live else self._execution.time
 
     async def step(self, step: TurnStep[T], runtime: Runtime) -> T:
         """Return the recorded result of *step*, or execute and record it.
@@ -333,7 +338,8 @@ class Recording:
         async def run() -> dict[str, Any]:
             nonlocal ran
             ran = execution.live = True
-            return {"value": await function(), "at": time.time()}
+            value = await function()
+            return {"value": value, "at": self.now(), "format": FORMAT_VERSION}
 
         record = await self._recorder.step(name, run)
         # Recorded steps set the clock, so that time limits decide as they did before.
@@ -354,10 +360,10 @@ class Recording:
         """Wait for *seconds*, counted from the first execution."""
 
         async def until() -> float:
-            return time.time() + seconds
+            return self.now() + seconds
 
         end, _ = await self._record(self._name(name), until)
-        if (left := end - time.time()) > 0:
+        if (left := end - self.now()) > 0:
             await runtime.sleep(left)
 
     async def confirm(self) -> None:
@@ -390,7 +396,7 @@ class Recording:
         Raises:
             DeadlineExceededError: It has passed.
         """
-        if self._deadline is not None and time.time() > self._deadline:
+        if self._deadline is not None and self.now() > self._deadline:
             msg = "the deadline of the turn has passed; finished steps were not repeated"
             raise DeadlineExceededError(msg)
 

@@ -1,8 +1,7 @@
 """Values that a recorded turn takes and returns, as JSON, and one execution of it."""
 
 import asyncio
-import time
-from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +31,7 @@ from chatclient.client.accessors import executions_in, pending_in, require_answe
 from chatclient.client.pipeline import Pipeline
 from chatclient.client.request import ChatClientRequestSpec
 from chatclient.client.request_settings import TextSettings
+from chatclient.durable.events import FORMAT_VERSION
 from chatclient.durable.recording import (
     OnInterrupted,
     Publisher,
@@ -266,14 +266,14 @@ class TurnResult:
 
 
 def result_to_dict(
-    response: ChatClientResponse, interrupted: Sequence[str], deadline: float | None
+    response: ChatClientResponse, interrupted: Sequence[str], seconds_left: float | None
 ) -> dict[str, Any]:
     """Return the result of a segment as JSON values.
 
     Args:
         response: The response of its request.
         interrupted: The ids of interrupted calls.
-        deadline: The deadline of the turn in seconds since 1970, or None.
+        seconds_left: The seconds until the deadline of the turn, or None.
     """
     pending = pending_in(response)
     return to_stored(
@@ -282,7 +282,8 @@ def result_to_dict(
             "pending": None if pending is None else pending.to_json(),
             "interrupted": [*interrupted] if pending is not None else [],
             "executions": [_execution_to_dict(each) for each in executions_in(response)],
-            "seconds_left": None if deadline is None else deadline - time.time(),
+            "seconds_left": seconds_left,
+            "format": FORMAT_VERSION,
         }
     )
 
@@ -372,15 +373,22 @@ class SegmentRunner:
     retries: TurnRetries | None
 
     async def run(
-        self, data: Mapping[str, Any], steps: StepRecorder, *, recovered: bool, publisher: Publisher
+        self,
+        data: Mapping[str, Any],
+        steps: StepRecorder,
+        *,
+        recovered: bool,
+        publisher: Publisher,
+        now: Callable[[], float],
     ) -> dict[str, Any]:
         """Return the result of a segment, as JSON values; it has been checked.
 
         Args:
-            data: What `segment` returns.
+            data: What the segment was started with.
             steps: Records the steps.
             recovered: Whether an earlier execution has recorded steps.
             publisher: Receives the events.
+            now: Returns the time on the clock of the database.
         """
         pause = _FIRST_PAUSE
         while True:
@@ -390,6 +398,7 @@ class SegmentRunner:
                 deadline=data["deadline"],
                 on_interrupted=self.on_interrupted,
                 publisher=publisher if data["streaming"] else None,
+                now=now,
             )
             try:
                 return await self._run_once(data, recording, recovered=recovered)
@@ -409,14 +418,15 @@ class SegmentRunner:
         if resume is not None:
             request = request.resuming(resume["turn"], decisions_from_dict(resume["decisions"]))
         if deadline is not None:
-            left = max(deadline - time.time(), _REPLAY_SECONDS if recovered else 0.001)
+            left = max(deadline - recording.now(), _REPLAY_SECONDS if recovered else 0.001)
             request = request.deadline(left)
         request = recorded(request, recording, data["turn"], retries=self.retries)
         runtime = ON_LOOP.streamed_to(_discard) if data["streaming"] else ON_LOOP
         cancellation = Cancellation()
         work = request.pipeline.run(request.settings, runtime.with_cancellation(cancellation))
         response = await run_request(work, cancellation)
-        return result_to_dict(response, recording.interrupted, deadline)
+        seconds_left = None if deadline is None else deadline - recording.now()
+        return result_to_dict(response, recording.interrupted, seconds_left)
 
     def trail(self, data: Mapping[str, Any], steps: Mapping[str, Any]) -> Trail:
         """Return the trail of a segment from its record; nothing is called or stored.
@@ -443,15 +453,29 @@ class SegmentRunner:
         return trail
 
     def check(self, data: Mapping[str, Any], recorded: Mapping[str, Any]) -> None:
-        """Check that this version has the tools that a segment needs to continue.
+        """Check that this version reads a segment, and has the tools that it needs to continue.
 
         Args:
             data: What the segment was started with.
             recorded: The recorded values of its steps, by name.
 
         Raises:
-            TurnVersionError: Tools are missing.
+            TurnVersionError: It does not.
         """
+        try:
+            called = self._called(data, recorded)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            msg = (
+                f"what is stored of turn {data['turn']!r} is not read here"
+                f" ({type(error).__name__}): run a worker of the release that has stored it"
+            )
+            raise TurnVersionError(msg, turn_id=data["turn"]) from error
+        check_tools(self.pipeline, data, called)
+
+    def _called(self, data: Mapping[str, Any], recorded: Mapping[str, Any]) -> set[str]:
+        """Return the names of the tools of a segment; it is read as when the turn continues."""
+        request_from_dict(self.pipeline, data["request"]).settings  # noqa: B018 - may raise
+        from_stored(dict(recorded))
         values = [each["value"] for name, each in recorded.items() if name.startswith("model ")]
         responses = [each["response"] for each in values if "response" in each]
         called = {
@@ -463,7 +487,7 @@ class SegmentRunner:
         if (resume := data["resume"]) is not None:
             decisions = decisions_from_dict(resume["decisions"])
             called |= needed_tools(PendingTurn.from_json(resume["turn"]), decisions)
-        check_tools(self.pipeline, data, called)
+        return called
 
 
 def needed_tools(pending: PendingTurn, decisions: Mapping[str, Decision]) -> set[str]:

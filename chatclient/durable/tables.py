@@ -1,6 +1,8 @@
 """`Tables`: the processes that run turns, turns that none of them runs, and published events."""
 
 import json
+import math
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
@@ -10,19 +12,20 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import SQLAlchemyError
 
-from chatclient.durable.events import CANCEL, FORMAT
+from chatclient.durable.events import FORMAT, FORMAT_VERSION
+from chatclient.durable.health import ENDED_STATES, OPEN_STATES, TurnHealth, TurnInfo
+from chatclient.durable.states import ACTIVE, CANCEL, PROBLEM, REJECTED, WAITS
 from chatclient.extend import write_ahead
 
 WORKFLOW = "chatclient_turn"
 """The name of the workflow of turns in the database."""
-
 
 _PROCESSES = sa.Table(
     "chatclient_executors",
     sa.MetaData(),
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("version", sa.String(255), nullable=False),
-    sa.Column("seen_at", sa.Double, nullable=False),  # seconds since 1970, on the database's clock
+    sa.Column("seen_at", sa.Double, nullable=False),  # seconds since 1970, by `Tables.now`
 )
 # What DBOS has no function for is done in its table; it has more columns.
 _TURNS = sa.Table(
@@ -53,6 +56,10 @@ _NOW = {
     "postgresql": sa.literal_column("extract(epoch from now())", sa.Double),
     "sqlite": sa.literal_column("(julianday('now') - 2440587.5) * 86400.0", sa.Double),
 }
+_CLOCK = {  # also within a transaction
+    "postgresql": sa.literal_column("extract(epoch from clock_timestamp())", sa.Double),
+    "sqlite": _NOW["sqlite"],
+}
 _CHANNEL = "chatclient_turns"  # of notifications: the sender, a space, and the id of a workflow
 # The news of many workflows in one query: their ids and offsets are the keys and values of a JSON
 # object.
@@ -78,24 +85,84 @@ from {schema}workflow_status as turns
 where turns.workflow_uuid = :id and turns.executor_id = :executor
 """
 # Turns that have ended. An output with a pending turn is that of a segment that waits, or that was
-# continued. What has no output in this format may be of another release, and is kept.
-_EXPIRED = """
-select turns.workflow_uuid from {schema}workflow_status as turns
+# continued. What has no output in this format may be of another release, and is no turn that ended.
+_ENDED = """
+select id, state, (select {now}) - completed_at / 1000.0, queue, version from (
+select turns.workflow_uuid as id, turns.completed_at, turns.queue_name as queue,
+    turns.application_version as version,
+    case when turns.status = 'SUCCESS' then 'done'
+        when turns.status = 'CANCELLED' and {rejected} is null
+            or turns.status = 'ERROR' and turns.serialization = :format
+            and outputs.error like '%"name":"TurnCancelledError"%' then 'cancelled'
+        else 'failed' end as state
+from {schema}workflow_status as turns
 left join {schema}workflow_output as outputs on outputs.workflow_uuid = turns.workflow_uuid
 where turns.name = :name and turns.completed_at < (select {now}) * 1000.0 - :milliseconds
     and coalesce(turns.application_name, :application) = :application
     and (turns.status in ('ERROR', 'CANCELLED', 'MAX_RECOVERY_ATTEMPTS_EXCEEDED')
         or turns.status = 'SUCCESS' and outputs.output is not null
-        and case when turns.serialization = :format then {pending} is null else false end)
-order by turns.completed_at limit :limit
+        and case when turns.serialization = :format
+            then {pending} is null and coalesce({version}, '1') = :version else false end)
+) as ended where state in :states order by completed_at limit :limit
 """
-_PENDING = {
-    "postgresql": "cast(outputs.output as json) ->> 'pending'",
-    "sqlite": "json_extract(outputs.output, '$.pending')",
+# The last segments of turns that have not ended. Of the segments that have begun to wait, those
+# were continued that are followed by another one: the id of a segment ends with # and its number,
+# and each # in a key is doubled.
+_OPEN = """
+with alive as (
+    select id, version from chatclient_executors where seen_at >= (select {now}) - :silent
+), segments as (
+    select turns.workflow_uuid as id, turns.status, turns.queue_name as queue,
+        turns.application_version as version, {problem} as problem, {cancel} as cancel,
+        rtrim(turns.workflow_uuid, '0123456789') as stem,
+        (select {now}) - case when turns.status = 'SUCCESS' then turns.completed_at
+            else turns.created_at end / 1000.0 as seconds,
+        exists (select 1 from alive where alive.id = turns.executor_id) as is_run,
+        exists (select 1 from alive where turns.application_version is null
+            or alive.version = turns.application_version) as has_worker
+    from {schema}workflow_status as turns
+    where turns.name = :name and coalesce(turns.application_name, :application) = :application
+        and (turns.status in ('PENDING', 'ENQUEUED', 'DELAYED')
+            or turns.status = 'SUCCESS' and {waits})
+), open as (
+    select *, status = 'DELAYED' and problem is not null or not has_worker
+        and (status = 'ENQUEUED' or status = 'PENDING' and not is_run) as is_stuck
+    from segments
+    where status <> 'SUCCESS' or not exists (
+        select 1 from {schema}workflow_status as later
+        where later.workflow_uuid = case
+            when stem <> id and (length(stem) - length(rtrim(stem, '#'))) % 2 = 1
+            then stem || cast(cast(substr(id, length(stem) + 1) as integer) + 1 as text)
+            else id || '#2' end)
+), states as (
+    select *, case when cancel is not null then 'cancelling' when status = 'SUCCESS' then 'waiting'
+        when is_stuck then 'stuck' when status = 'PENDING' then 'running' else 'queued' end as state
+    from open
+)
+"""
+_LIST = """
+select id, state, seconds, queue, version, case when status = 'DELAYED' then problem end, is_stuck
+from states
+where state in :states and seconds >= :seconds order by seconds desc limit :limit
+"""
+_LONELY = "no process runs turns of its version"
+_COUNT = "select state, count(*), max(seconds) from states group by state"
+# Of an output: as text, whatever it is.
+_FIELD = {
+    "postgresql": "(cast(outputs.output as json) ->> '{}')",
+    "sqlite": "cast(json_extract(outputs.output, '$.{}') as text)",
+}
+_ATTRIBUTE = {
+    "postgresql": "turns.attributes ->> '{}'",
+    "sqlite": "json_extract(turns.attributes, '$.{}')",
+}
+_WAITS = {  # for the index of attributes
+    "postgresql": f"""turns.attributes @> '{{"{WAITS}": true}}'""",
+    "sqlite": f"json_extract(turns.attributes, '$.{WAITS}')",
 }
 _NOTIFY = "select pg_notify(:channel, id) from unnest(cast(:ids as text[])) as told(id)"
-_ACTIVE = ("PENDING", "ENQUEUED", "DELAYED")
 _FORGET = 86_400.0  # seconds
+_MEASURED = 60.0  # seconds after which the clock of the database is read again
 _BEGIN = 5.0  # seconds in which a busy process begins a turn that it has taken from a queue
 _IDS_AT_ONCE = 500
 
@@ -148,18 +215,30 @@ class Tables:
         self._engine = engine.execution_options(schema_translate_map=schemas)
         self._executor, self._version = executor, version
         self._application, self._silent = application, silent_seconds
-        self._now = _NOW[engine.dialect.name]
+        self._offset, self._measured = 0.0, -math.inf  # of `now`, and when it was measured
+        self._now, self._read_clock = _NOW[engine.dialect.name], _CLOCK[engine.dialect.name]
         self.notifies = not is_sqlite
         self._sender = uuid4().hex
         quote = engine.dialect.identifier_preparer.quote
+        attribute = _ATTRIBUTE[engine.dialect.name].format
         names = {
             "schema": "" if is_sqlite else f"{quote(schema)}.",
             "pairs": _PAIRS[engine.dialect.name],
-            "pending": _PENDING[engine.dialect.name],
+            "pending": _FIELD[engine.dialect.name].format("pending"),
+            "version": _FIELD[engine.dialect.name].format("format"),
             "now": str(self._now),
+            "problem": attribute(PROBLEM),
+            "cancel": attribute(CANCEL),
+            "rejected": attribute(REJECTED),
+            "waits": _WAITS[engine.dialect.name],
         }
-        self._statuses, self._published, self._publish, self._expired = (
-            sa.text(query.format(**names)) for query in (_STATUSES, _PUBLISHED, _PUBLISH, _EXPIRED)
+        self._statuses, self._published, self._publish, self._count = (
+            sa.text(query.format(**names))
+            for query in (_STATUSES, _PUBLISHED, _PUBLISH, _OPEN + _COUNT)
+        )
+        states: sa.BindParameter[Any] = sa.bindparam("states", expanding=True)
+        self._ended, self._list = (
+            sa.text(query.format(**names)).bindparams(states) for query in (_ENDED, _OPEN + _LIST)
         )
 
     def create(self) -> None:
@@ -177,7 +256,10 @@ class Tables:
         self._engine.dispose()
 
     def beat(self) -> None:
-        """Store that this process is alive, and remove processes that ended long ago."""
+        """Store that this process is alive, and remove processes that ended long ago.
+
+        Also let turns begin whose delay is over: DBOS does so by the clocks of processes.
+        """
         with self._begin() as connection:
             mine = _PROCESSES.c.id == self._executor
             update = sa.update(_PROCESSES).where(mine).values(seen_at=self._now)
@@ -188,6 +270,27 @@ class Tables:
             # continued.
             forgotten = _PROCESSES.c.seen_at < self._now - _FORGET
             connection.execute(sa.delete(_PROCESSES).where(forgotten))
+            is_delayed = (_TURNS.c.name == WORKFLOW, _TURNS.c.status == "DELAYED")
+            is_over = _TURNS.c.delay_until_epoch_ms <= self._now * 1000.0
+            begin = sa.update(_TURNS).where(*is_delayed, is_over).values(status="ENQUEUED")
+            connection.execute(begin)
+            self._measure(connection)
+
+    def now(self) -> float:
+        """Return the seconds since 1970 on the clock of the database, which is that of all turns.
+
+        Clocks of processes differ. It is read at each beat; a process without beats reads it here,
+        if the last time is some time ago.
+        """
+        if time.monotonic() > self._measured + _MEASURED and not self._executor:
+            with self._begin() as connection:
+                self._measure(connection)
+        return time.monotonic() + self._offset
+
+    def _measure(self, connection: sa.Connection) -> None:
+        now = connection.execute(sa.select(self._read_clock)).scalar_one()
+        self._measured = time.monotonic()
+        self._offset = float(now) - self._measured
 
     def end(self) -> None:
         """Store that this process has ended: others may continue its turns immediately."""
@@ -249,12 +352,60 @@ class Tables:
                 connection.execute(self._publish, rows)
             self._notify(connection, [*ended, *(str(row["id"]) for row in rows)])
 
-    def expired(self, seconds: float, limit: int) -> list[str]:
-        """Return the ids of the last segments of turns that ended longer ago than *seconds*."""
-        values = {"name": WORKFLOW, "milliseconds": seconds * 1000, "limit": limit}
-        values |= {"application": self._application, "format": FORMAT}
+    def ended(
+        self, seconds: float, limit: int, states: Iterable[str] = ENDED_STATES
+    ) -> list[TurnInfo]:
+        """Return turns that ended longer ago than *seconds*, with the ids of their last segments.
+
+        The oldest ones come first.
+        """
+        values = {**self._of_turns, "milliseconds": seconds * 1000, "limit": limit}
+        values |= {"format": FORMAT, "version": str(FORMAT_VERSION), "states": [*states]}
         with self._begin() as connection:
-            return [*connection.execute(self._expired, values).scalars()]
+            rows = connection.execute(self._ended, values)
+            return [
+                TurnInfo(id, state, float(age), version, queue)
+                for id, state, age, queue, version in rows
+            ]
+
+    def open(self, seconds: float, limit: int, states: Iterable[str]) -> list[TurnInfo]:
+        """Return turns that have not ended, with the ids of their last segments; see `ended`."""
+        values = {**self._of_turns, "silent": self._silent, "seconds": seconds, "limit": limit}
+        with self._begin() as connection:
+            rows = connection.execute(self._list, {**values, "states": [*states]}).all()
+        return [
+            TurnInfo(id, state, float(age), version, queue, problem or (_LONELY if stuck else None))
+            for id, state, age, queue, version, problem, stuck in rows
+        ]
+
+    def health(self) -> TurnHealth:
+        """Return the turns that have not ended, and the number of processes."""
+        values = {**self._of_turns, "silent": self._silent}
+        with self._begin() as connection:
+            rows = connection.execute(self._count, values).all()
+            alive = sa.select(sa.func.count()).select_from(_PROCESSES).where(self._is_alive)
+            workers = connection.execute(alive).scalar_one()
+        counts, ages = dict.fromkeys(OPEN_STATES, 0), dict.fromkeys(OPEN_STATES, 0.0)
+        counts |= {row[0]: row[1] for row in rows}
+        ages |= {row[0]: float(row[2]) for row in rows}
+        return TurnHealth(counts, ages, workers)
+
+    def let_continue(self, id: str, version: str | None) -> bool:
+        """Let a turn continue now that no process runs; return whether there is one.
+
+        Args:
+            id: The id of its last segment.
+            version: The version of the application that continues it; None: its own.
+        """
+        runs = sa.exists().where(_PROCESSES.c.id == _TURNS.c.executor_id, self._is_alive)
+        waits = _TURNS.c.status.in_(("DELAYED", "ENQUEUED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"))
+        is_lost = (_TURNS.c.status == "PENDING") & ~runs
+        update = sa.update(_TURNS).where(_TURNS.c.workflow_uuid == id, waits | is_lost)
+        values = {**self._queued(crashed=False), "recovery_attempts": 0, "completed_at": None}
+        if version is not None:
+            values["application_version"] = version
+        with self._begin() as connection:
+            return connection.execute(update.values(values)).rowcount > 0
 
     def news(self, offsets: Mapping[str, int | None]) -> dict[str, tuple[list[Published], bool]]:
         """Return what workflows have published, and whether they have ended.
@@ -274,7 +425,7 @@ class Tables:
                 pairs = {"pairs": json.dumps(reads)}
                 for id, *value in connection.execute(self._published, pairs):
                     found[id].append(Published(*value))
-        return {id: (found[id], statuses[id] not in _ACTIVE) for id in offsets}
+        return {id: (found[id], statuses[id] not in ACTIVE) for id in offsets}
 
     @contextmanager
     def listening(self) -> Iterator[Callable[[float], list[str]]]:
@@ -371,6 +522,10 @@ class Tables:
             "queue_name": sa.func.coalesce(queue, _QUEUE_OF_DIRECT_TURNS),
             "recovery_attempts": attempts if crashed else attempts - 1,
         }
+
+    @property
+    def _of_turns(self) -> dict[str, Any]:
+        return {"name": WORKFLOW, "application": self._application}
 
     @property
     def _is_mine(self) -> tuple[sa.ColumnElement[bool], ...]:

@@ -3,20 +3,23 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from chatclient.chat.events import TextDelta
 from chatclient.chat.tool import ToolProgress
 from chatclient.durable.dbos_steps import DBOS, DbosSteps, JsonSerializer, until_stored
-from chatclient.durable.events import PROBLEM, event_to_dict
+from chatclient.durable.events import event_to_dict, unread_reason
+from chatclient.durable.health import TurnMetrics
 from chatclient.durable.notices import Outbox
 from chatclient.durable.queues import Pace
 from chatclient.durable.recording import Publisher, StepRecorder
+from chatclient.durable.states import PROBLEM, WAITS, TurnState
 from chatclient.durable.tables import WORKFLOW, Tables
 from chatclient.errors import TurnCancelledError, TurnVersionError
 from chatclient.extend import ForkSafeLock, get_logger
@@ -29,6 +32,7 @@ class RunningExecutions:
 
     Attributes:
         outbox: Stores what they publish.
+        metrics: Counts their ends.
     """
 
     def __init__(self) -> None:
@@ -38,6 +42,7 @@ class RunningExecutions:
         self._lock = ForkSafeLock()
         self._tables: Tables  # of the engine
         self.outbox: Outbox  # of the engine
+        self.metrics: TurnMetrics  # of the process
 
     @contextmanager
     def execution(self, steps: DbosSteps) -> Iterator[None]:
@@ -66,6 +71,10 @@ class RunningExecutions:
                 if steps.id == id:
                     steps.cancel()
 
+    def now(self) -> float:
+        """Return the time on the clock of the database."""
+        return self._tables.now()
+
     async def is_cancelled(self, steps: DbosSteps) -> bool:
         """Return whether a turn that begins or continues should be cancelled."""
         found = await until_stored(lambda: asyncio.to_thread(self._tables.cancelled, [steps.id]))
@@ -80,9 +89,10 @@ class RunningExecutions:
             ended, self._ended = self._ended, set()
             return ended | {each.id for each in self._executions}
 
-    def attach(self, tables: Tables, outbox: Outbox) -> None:
-        """Record turns, with the tables and the outbox of this process."""
+    def attach(self, tables: Tables, outbox: Outbox, metrics: TurnMetrics) -> None:
+        """Record turns, with the tables, the outbox and the metrics of this process."""
         self._is_ending, self._tables, self.outbox = False, tables, outbox
+        self.metrics = metrics
 
     async def postpone(self, steps: DbosSteps, seconds: float, problem: str) -> None:
         """Let another process continue an execution after some time; it records nothing more.
@@ -92,16 +102,17 @@ class RunningExecutions:
             seconds: The time.
             problem: Why this process cannot continue it, for the status of the turn.
         """
-
-        def store() -> None:
-            DBOS.update_workflow_attributes(steps.id, {PROBLEM: problem}, merge=True)
-            # After the problem is stored: another process may take the turn from now on.
-            self._tables.postpone(steps.id, seconds)
-
-        # Within the workflow, the first one would be a step.
-        await until_stored(lambda: asyncio.to_thread(Context().run, store))
+        await self.set_attributes(steps, {PROBLEM: problem})
+        # After the problem is stored: another process may take the turn from now on.
+        await until_stored(lambda: asyncio.to_thread(self._tables.postpone, steps.id, seconds))
         steps.detach()
         log.warning("turn not continued", turn=steps.id, problem=problem)
+
+    async def set_attributes(self, steps: DbosSteps, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of the workflow of an execution, and keep others."""
+        store = partial(DBOS.update_workflow_attributes, steps.id, {**attributes}, merge=True)
+        # Within the workflow, it would be a step.
+        await until_stored(lambda: asyncio.to_thread(Context().run, store))
 
     def detach(self) -> None:
         """Stop recording: what is cancelled from now on is continued by other processes."""
@@ -132,7 +143,13 @@ class RunsSegments(Protocol):
         ...
 
     async def run(
-        self, data: Mapping[str, Any], steps: StepRecorder, *, recovered: bool, publisher: Publisher
+        self,
+        data: Mapping[str, Any],
+        steps: StepRecorder,
+        *,
+        recovered: bool,
+        publisher: Publisher,
+        now: Callable[[], float],
     ) -> dict[str, Any]:
         """Return the outcome of a segment of a turn, as JSON values."""
         ...
@@ -222,42 +239,71 @@ async def run_turn(data: dict[str, Any]) -> dict[str, Any]:
     def tell_end(task: "asyncio.Task[Any]") -> None:
         is_known = not task.cancelled() and task.exception() is None
         outbox.end(id, _FORM.serialize(task.result()) if is_known else None)
+        if steps.stopped is None and not task.cancelled():
+            running.metrics.count_end(_end_state(task))
 
     if (task := asyncio.current_task()) is not None:  # which stores the outcome at its end
         task.add_done_callback(tell_end)
     with running.execution(steps):
-        if (pace := paces.get(data["queue"])) is not None:
-            await pace.wait()
         try:
-            if is_first_execution.get():
-                steps.begun = True
-            else:
-                await steps.load()
-            has_begun = bool(steps.recorded) or data["resume"] is not None
-            # Otherwise it is soon found out, and the query saved.
-            cancelled = has_begun and await running.is_cancelled(steps)
             try:
-                runner = _runner_of(data["client"], data["turn"])
-                runner.check(data, steps.recorded)
+                runner = await _runner_of(data, steps)
             except TurnVersionError as error:
-                if not has_begun:
+                # A new turn of a client that no process has would wait for ever.
+                if steps.begun and not _has_begun(data, steps) and data["client"] not in runners:
                     raise
-                # A release without a tool must not end a turn that another release can continue.
-                pause = min(max((time.time() - data["started"]) / 4, 5.0), 300.0)
-                await running.postpone(steps, pause, str(error))
+                # This release must not end a turn that another one can continue.
+                waited = running.now() - data.get("started", 0.0)
+                await running.postpone(steps, min(max(waited / 4, 5.0), 300.0), str(error))
                 raise
-            publisher, recovered = _StreamPublisher(id), bool(steps.recorded)
-            turn = runner.run(data, steps, recovered=recovered, publisher=publisher)
-            return await steps.execute(turn, cancelled=cancelled)
+            # Otherwise it is soon found out, and the query saved.
+            cancelled = _has_begun(data, steps) and await running.is_cancelled(steps)
+            turn = runner.run(
+                data,
+                steps,
+                recovered=bool(steps.recorded),
+                publisher=_StreamPublisher(id),
+                now=running.now,
+            )
+            outcome = await steps.execute(turn, cancelled=cancelled)
+            if outcome["pending"] is not None:
+                await running.set_attributes(steps, {WAITS: True})
         except BaseException as error:
             if steps.stopped is not None:  # even if the turn caught it
                 raise steps.stopped from None
             if steps.is_cancelled and isinstance(error, asyncio.CancelledError):
                 raise _cancelled(data["turn"], steps.interrupted) from None
             raise
+        else:
+            return outcome
 
 
-def _runner_of(client: str, turn: str) -> RunsSegments:
+def _end_state(task: "asyncio.Task[Any]") -> TurnState:
+    if (error := task.exception()) is not None:
+        return "cancelled" if isinstance(error, TurnCancelledError) else "failed"
+    return "done" if task.result()["pending"] is None else "waiting"
+
+
+async def _runner_of(data: Mapping[str, Any], steps: DbosSteps) -> RunsSegments:
+    """Return what runs a segment, when it may begin; its recorded steps are loaded.
+
+    Raises:
+        TurnVersionError: This process cannot run it.
+    """
+    if (reason := unread_reason(data)) is not None:
+        msg = f"turn {steps.id!r} is not continued here: {reason}"
+        raise TurnVersionError(msg, turn_id=steps.id)
+    if (pace := paces.get(data["queue"])) is not None:
+        await pace.wait()
+    # DBOS ends delays by the clocks of processes.
+    if (delay := (data.get("not_before") or 0.0) - running.now()) > 0:
+        await asyncio.sleep(delay)
+    is_first = is_first_execution.get()
+    if is_first:
+        steps.begun = True
+    else:
+        await steps.load()
+    client, turn = data["client"], data["turn"]
     runner = runners.get(client)
     if runner is None:
         msg = (
@@ -265,7 +311,13 @@ def _runner_of(client: str, turn: str) -> RunsSegments:
             f" with durable(client, name={client!r})"
         )
         raise TurnVersionError(msg, turn_id=turn)
+    if not is_first or _has_begun(data, steps):
+        runner.check(data, steps.recorded)
     return runner
+
+
+def _has_begun(data: Mapping[str, Any], steps: DbosSteps) -> bool:
+    return bool(steps.recorded) or data["resume"] is not None
 
 
 def _cancelled(turn: str, interrupted: Sequence[str]) -> TurnCancelledError:

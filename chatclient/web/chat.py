@@ -152,7 +152,7 @@ class DurableRunner:
         turn = await self.durable.conversation(conversation_id).alast()
         if turn is None:
             return None
-        if (await turn.astatus()).state not in ("queued", "running", "waiting"):
+        if (await turn.astatus()).state not in ("queued", "running", "waiting", "stuck"):
             record = await asyncio.to_thread(turn.record)
             if unanswered is None or record.request_messages[-1].id != unanswered:
                 return None

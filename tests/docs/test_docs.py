@@ -243,7 +243,7 @@ CLASS_NAME = re.compile(r"""(?<![\w"'/-])[A-Z][a-z0-9]+[A-Z]\w*""")
 
 TELEMETRY = "".join(
     file.read_text(encoding="utf-8")
-    for package in ("observability", "decisions")
+    for package in ("observability", "decisions", "durable")
     for file in (ROOT / "chatclient" / package).glob("*.py")
 )
 

@@ -26,6 +26,7 @@ from chatclient.errors import (
 from chatclient.memory import SqlChatMemoryRepository
 from chatclient.tools import Decision
 from tests.support.databases import SERVERS, need
+from tests.support.waiting import settled
 
 pytestmark = pytest.mark.process("durable worker")
 
@@ -113,6 +114,7 @@ ONCE = ("model 0", "look", "reserve", "model 1", "buy", "bought", "model 2")
 def client(place: Place, engine: Engine) -> Iterator[DurableClient]:
     """Return the durable client of the application, in this process, which runs no turns."""
     sys.modules.pop("tests.support.durable_app", None)
+    runners.pop("shop", None)  # of another module's tests
     from tests.support import durable_app
 
     yield durable_app.shop
@@ -260,6 +262,17 @@ def test_finishes_turns_before_it_stops(place: Place, client: DurableClient) -> 
 
     assert worker.wait(30) == 0
     assert turn.status().state == "done"
+
+
+def test_worker_deletes_ended_turns(place: Place, client: DurableClient) -> None:
+    """A worker with --keep deletes turns some time after their end."""
+    place.start_worker("--keep", "0.000001")
+    turn = client.start("Extract")
+
+    def is_deleted() -> bool:
+        return not turn.engine.existing([turn.id])
+
+    assert settled(is_deleted)
 
 
 def test_other_version(place: Place, client: DurableClient) -> None:

@@ -1,6 +1,7 @@
 """Faults of the database, and processes that end: no turn fails, is lost or runs for ever."""
 
 import asyncio
+import logging
 import subprocess
 import sys
 import threading
@@ -134,6 +135,7 @@ def test_end_that_cannot_be_stored(fault: Fault, caplog: pytest.LogCaptureFixtur
     """A turn whose end could not be stored is continued from its record by the living process."""
     booking = Booking()
     booking.tool.go_on.set()
+    logging.getLogger("dbos").addHandler(caplog.handler)  # it may not propagate
     with launch(fault.url, takeover_seconds=1):
         turn = booking.durable.start("Book")
         assert booking.end.reached.wait(30)
@@ -143,12 +145,20 @@ def test_end_that_cannot_be_stored(fault: Fault, caplog: pytest.LogCaptureFixtur
         fault.end()
 
         assert turn.result(60).content() == "Done."
+    logging.getLogger("dbos").removeHandler(caplog.handler)
     assert booking.end.times == 2
     assert (len(booking.model.prompts), booking.tool.times, booking.undone) == (2, 1, 0)
 
 
+def without_delay(url: str) -> None:
+    """Change the database as if turns had been started without a delay."""
+    change = "update {dbos}workflow_input set inputs = replace(inputs, :name, :other)"
+    run_sql(url, change, name='"not_before"', other='"nothing"')
+
+
 def begun_elsewhere(url: str, turn_id: str) -> None:
     """Change the database as if a process named "ended" ran a turn."""
+    without_delay(url)
     run_sql(
         url,
         "update {dbos}workflow_status set status = 'PENDING', executor_id = 'ended',"
@@ -239,6 +249,7 @@ def test_taken_turn_that_was_not_begun(url: str) -> None:
     client = durable(ChatClient.create(ScriptedModel("Hi.")), name=uuid4().hex)
     with launch(url, takeover_seconds=0.4):
         turn = client.start("Hello", delay=3600)
+        without_delay(url)
         run_sql(
             url,
             "update {dbos}workflow_status set status = 'PENDING', owner_xid = 'lost',"

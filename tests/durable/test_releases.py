@@ -114,7 +114,7 @@ def test_worker_of_another_release(has_client: bool) -> None:
 
     assert settled(lambda: turn.status().problem is not None)
     status = turn.status()
-    assert status == TurnStatus("queued", None, status.queue, status.problem)
+    assert status == TurnStatus("stuck", None, status.queue, status.problem)
     assert ("refund" if has_client else "'worker'") in (status.problem or "")
     deploy(old)
 

@@ -53,11 +53,30 @@ def test_ended_turns_are_deleted(url: str) -> None:
         recent = client.start("Hello")
         recent.result()
     with launch(url, keep=timedelta(hours=1)) as engine:
-        assert settled(lambda: len(engine.statuses()) == 2)
+        assert settled(lambda: len(engine.workflows()) == 2)
 
-        assert {each.workflow_id for each in engine.statuses()} == {waiting.id, recent.id}
+        assert {each.workflow_id for each in engine.workflows()} == {waiting.id, recent.id}
         turn = client.turn(waiting.id)
         assert turn.status().state == "waiting"
+
+
+def test_deletion_that_fails_is_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Turns that could not be deleted are deleted later."""
+    url = f"sqlite:///{tmp_path / 'turns.db'}"
+    client = durable(ChatClient.create(ScriptedModel("Hi.")), name=uuid4().hex)
+    with launch(url):
+        client.call("Hello")
+    run_sql(
+        url,
+        "create trigger kept before delete on workflow_status"
+        " begin select raise(abort, 'not now'); end",
+    )
+    with launch(url, keep=timedelta(seconds=0.1)) as engine:
+        assert settled(lambda: "ended turns not deleted" in caplog.text)
+        assert len(engine.workflows()) == 1
+        run_sql(url, "drop trigger kept")
+
+        assert settled(lambda: not engine.workflows())
 
 
 def test_ids_of_segments() -> None:

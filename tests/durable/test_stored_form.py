@@ -1,4 +1,4 @@
-"""What durable turns read from their database: JSON only."""
+"""What durable turns read from their database: JSON only, of each release until now."""
 
 import base64
 import pickle
@@ -9,13 +9,23 @@ from uuid import uuid4
 
 import pytest
 
-from chatclient import ChatClient, tool
-from chatclient.durable import DurableClient, TurnQueue, connect, durable, launch
-from chatclient.errors import AuthenticationError, DurableTurnError
+from chatclient import ChatClient, Done, TextDelta, ToolCallFinished, tool
+from chatclient.durable import (
+    DurableClient,
+    TurnDecided,
+    TurnQueue,
+    connect,
+    durable,
+    launch,
+)
+from chatclient.errors import AuthenticationError, DurableTurnError, TurnCancelledError
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager
 from tests.support.turn_databases import KINDS, run_sql, turn_database
+from tests.support.turn_records import Shop, restore, shop_client
 from tests.support.waiting import settled
+
+FORMATS = sorted(Path(__file__).parent.joinpath("data").glob("format-*.json"))
 
 
 @tool
@@ -79,7 +89,8 @@ def test_reads_no_pickles(url: str, trap: Path) -> None:
         for read in (turn.result, failed.result, lambda: list(turn.events())):
             with pytest.raises(DurableTurnError, match="not read here"):
                 read()
-        assert turn.status().state == "failed"
+        assert turn.status().state == "stuck"
+        assert failed.status().state == "failed"
     with connect(url), pytest.raises(DurableTurnError, match="not read here"):
         client.turn(turn.id).result()
     assert not trap.exists()
@@ -100,8 +111,8 @@ def test_runs_no_pickles(url: str, trap: Path) -> None:
             pickle=trap.with_suffix(".pickle").read_text(),
         )
         turn.decide("approve")
-        with pytest.raises(DurableTurnError, match="model 0"):
-            turn.result()
+        assert settled(lambda: "model 0" in (turn.status().problem or ""))
+        assert turn.status().state == "stuck"
 
         queued = client.start("Hello", delay=0.3)
         forge(url, trap, "workflow_input", "inputs")
@@ -109,3 +120,88 @@ def test_runs_no_pickles(url: str, trap: Path) -> None:
         with pytest.raises(DurableTurnError, match="not read here"):
             queued.record()
     assert not trap.exists()
+
+
+@pytest.fixture(params=FORMATS, ids=lambda it: it.stem)
+def records(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of a database with the turns of a release that had a stored format."""
+    url = f"sqlite:///{tmp_path / 'turns.db'}"
+    with launch(url):
+        pass
+    restore(url, request.param)
+    return url
+
+
+def test_reads_each_format(records: str) -> None:
+    """Results, events, errors and trails of turns are those of the release that ran them."""
+    client = shop_client(Shop())
+    with connect(records):
+        answered, decided = client.turn(key="answered"), client.turn(key="decided")
+        result, events = answered.result(), list(answered.events())
+        states = {key: client.turn(key=key).status().state for key in ("waiting", "interrupted")}
+        with pytest.raises(AuthenticationError, match="key"):
+            client.turn(key="failed").result()
+        with pytest.raises(TurnCancelledError) as cancelled:
+            client.turn(key="cancelled").result()
+        trail = client.trail(key="answered")
+
+        assert (result.content(), decided.result().content()) == ("Done.", "Done.")
+        assert [each.response.data for each in result.tool_executions] == ["tea costs 10"]
+        assert isinstance(events[-1], Done)
+        assert "".join(each.text for each in events if isinstance(each, TextDelta)) == "Done."
+        assert any(isinstance(each, ToolCallFinished) for each in events)
+        assert any(isinstance(each, TurnDecided) for each in decided.events())
+        assert states == {"waiting": "waiting", "interrupted": "queued"}
+        assert cancelled.value.interrupted == ()
+        assert len(trail.rounds) == 2
+
+
+def test_continues_each_format(records: str) -> None:
+    """Turns that wait or were interrupted continue, and no recorded step is repeated."""
+    shop = Shop()
+    shop.go_on.set()
+    client = shop_client(shop)
+    with launch(records):
+        client.turn(key="waiting").decide("approve")
+
+        assert client.turn(key="waiting").result(60).content() == "Done."
+        assert client.turn(key="interrupted").result(60).content() == "Done."
+    assert sorted(shop.log) == ["looked tea", "refunded tea"]
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [("workflow_input", "inputs"), ("operation_outputs", "output")]
+)
+def test_newer_format_waits(tmp_path: Path, table: str, column: str) -> None:
+    """A turn that a newer release has stored waits, with the reason, until it can be read."""
+    url, shop = f"sqlite:///{tmp_path / 'turns.db'}", Shop()
+    client = shop_client(shop)
+    with launch(url):
+        turn = client.start("look tea", key="a")
+        assert shop.stopped.wait(30)
+    change = f"update {{dbos}}{table} set {column} = replace({column}, :old, :new)"
+    run_sql(url, change, old='"format":1', new='"format":2')
+    shop.go_on.set()
+    with launch(url):
+        turn = client.turn(key="a")
+        assert settled(lambda: turn.status().state == "stuck")
+        assert "format 2" in (turn.status().problem or "")
+
+        run_sql(url, change, old='"format":2', new='"format":1')
+
+        assert turn.result(60).content() == "Done."
+
+
+def test_newer_result_is_not_read(tmp_path: Path) -> None:
+    """A result that a newer release has stored is neither taken for an answer nor deleted."""
+    url, client = f"sqlite:///{tmp_path / 'turns.db'}", make("Hi.")
+    with launch(url):
+        turn = client.start("Hello")
+        turn.result()
+        change = "update workflow_output set output = replace(output, :old, :new)"
+        run_sql(url, change, old='"format":1', new='"format":2')
+
+        assert turn.status().state == "stuck"
+        for act in (turn.result, turn.cancel, lambda: turn.decide("approve")):
+            with pytest.raises(DurableTurnError, match="format 2"):
+                act()
