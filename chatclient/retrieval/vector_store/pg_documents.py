@@ -445,9 +445,9 @@ class PgDocuments:
         metadata = sa.cast(column.metadata, sa.Text)
         stored = sa.func.coalesce(column.exact, metadata).label("stored")
         columns = [column.digest, column.id, column.text, stored, (-gap).label("score")]
-        found = sa.select(*columns), gap
-        self._selections = {length: found}  # a table has vectors of one length
-        return found
+        selection: Any = sa.select(*columns)
+        self._selections = {length: (selection, gap)}  # a table has vectors of one length
+        return selection, gap
 
 
 _QUERY_VECTOR = sa.bindparam("vector", type_=sa.Text)
