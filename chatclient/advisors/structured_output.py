@@ -14,7 +14,7 @@ from chatclient.chain.chain import (
     Next,
 )
 from chatclient.chat.events import RoundEnded, TextDelta, ToolCallDelta, ToolCallStarted
-from chatclient.chat.message_merging import CORRECTION, with_correction
+from chatclient.chat.message_merging import is_of_user, with_correction
 from chatclient.chat.messages import AssistantMessage, ToolCall, UserMessage
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.prompt import Prompt
@@ -177,7 +177,7 @@ def _prompt_with_format(request: ChatClientRequest, output: StructuredOutput[Any
     messages = prompt.messages
     for index in reversed(range(len(messages))):
         message = messages[index]
-        if isinstance(message, UserMessage) and CORRECTION not in message.metadata:
+        if isinstance(message, UserMessage) and is_of_user(message):
             plain, formatted = state.get(StructuredOutputAdvisor, (None, None))
             if message is not plain:
                 formatted = with_format(message, output.converter.format)

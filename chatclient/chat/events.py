@@ -344,11 +344,11 @@ class ShownAnswer:
     def messages(self) -> tuple[Message, ...]:
         """Return the messages of the round: the text so far, or the calls and their results."""
         ended = self._ended
+        if ended is not None and self._count() > self._complete:
+            return ()  # the round is complete, and the next one has no text yet
         if ended is None or not ended.tool_calls:
             text = "".join(self._texts)
             return (AssistantMessage(text),) if text.strip() else ()
-        if self._count() > self._complete:
-            return ()  # the round is complete, and the next one has no text yet
         results = [
             self._results.get(call.id)
             or ToolResponse(call.id, call.name, INTERRUPTED, is_error=True)

@@ -19,12 +19,19 @@ from chatclient.chat.messages import (
     UserMessage,
 )
 from chatclient.chat.response import ChatResponse
+from chatclient.chat.tool import BACKGROUND
 
 CORRECTION = "correction"
 """Metadata key of a message with which an advisor requests a better answer."""
 
 INTERRUPTED = "There is no result: the call was interrupted."
 """The response to a tool call that has none."""
+
+
+def is_of_user(message: Message) -> bool:
+    """Return whether the user wrote *message*, which is no correction and no result of a tool."""
+    own = CORRECTION, BACKGROUND
+    return isinstance(message, UserMessage) and not any(key in message.metadata for key in own)
 
 
 def has_content(message: AssistantMessage) -> bool:
@@ -196,9 +203,11 @@ def _merged(last: Message, next: Message) -> Message | None:
 def begins_turn(messages: Sequence[Message], index: int) -> bool:
     """Return whether a turn begins at index *index*: with the first of consecutive user messages.
 
-    User messages directly after tool results belong to the running turn, unless the results end it.
+    User messages directly after tool results belong to the running turn, unless the results end it;
+    so do messages with results of tools that ran in the background.
     """
-    if not isinstance(messages[index], UserMessage):
+    message = messages[index]
+    if not isinstance(message, UserMessage) or BACKGROUND in message.metadata:
         return False
     while index and isinstance(messages[index - 1], SystemMessage):
         index -= 1

@@ -21,11 +21,13 @@ from chatclient.chat.response import NO_USAGE, Usage
 from chatclient.chat.serialization import (
     message_from_dict,
     message_to_dict,
+    tool_response_from_dict,
+    tool_response_to_dict,
     usage_from_dict,
     usage_to_dict,
 )
 from chatclient.chat.stored_values import from_stored, to_stored
-from chatclient.chat.tool import HANDOFF, ToolExecution, ToolResult
+from chatclient.chat.tool import BACKGROUND, HANDOFF, ToolExecution, ToolResult
 from chatclient.errors import ToolUsageError, UsageError
 
 EXTERNAL_CALLS = "external_calls"
@@ -227,12 +229,19 @@ def _from_dict(data: Mapping[str, Any]) -> PendingTurn:
 
 
 def _executions_to_dicts(turn: PendingTurn) -> Iterator[dict[str, Any]]:
-    """Yield the position, times and attempt of each execution; the messages contain the rest."""
+    """Yield the position, times and attempt of each execution; the messages contain the rest.
+
+    But not the result of a call that ran in the background, whose response came before it.
+    """
     messages = (*turn.messages, turn.message, ToolResponseMessage(turn.responses))
-    places = {call_key(call): place for place, (call, _) in enumerate(answered_in(messages))}
+    answered = list(answered_in(messages))
+    places = {call_key(call): place for place, (call, _) in enumerate(answered)}
     for execution in turn.executions:
+        place = places[call_key(execution.tool_call)]
+        later = BACKGROUND in answered[place][1].metadata
         yield {
-            "call": places[call_key(execution.tool_call)],
+            **({"response": tool_response_to_dict(execution.response)} if later else {}),
+            "call": place,
             "seconds": execution.seconds,
             "attempt": execution.attempt,
             "started": execution.started,
@@ -245,6 +254,8 @@ def _executions_from(
     answered = list(answered_in(messages))
     for each in data.get("executions", ()):
         call, response = answered[each["call"]]
+        if "response" in each:
+            response = tool_response_from_dict(each["response"])
         yield ToolExecution(
             call, response, each["seconds"], each["attempt"], started=each["started"]
         )

@@ -116,6 +116,7 @@ class _Execution(TypedDict):
     seconds: _Seconds
     attempt: _Count
     started: float | None
+    response: NotRequired[_Response]
 
 
 @with_config(_STRICT)

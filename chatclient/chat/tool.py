@@ -3,7 +3,7 @@
 `chatclient.tools` builds tools from Python code.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload, runtime_checkable
@@ -19,7 +19,7 @@ from chatclient.chat.messages import (
     last_user_message,
 )
 from chatclient.chat.tool_definition import ToolDefinition
-from chatclient.errors import MissingContextError, ToolResultError, ToolUsageError
+from chatclient.errors import MissingContextError, ToolResultError, ToolUsageError, UsageError
 from chatclient.runtime.runtime import BLOCKING, Runtime
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACTIVATED_SKILL",
+    "BACKGROUND",
     "CONVERSATION_ID",
     "DECIDED_BY",
     "DONE",
@@ -95,13 +96,17 @@ RETURN_DIRECT = "return_direct"
 ACTIVATED_SKILL = "activated_skill"
 """The skill whose instructions the response contains."""
 
+BACKGROUND = "background"
+"""True if the call was started in the background, and its result follows. In the metadata of the
+message with the results: the ids of the calls."""
+
 HANDOFF = "handoff"
 """The name of the client that continues the conversation from this call on."""
 
 OWN_METADATA = frozenset(
     {
         *(STEP, FAILURE, DONE, RAN_WITH, REMARK, DECIDED_BY, RETURN_DIRECT, ACTIVATED_SKILL),
-        *(HANDOFF, GUARDRAIL),
+        *(HANDOFF, GUARDRAIL, BACKGROUND),
         # Of messages, defined in modules above this one.
         *("ends_turn", "correction", "chat_memory_summary", "found_tools", "tool_search_roles"),
         *("name", "role", "cache_control", "reasoning_field", "anthropic_container"),
@@ -133,6 +138,8 @@ class ToolMetadata:
         sequential: Whether runs of this tool never overlap.
         concurrency_group: Runs of tools in the same group never overlap.
         exclusive: Whether the tool runs alone: after the calls before it, and before those after.
+        background: Whether the model goes on while the tool runs, and gets the result in a later
+            message; see `chatclient.tools.execution.background`.
         effect: `"write"`, `"idempotent"` (safe to repeat) or `"read"`. Used by approval and
             compensation, and published by an `McpToolServer`.
         confirm: Whether each call needs approval, with any `effect`, and with a `ToolApproval` or
@@ -143,8 +150,8 @@ class ToolMetadata:
             a method with `@tool`, it may be the name of another method.
 
     Raises:
-        UsageError: *return_direct* or *effect* has an unknown value, or *timeout* is not greater
-            than 0.
+        UsageError: *return_direct* or *effect* has an unknown value, *timeout* is not greater than
+            0, or *background* contradicts another value.
     """
 
     return_direct: ReturnDirect = False
@@ -154,6 +161,7 @@ class ToolMetadata:
     exclusive: bool = False
     effect: Effect = "write"
     confirm: bool = False
+    background: bool = False
     always_visible: bool = False
     compensation: Callable[..., Any] | str | None = None
 
@@ -162,6 +170,13 @@ class ToolMetadata:
         check_choice("effect", self.effect, Effect)
         if self.timeout is not None:
             object.__setattr__(self, "timeout", seconds("timeout", self.timeout))
+        if self.background:
+            for name in ("return_direct", "sequential", "concurrency_group", "exclusive"):
+                if getattr(self, name):
+                    msg = f"a background tool overlaps with others; leave out background or {name}"
+                    if name == "return_direct":
+                        msg = "the result of a background tool is never the answer; leave out one"
+                    raise UsageError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,14 +247,15 @@ class ToolContext(Mapping[str, Any]):
         decided: Whether the call has been approved or denied; set by approval.
         decided_by: Who or what has decided, or None; set by approval.
         result: The result of the tool; None before it has run.
+        begin: Called when a tool that runs in the background is about to begin; else None.
         suspended: The `ApprovalRequired` that suspends the call, even if an interceptor catches
             it; None unless the call waits for a decision.
         runtime: How the request runs; see `Runtime.invoke`.
     """
 
     __slots__ = (
-        *("_idempotency", "_values", "arguments", "attempt", "decided", "decided_by", "remark"),
-        *("result", "runtime", "suspended", "timeout", "tool_call_id", "tool_name"),
+        *("_idempotency", "_values", "arguments", "attempt", "begin", "decided", "decided_by"),
+        *("remark", "result", "runtime", "suspended", "timeout", "tool_call_id", "tool_name"),
     )
 
     def __init__(
@@ -262,6 +278,7 @@ class ToolContext(Mapping[str, Any]):
         self._idempotency = idempotency
         self.result: ToolResult | None = None
         self.suspended: Exception | None = None
+        self.begin: Callable[[], Awaitable[None]] | None = None
         self.runtime = runtime or BLOCKING
         self.timeout = timeout
         self.tool_call_id = tool_call_id

@@ -93,6 +93,7 @@ class McpToolCallback:
         self.metadata = ToolMetadata(
             timeout=server.timeout,
             effect=_effect(tool) if server.trust_annotations else "write",
+            background=tool.name in server.background,
         )
 
     @property

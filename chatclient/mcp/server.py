@@ -4,7 +4,7 @@ import hashlib
 import importlib.util
 import json
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -70,6 +70,7 @@ class McpServerSettings(TypedDict, total=False):
     retry_after: float
     refresh_after: float | timedelta | None
     trust_annotations: bool
+    background: Collection[str]
     on_elicitation: ElicitationHandler | None
     sampling: ChatModel | None
     roots: Sequence[str | Path]
@@ -99,6 +100,7 @@ class McpServer:
             never. A reported change always counts immediately.
         trust_annotations: Whether approval and repetition rely on what the server declares about
             its tools (`readOnlyHint`, `idempotentHint`).
+        background: The server's names of tools that run in the background; see `ToolMetadata`.
         on_elicitation: Asks the user a question of the server; None if the server may not ask.
             Fields that are missing in its answer get the defaults of the form. The time that the
             user takes counts towards `timeout`.
@@ -127,6 +129,7 @@ class McpServer:
     retry_after: float = 5.0
     refresh_after: float | timedelta | None = 300.0
     trust_annotations: bool = False
+    background: Collection[str] = ()
     on_elicitation: ElicitationHandler | None = None
     sampling: ChatModel | None = None
     roots: Sequence[str | Path] = ()
@@ -146,6 +149,8 @@ class McpServer:
             if given is not None or name not in ("timeout", "refresh_after"):
                 object.__setattr__(self, name, seconds(name, given))
         roots = [self.roots] if isinstance(self.roots, str | Path) else self.roots
+        hint = 'give the names of tools: background=["name"]'
+        check_type("background", self.background, (list, tuple, set, frozenset), hint)
         for root in roots:
             check_type("a root", root, (str, Path))
         object.__setattr__(

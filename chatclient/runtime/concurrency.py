@@ -9,6 +9,7 @@ import functools
 import queue
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context, copy_context
@@ -42,6 +43,11 @@ Job = Callable[[Emitter], Coroutine[Any, Any, T]]
 """Work of a request; it passes its events to the given emitter."""
 
 
+BEGAN = object()
+"""An event with which a job says that it has begun its work; see `BackgroundJob.began`."""
+_SO_FAR = object()
+
+
 class BackgroundJob(Protocol[T_co]):
     """A running job."""
 
@@ -49,8 +55,28 @@ class BackgroundJob(Protocol[T_co]):
         """Wait for the result, and pass the events of the job to *emit*."""
         ...
 
+    async def began(self, emit: Emitter, /) -> bool:
+        """Wait until the job emits `BEGAN`, and pass its events so far to *emit*.
+
+        Returns:
+            Whether it has done so; False if it has ended without.
+        """
+        ...
+
+    async def pass_events(self, emit: Emitter, /) -> bool:
+        """Pass the events so far to *emit*, without waiting for more.
+
+        Returns:
+            Whether the job has ended.
+        """
+        ...
+
     async def stop(self) -> None:
         """Cancel the job and wait for its end; plain functions cannot be stopped."""
+        ...
+
+    def outcome(self) -> T_co | None:
+        """Return the result, or None if the job runs, has failed or was cancelled."""
         ...
 
 
@@ -162,22 +188,65 @@ async def gather_in_tasks(
         raise
 
 
-class TaskJob(Generic[T]):
+class _Job(Generic[T]):
+    """A job whose events are buffered until somebody waits for it."""
+
+    _ended = False
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._events = inbox
+
+    @abstractmethod
+    async def _next(self) -> Item | None:
+        """Wait for the next event; None at the end."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Cancel the job and wait for its end."""
+
+    async def began(self, emit: Emitter, /) -> bool:
+        """Wait until the job emits `BEGAN`, and return whether it did; see `BackgroundJob`."""
+        return await self._pass_until(BEGAN, emit)
+
+    async def pass_events(self, emit: Emitter, /) -> bool:
+        """Pass the events so far to *emit*, and return whether the job has ended."""
+        self._events.put((_SO_FAR, None))
+        return not await self._pass_until(_SO_FAR, emit)
+
+    async def _pass_until(self, mark: object, emit: Emitter) -> bool:
+        """Pass events to *emit* until *mark* is one, and return False if the job ends before."""
+        try:
+            while not self._ended:
+                item = await self._next()
+                if item is None:
+                    self._ended = True
+                elif item[0] is mark:
+                    return True
+                else:
+                    await emit_item(item, emit)
+        # The consumer of the events may have left. The job is cancelled once, even if the waiting
+        # task is repeatedly.
+        except BaseException:
+            await self.stop()
+            raise
+        return False
+
+
+class TaskJob(_Job[T]):
     """A job in a task; its events are buffered until `result` is called."""
 
     def __init__(self, job: Job[T], context: Context) -> None:
         self._inbox = inbox = LoopInbox()
+        super().__init__(inbox)
         self._task = asyncio.create_task(job(emitter_to(inbox)), context=context.copy())
         self._task.add_done_callback(lambda _: inbox.put(None))
 
+    async def _next(self) -> Item | None:
+        return await self._inbox.get()
+
     async def result(self, emit: Emitter, /) -> T:
         """Wait for the result, and pass the events of the job to *emit*."""
-        try:
-            while (item := await self._inbox.get()) is not None:
-                await emit_item(item, emit)
-        except BaseException:  # the job is cancelled once, even if the waiting task is repeatedly
-            await self.stop()
-            raise
+        await self._pass_until(None, emit)
         return self._task.result()
 
     async def stop(self) -> None:
@@ -185,6 +254,12 @@ class TaskJob(Generic[T]):
         self._task.cancel()
         await wait_all([self._task])
         consume_error(self._task)
+
+    def outcome(self) -> T | None:
+        """Return the result, or None if the job runs, has failed or was cancelled."""
+        task = self._task
+        failed = not task.done() or task.cancelled() or task.exception() is not None
+        return None if failed else task.result()
 
 
 async def run_on_thread(job: Job[T], emit: Emitter, thread: LoopThread) -> T:
@@ -314,11 +389,12 @@ def _run_in_thread(job: Job[T], inbox: Inbox, interruption: Interruption) -> T:
         interruption.end()
 
 
-class ThreadJob(Generic[T]):
+class ThreadJob(_Job[T]):
     """A job in a thread; its events are buffered until `result` is called."""
 
     def __init__(self, job: Job[T], context: Context) -> None:
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        super().__init__(self._inbox)
         self._future: Future[T] = Future()
         context = context.copy()
         self._interruption = interruption = interruptible(context)
@@ -333,18 +409,22 @@ class ThreadJob(Generic[T]):
 
         threading.Thread(target=context.run, args=(run,), daemon=True).start()
 
+    async def _next(self) -> Item | None:
+        with waiting_for(self._interruption):
+            return self._inbox.get()
+
     async def result(self, emit: Emitter, /) -> T:
         """Wait for the result, and pass the events of the job to *emit*."""
-        try:
-            with waiting_for(self._interruption):
-                while (item := self._inbox.get()) is not None:
-                    await emit_item(item, emit)
-        except BaseException:  # the consumer of the events may have left
-            await self.stop()
-            raise
+        await self._pass_until(None, emit)
         return self._future.result()
 
     async def stop(self) -> None:
         """Interrupt the job and wait for its end."""
         self._interruption.interrupt()
         self._future.exception()
+
+    def outcome(self) -> T | None:
+        """Return the result, or None if the job runs, has failed or was interrupted."""
+        future = self._future
+        failed = not future.done() or future.exception() is not None
+        return None if failed else future.result()

@@ -1,6 +1,7 @@
 """The features that are run in every way; a new one is a line of `FEATURES`."""
 
 import datetime as dt
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -307,6 +308,29 @@ def failing_turn(case: Case) -> None:
         raise OverloadedError("refused")
 
     case.advisors.append(refuse)
+
+
+def background_tool(case: Case) -> None:
+    """The tool ends when the model has gone on after it was started."""
+    went_on = threading.Event()
+
+    @tool(background=True, effect="idempotent")
+    def dig(note: str) -> str:
+        """Dig."""
+        assert went_on.wait(60)
+        case.effects.append(f"dig {note}")
+        return f"dug {note}"
+
+    def start(number: str, shown: str) -> Sequence[Any]:
+        went_on.clear()
+        return [call("dig", {"note": shown}, id=f"dig-{number}")]
+
+    def go_on(_number: str, _shown: str) -> Sequence[Any]:
+        went_on.set()
+        return []
+
+    case.tools.append(dig)
+    case.steps += [start, go_on]
 
 
 def langchain_tool(case: Case) -> None:
@@ -817,6 +841,7 @@ FEATURES = (
     Feature("dynamic provider", dynamic_provider),
     Feature("skills", skills),
     Feature("compensation", compensation),
+    Feature("background tool", background_tool, order=LAST - 1),
     # Reads that start early have run when the turn fails, which is what they are for.
     Feature("failing turn", failing_turn, "early", order=-LAST, ends=True),
     Feature("LangChain tool", langchain_tool),

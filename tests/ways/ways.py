@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, handoff
+from chatclient.chat.message_merging import is_of_user
 from chatclient.durable import ExecutionLostError, Recording, durable, recorded
 from chatclient.errors import ChatClientError, EntityError
 from chatclient.mcp import McpToolServer
@@ -331,7 +332,7 @@ class _AiSdk:
     def _check_remembered(self, question: str) -> None:
         """Check that the memories which store each turn have the question of a stopped one."""
         for stored in self._case.stored:
-            texts = [m.text for m in stored() if m.role == "user"]
+            texts = [m.text for m in stored() if is_of_user(m)]
             if any("Question" in text for text in texts) or question == self._case.questions[0]:
                 assert any(question in text for text in texts[-1:]), texts
 

@@ -24,9 +24,10 @@ from chatclient.chat.events import (
     ToolCallDelta,
     ToolCallStarted,
 )
-from chatclient.chat.message_merging import CORRECTION, current_turn_start, ends_turn
+from chatclient.chat.message_merging import current_turn_start, ends_turn, is_of_user
 from chatclient.chat.messages import AssistantMessage, Message, ToolResponseMessage, UserMessage
 from chatclient.chat.response import ChatResponse, Generation
+from chatclient.chat.tool import BACKGROUND
 from chatclient.errors import UsageError
 from chatclient.runtime.runtime import Runtime
 
@@ -402,7 +403,10 @@ def _steering_text(request: ChatClientRequest) -> str:
     messages = request.prompt.messages
     others = (m for m in reversed(messages) if not isinstance(m, UserMessage))
     last = next(others, None)
-    if not isinstance(last, ToolResponseMessage) or ends_turn(last):
+    results = takewhile(lambda m: isinstance(m, UserMessage), reversed(messages))
+    if not any(BACKGROUND in m.metadata for m in results) and (
+        not isinstance(last, ToolResponseMessage) or ends_turn(last)
+    ):
         return ""
     # An assistant message at the end is the prefix of the answer (prefill).
     newest = dropwhile(lambda m: isinstance(m, AssistantMessage), reversed(messages))
@@ -412,9 +416,7 @@ def _steering_text(request: ChatClientRequest) -> str:
 
 def _user_text(messages: Iterable[Message]) -> str:
     """Return the text of user messages, without corrections, which advisors have added."""
-    return "\n".join(
-        m.text for m in messages if isinstance(m, UserMessage) and CORRECTION not in m.metadata
-    )
+    return "\n".join(m.text for m in messages if is_of_user(m))
 
 
 def _refusal(

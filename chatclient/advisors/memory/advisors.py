@@ -48,7 +48,7 @@ from chatclient.chat.serialization import (
 )
 from chatclient.chat.stored_values import from_stored, to_stored
 from chatclient.chat.template import PromptTemplate, require_placeholders
-from chatclient.chat.tool import CONVERSATION_ID, HANDOFF
+from chatclient.chat.tool import BACKGROUND, CONVERSATION_ID, HANDOFF
 from chatclient.chat.turn import (
     PendingStore,
     Turn,
@@ -144,7 +144,11 @@ def _with_user_input(
 
     Without the tool results between them, two user messages would follow each other.
     """
-    added = [message for message in rounds if isinstance(message, UserMessage)]
+    added = [
+        message
+        for message in rounds
+        if isinstance(message, UserMessage) and BACKGROUND not in message.metadata
+    ]
     if not added:
         return request
     if isinstance(last := request[-1], UserMessage):
@@ -163,6 +167,8 @@ def _without_answer(messages: tuple[Message, ...], response: ChatResponse) -> tu
     while end and isinstance(messages[end - 1], UserMessage):  # user input without an answer
         end -= 1
     last = messages[end - 1] if end else None
+    if isinstance(last, AssistantMessage) and not last.tool_calls:  # a preliminary answer
+        return messages[:end]
     if not isinstance(last, ToolResponseMessage):
         return ()
     if all(HANDOFF in result.metadata for result in last.responses):

@@ -7,6 +7,7 @@ from typing import Any, Protocol, Self
 from chatclient._internal.frozen import merged, without
 from chatclient.chain.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.chat.events import HandedOver, ReasoningDelta, ReasoningSigned, TextDelta
+from chatclient.chat.message_merging import has_content
 from chatclient.chat.messages import Message, SystemMessage, without_system
 from chatclient.chat.options import ChatOptions
 from chatclient.chat.parts import call_key
@@ -15,13 +16,19 @@ from chatclient.chat.pending_turn import Resumption
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.recorder import Recorder
 from chatclient.chat.response import NO_USAGE, ChatResponse, Generation, Usage
-from chatclient.chat.tool import CONVERSATION_ID, HANDOFF, USER_ID, ToolCallback
+from chatclient.chat.tool import BACKGROUND, CONVERSATION_ID, HANDOFF, USER_ID, ToolCallback
 from chatclient.chat.turn import ClientPart, RefreshTools, Turn, count_default_messages
 from chatclient.errors import ToolLoopError
 from chatclient.memory.summary import SUMMARY
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.approval import AGENT_TURNS, DECISIONS
-from chatclient.tools.execution.compensation import rewritten, with_undone
+from chatclient.tools.execution.background import results_message
+from chatclient.tools.execution.compensation import (
+    UndoneCalls,
+    rewritten,
+    with_undone,
+    with_undone_executions,
+)
 from chatclient.tools.execution.manager import ToolCallingManager
 from chatclient.tools.execution.result import ToolExecutionResult
 from chatclient.tools.execution.state import ToolState
@@ -119,8 +126,12 @@ class ResumedRound:
         state.compensation.repeat(first.compensation)
         result = with_undone(result, first.compensation.undone)
         answered = {response.id for response in self.pending.responses}
-        known = state.compensation.by_key()
+        known, first_known = state.compensation.by_key(), first.compensation.by_key()
         for execution in result.executions:
+            if BACKGROUND in execution.metadata:
+                if state.background is not None:
+                    state.background.arrived.append(first_known[call_key(execution.tool_call)])
+                continue
             if execution.tool_call.id not in answered:
                 state.remember([execution])
                 if call_key(execution.tool_call) not in known:
@@ -206,6 +217,11 @@ class LoopMessages:
         self.history = (*self.history, *messages)
         self.to_send = (*self.to_send, *messages)
 
+    def rewrite(self, undone: UndoneCalls) -> None:
+        """Mark the *undone* calls in the history and in what is sent."""
+        self.history = rewritten(self.history, undone)
+        self.to_send = rewritten(self.to_send, undone)
+
     def restart(self, history: tuple[Message, ...]) -> None:
         """Continue from *history*, and send all of it."""
         self.history = self.to_send = history
@@ -260,6 +276,7 @@ class ToolLoop:
         self.call_next = call_next
         self.turn = turn = request.turn
         self.state = ToolState.for_turn(turn, _tool_context(request, request.prompt.options))
+        self.background = self.state.with_background()
         undo_log = request.runtime.undo_log
         if undo_log is not None and (undo_log.effects or turn.executions):
             # What another client has run, it undoes itself.
@@ -288,15 +305,19 @@ class ToolLoop:
             ended = await self._resume(resumption)
             if ended is not None:
                 return ended
-            self._append_user_input()
+            await self._append_arrived()
         while True:
             sent, response = await self._round()
             answer = response.chat_response
-            if not await self._is_eligible(sent, answer):
+            if await self._is_eligible(sent, answer):
+                result = await self.advisor.manager.execute(
+                    self._offered_prompt(), answer, self.request.runtime, self.state
+                )
+            elif self._is_preliminary(answer):
+                result = self._preliminary(answer)
+            else:
+                await self._stop_background()
                 return response.mutate(chat_response=answer.with_usage(self.usage))
-            result = await self.advisor.manager.execute(
-                self._offered_prompt(), answer, self.request.runtime, self.state
-            )
             # Before the turn may end, so that memories store its last round, too.
             result = self._record_round(result, len(self.messages.history))
             self.messages.history = result.conversation_history
@@ -329,13 +350,55 @@ class ToolLoop:
     ) -> None:
         """Set the messages of the next round."""
         self.messages.to_send = await self.advisor.next_messages(sent, response, result)
-        self._append_user_input()
+        await self._append_arrived()
 
-    def _append_user_input(self) -> None:
-        """Append the user input that has arrived since the last round, if any."""
+    async def _append_arrived(self) -> None:
+        """Append what has arrived since the last round: results, and user input."""
+        await self.background.collect(self.request.runtime)
+        await self._append_results()
         messages = () if self.user_input is None else self.user_input()
         if messages:
             self.messages.append(self.turn.append(messages))
+
+    async def _append_results(self) -> None:
+        """Append the results of calls in the background that the model has not got."""
+        undone = self.state.compensation.undone
+        executions = with_undone_executions(self.background.take(), undone)
+        if not executions:
+            return
+        self.messages.append(self.turn.append([results_message(executions)]))
+        before = len(undone)
+        await self.advisor.manager.undo_if_failed(
+            executions, self.prompt, self.request.runtime, self.state
+        )
+        if len(undone) > before:
+            self._rewrite_undone_calls()
+            self.messages.rewrite(undone)
+
+    def _is_preliminary(self, answer: ChatResponse | None = None) -> bool:
+        """Return whether the turn goes on after an *answer*, or results that are one.
+
+        It does if the model has not got the results of all calls in the background.
+        """
+        if not self.background or self.advisor.manager.background_calls == "cancel":
+            return False
+        if answer is not None and (answer.has_tool_calls() or answer.paused):
+            return False  # the application goes on
+        limits = self.advisor.manager.limits
+        return limits.breach_between_rounds(self.state.rounds, self.state.seconds()) is None
+
+    async def _stop_background(self) -> None:
+        """Stop the calls in the background, if there are any."""
+        if self.background:
+            runtime = self.request.runtime
+            await runtime.shielded(self.background.stop(runtime))
+
+    def _preliminary(self, answer: ChatResponse) -> ToolExecutionResult:
+        """Return a preliminary *answer* as a round without calls."""
+        output, history = answer.output, self.messages.history
+        if output is not None and has_content(output):
+            history = (*history, output)
+        return ToolExecutionResult(history, return_direct=False, executions=())
 
     @property
     def prompt(self) -> Prompt:
@@ -367,6 +430,8 @@ class ToolLoop:
             await self.advisor.manager.abandon(self.prompt, self.request.runtime, self.state)
         finally:  # a cancellation is raised after the calls have been undone
             self._rewrite_undone_calls()
+            if self.background.arrived:  # a memory may store a turn that was stopped
+                self.turn.append([results_message(self.background.take())])
 
     async def _round(self) -> tuple[ChatClientRequest, ChatClientResponse]:
         """Call the model once."""
@@ -442,9 +507,10 @@ class ToolLoop:
         response = await self.call_next(
             await self._with_early_tools(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
         )
-        has_calls = await self._is_eligible(sent, response.chat_response)
+        answer = response.chat_response
+        is_answer = not (await self._is_eligible(sent, answer) or self._is_preliminary(answer))
         for event in held:
-            if not (has_calls and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned)):
+            if is_answer or not isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned):
                 await sent.runtime.emit(event)
         # Only now, so that events of running tools come after those that were held.
         holding = False
@@ -467,9 +533,15 @@ class ToolLoop:
             self.turn.pending = save_turn(replace(result.pending_turn, usage=self.usage), self.turn)
             return response.mutate(chat_response=response.chat_response.with_usage(self.usage))
         handoff = handoff_in(result.executions, self._tools)
+        is_answer = result.return_direct and not self._is_preliminary()
+        if is_answer:
+            await self._stop_background()
+        elif handoff is not None or result.return_direct or not result.executions:
+            await self.background.finish(self.request.runtime)
         if handoff is not None:
+            await self._append_results()
             return await self._hand_over(handoff)
-        if result.return_direct:
+        if is_answer:
             return await self._answer_with(response, result.generations())
         limits = self.advisor.manager.limits
         between = limits.breach_between_rounds(self.state.rounds, self.state.seconds())
@@ -478,6 +550,7 @@ class ToolLoop:
         breach = breach or between
         if breach is None:
             return None
+        await self._stop_background()
         result = replace(result, breach=breach)
         if limits.on_exceeded == "raise":
             await self.undo()  # before the result is built, so that it reports it

@@ -10,10 +10,10 @@ import anyio
 
 from chatclient._internal.exceptions import leaf_errors, raise_single, single_error
 from chatclient._internal.frozen import merged
-from chatclient.chat.events import ToolCallFinished, ToolRunStarted
-from chatclient.chat.messages import Message, ToolCall, ToolResponse
+from chatclient.chat.events import ToolRunStarted
+from chatclient.chat.messages import Message, ToolCall
 from chatclient.chat.parts import call_key
-from chatclient.chat.pending_turn import ApprovalRequired, PendingTurn
+from chatclient.chat.pending_turn import ApprovalRequired
 from chatclient.chat.tool import (
     CONVERSATION_ID,
     DECIDED_BY,
@@ -21,10 +21,8 @@ from chatclient.chat.tool import (
     FAILURE,
     RAN_WITH,
     REMARK,
-    RETURN_DIRECT,
     ToolCallback,
     ToolContext,
-    ToolExecution,
     ToolResult,
 )
 from chatclient.errors import (
@@ -53,23 +51,15 @@ from chatclient.tools.execution.failure import (
     log_programming_error,
     process_failure,
 )
+from chatclient.tools.execution.result import (
+    CallOutcome,
+    SuspendedCall,
+    execution_of,
+    finished_event,
+)
 from chatclient.tools.execution.state import ToolState
 from chatclient.tools.execution.toolset import Toolset, check_complete
 from chatclient.tools.function.data_tool import is_external
-
-
-@dataclass(slots=True, eq=False)
-class SuspendedCall:
-    """A call that waits for a decision.
-
-    Attributes:
-        turn: The suspended turn of an agent, if the call is one of an agent.
-    """
-
-    turn: PendingTurn | None
-
-
-CallOutcome = ToolExecution | SuspendedCall
 
 
 @dataclass(slots=True, eq=False)
@@ -232,43 +222,6 @@ class ToolCallRunner:
             self.state.compensation.completed[call_key(call)] = completed
 
 
-def execution_of(
-    call: ToolCall,
-    result: ToolResult,
-    attempt: int,
-    *,
-    ran: tuple[float | None, float] = (None, 0.0),
-    error: Exception | None = None,
-) -> ToolExecution:
-    """Return the execution of *call* with *result*.
-
-    Args:
-        call: The call.
-        result: The result that goes to the model.
-        attempt: The number of calls of this tool in the turn, including this one.
-        ran: When the tool started and how long it took, if it was run.
-        error: The error, if the call failed.
-    """
-    metadata = result.metadata
-    if result.return_direct is not None:
-        metadata = merged(metadata, {RETURN_DIRECT: result.return_direct})
-    text, is_error, media = result.text, result.is_error, result.media
-    response = ToolResponse(call.id, call.name, text, is_error, media, metadata)
-    return ToolExecution(call, response, ran[1], attempt, error, result.value, ran[0])
-
-
-def finished_event(execution: ToolExecution) -> ToolCallFinished:
-    """Return the event of the end of a call."""
-    return ToolCallFinished(
-        execution.tool_call,
-        execution.response,
-        execution.seconds,
-        execution.attempt,
-        execution.error,
-        execution.value,
-    )
-
-
 def _suspension(context: ToolContext, error: Exception | None = None) -> SuspendedCall | None:
     """Return the suspension of a call, even if an interceptor caught or replaced its exception."""
     raised = () if error is None else leaf_errors(error)
@@ -332,6 +285,10 @@ async def invoke_tool(invocation: ToolInvocation) -> ToolResult:
     # Inside all interceptors, so that none of them can run the tool without a decision.
     if metadata.confirm and not context.decided:
         check_confirmed(invocation)
+    if context.begin is not None:
+        invocation.arguments()  # so that the model is told of a mistake at once
+        begin, context.begin = context.begin, None  # an interceptor may call the tool again
+        await begin()
     # Again, because interceptors have used some of the time until the deadline.
     context.timeout = timeout = _time_limit(metadata.timeout, runtime)
     context.arguments = arguments = invocation.tool_call.arguments

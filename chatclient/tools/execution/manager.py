@@ -7,9 +7,15 @@ says what the model is told of an error.
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
-from chatclient._internal.checks import check_callable, check_method, check_number, check_type
+from chatclient._internal.checks import (
+    check_callable,
+    check_choice,
+    check_method,
+    check_number,
+    check_type,
+)
 from chatclient._internal.frozen import merged
 from chatclient.chat.messages import AssistantMessage, ToolResponse
 from chatclient.chat.options import ChatOptions
@@ -23,7 +29,7 @@ from chatclient.chat.pending_turn import (
 )
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.response import ChatResponse
-from chatclient.chat.tool import CONVERSATION_ID, ToolDefinition, tool_inside
+from chatclient.chat.tool import CONVERSATION_ID, ToolDefinition, ToolExecution, tool_inside
 from chatclient.chat.withheld_tool import callable_tools
 from chatclient.errors import ToolDefinitionError, UsageError
 from chatclient.memory.shortening import READ_RESULT
@@ -62,6 +68,9 @@ from chatclient.tools.execution.toolset import (
     resolve_tool,
 )
 
+BackgroundPolicy = Literal["await", "cancel"]
+"""What happens, when the model answers, with calls that still run in the background."""
+
 # Frozen, so all managers share them; made once, because making one checks all values.
 _LIMITS = ToolLimits()
 _POLICY = ToolFailurePolicy()
@@ -82,6 +91,9 @@ class ToolCallingManager:
             those that need none then run when the turn is resumed. By default they run immediately.
             It excludes *eager_reads*. What an agent's own tools or a function `ask` decide is not
             known before.
+        background_calls: What happens, when the model answers, with calls that still run in the
+            background: `"await"` waits for them, and lets the model answer again with their
+            results; `"cancel"` cancels them.
         eager_reads: Whether, in a stream, tools with `effect="read"` start while the model is still
             streaming further calls, if tools run concurrently at all.
         limits: The limits of a turn.
@@ -101,6 +113,7 @@ class ToolCallingManager:
         blocking_concurrency: int = 1,
         wait_together: bool = False,
         eager_reads: bool = False,
+        background_calls: BackgroundPolicy = "await",
         limits: ToolLimits | None = None,
         exception_processor: ToolExecutionExceptionProcessor | None = None,
         interceptors: Sequence[ToolInterceptor] = (),
@@ -113,6 +126,7 @@ class ToolCallingManager:
             exception_processor = _POLICY
         else:
             check_callable("exception_processor", exception_processor, takes=("failure",))
+        check_choice("background_calls", background_calls, BackgroundPolicy)
         check_number("max_concurrency", max_concurrency, least=1)
         check_number("blocking_concurrency", blocking_concurrency, least=1)
         if wait_together and eager_reads:
@@ -122,6 +136,7 @@ class ToolCallingManager:
             )
             raise UsageError(msg)
         self.limits = limits or _LIMITS
+        self.background_calls: BackgroundPolicy = background_calls
         self._resolver = resolver
         self._interceptors = checked_interceptors(interceptors)
         self._chain = interceptor_chain(self._interceptors, invoke_tool)
@@ -312,6 +327,26 @@ class ToolCallingManager:
             self.concurrency(runtime),
             runner.state.answered(message, answered) if answered else {},
         )
+
+    async def undo_if_failed(
+        self,
+        executions: Sequence[ToolExecution],
+        prompt: Prompt,
+        runtime: Runtime,
+        state: ToolState,
+    ) -> None:
+        """Undo the calls of a turn, if one of *executions* has failed in a way that requires it.
+
+        Args:
+            executions: Calls that ran in the background.
+            prompt: The conversation so far, and the tools.
+            runtime: How the request runs.
+            state: The state of its tools.
+        """
+        toolset = self._toolset(prompt.options, state)
+        failed = state.compensation.failed_call(executions, toolset)
+        if failed is not None:
+            await state.undo(f"'{failed.tool_call.name}' failed", toolset, runtime)
 
     async def abandon(self, prompt: Prompt, runtime: Runtime, state: ToolState) -> None:
         """Undo the calls of a turn, because it ends with an error; only once.

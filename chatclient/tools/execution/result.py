@@ -1,4 +1,7 @@
-"""The result of a round of tool calls, and `ResultReader`, which reads what is not shown."""
+"""The outcome of a tool call, and the result of a round of them.
+
+`ResultReader` reads what is not shown.
+"""
 
 import itertools
 from collections import defaultdict
@@ -7,12 +10,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from chatclient._internal.frozen import EMPTY, freeze_fields
+from chatclient._internal.frozen import EMPTY, freeze_fields, merged
+from chatclient.chat.events import ToolCallFinished
 from chatclient.chat.messages import AssistantMessage, Message, Part, ToolCall, ToolResponse
 from chatclient.chat.parts import call_key, has_key, with_new_key
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.response import Generation
 from chatclient.chat.tool import (
+    RETURN_DIRECT,
     ToolContext,
     ToolDefinition,
     ToolExecution,
@@ -24,6 +29,57 @@ from chatclient.chat.turn import present_turn
 from chatclient.errors import ToolError
 from chatclient.memory.shortening import READ_RESULT, Shortening
 from chatclient.tools.function.schema import ToolSignature, signature_of_model
+
+
+@dataclass(slots=True, eq=False)
+class SuspendedCall:
+    """A call that waits for a decision.
+
+    Attributes:
+        turn: The suspended turn of an agent, if the call is one of an agent.
+    """
+
+    turn: PendingTurn | None
+
+
+CallOutcome = ToolExecution | SuspendedCall
+
+
+def execution_of(
+    call: ToolCall,
+    result: ToolResult,
+    attempt: int,
+    *,
+    ran: tuple[float | None, float] = (None, 0.0),
+    error: Exception | None = None,
+) -> ToolExecution:
+    """Return the execution of *call* with *result*.
+
+    Args:
+        call: The call.
+        result: The result that goes to the model.
+        attempt: The number of calls of this tool in the turn, including this one.
+        ran: When the tool started and how long it took, if it was run.
+        error: The error, if the call failed.
+    """
+    metadata = result.metadata
+    if result.return_direct is not None:
+        metadata = merged(metadata, {RETURN_DIRECT: result.return_direct})
+    text, is_error, media = result.text, result.is_error, result.media
+    response = ToolResponse(call.id, call.name, text, is_error, media, metadata)
+    return ToolExecution(call, response, ran[1], attempt, error, result.value, ran[0])
+
+
+def finished_event(execution: ToolExecution) -> ToolCallFinished:
+    """Return the event of the end of a call."""
+    return ToolCallFinished(
+        execution.tool_call,
+        execution.response,
+        execution.seconds,
+        execution.attempt,
+        execution.error,
+        execution.value,
+    )
 
 
 @dataclass(frozen=True, slots=True)

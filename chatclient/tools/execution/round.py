@@ -19,6 +19,7 @@ from chatclient.chat.messages import (
 from chatclient.chat.parts import call_key
 from chatclient.chat.pending_turn import EXTERNAL_CALLS, Decision, PendingTurn
 from chatclient.chat.tool import (
+    BACKGROUND,
     RETURN_DIRECT,
     ReturnDirect,
     ToolCallback,
@@ -30,16 +31,16 @@ from chatclient.chat.tool import (
 from chatclient.errors import ToolUsageError, UnknownToolError
 from chatclient.runtime.runtime import Runtime
 from chatclient.tools.execution.approval import ToolInvocation, check_edit
-from chatclient.tools.execution.call import (
+from chatclient.tools.execution.call import ToolCallRunner
+from chatclient.tools.execution.compensation import rewritten, with_undone_executions
+from chatclient.tools.execution.failure import ToolLimits
+from chatclient.tools.execution.result import (
     CallOutcome,
     SuspendedCall,
-    ToolCallRunner,
+    ToolExecutionResult,
     execution_of,
     finished_event,
 )
-from chatclient.tools.execution.compensation import rewritten, with_undone_executions
-from chatclient.tools.execution.failure import ToolLimits
-from chatclient.tools.execution.result import ToolExecutionResult
 from chatclient.tools.execution.state import ToolState, streamed_call
 from chatclient.tools.execution.toolset import Toolset
 from chatclient.tools.function.data_tool import is_external
@@ -149,6 +150,7 @@ class EagerReads:
             self._available > 0
             and metadata.effect == "read"
             and concurrent
+            and not metadata.background
             and self._has_distinct_id(call)
             and _is_json(call.arguments)
             and limits.breach(call.name, "read", self._calls_with(call)) is None
@@ -251,12 +253,19 @@ class ToolRound:
         executions = [each for each in self._outcomes if isinstance(each, ToolExecution)]
         # Before the pending turn is made, which contains the counts and executions of this round.
         # Add the executions of this round to the turn.
-        added = [each for each in executions if each.tool_call.id not in self.done]
+        added = [
+            each
+            for each in executions
+            if each.tool_call.id not in self.done and BACKGROUND not in each.metadata
+        ]
         self.state.executions += added
         # Without those that were refused.
         self.state.remember([each for each in added if each.started is not None])
         self.state.end_round()
         if self._is_suspended:
+            if background := self.state.background:  # nothing runs while a turn waits
+                await background.finish(self.runtime)
+                executions = background.in_place_of(executions)
             pending: dict[str, PendingTurn | None] = {
                 call.id: outcome.turn
                 for call, outcome in zip(self.calls, self._outcomes, strict=True)
@@ -385,8 +394,23 @@ class ToolRound:
                 outcome = await self._early_outcome(each, runtime)
             else:
                 each.context.runtime = runtime
-                outcome = await self.runner.run(each.call, each.tool, each.context)
+                outcome = await self._outcome(each)
             self._outcomes[each.position] = outcome
+
+    async def _outcome(self, admitted: _AdmittedCall) -> CallOutcome:
+        """Run a call, or start it in the background."""
+        call, tool, context = admitted.call, admitted.tool, admitted.context
+        background, runner = self.state.background, self.runner
+        if background is None or tool is None or not _runs_in_background(tool):
+            return await runner.run(call, tool, context)
+
+        def completed() -> ToolExecution | None:
+            runner.record_completed(call, context)
+            return runner.state.compensation.completed.get(call_key(call))
+
+        return await background.begin(
+            call, context, lambda: runner.run(call, tool, context), completed
+        )
 
     async def _early_outcome(self, admitted: _AdmittedCall, runtime: Runtime) -> CallOutcome:
         """Return the outcome of a call that was started while the model was streaming."""
@@ -439,6 +463,11 @@ class ToolRound:
         ]
         executions = [outcome for outcome in outcomes if isinstance(outcome, ToolExecution)]
         await self.state.abandon(self.runner.toolset, self.runtime, executions)
+
+
+def _runs_in_background(tool: ToolCallback) -> bool:
+    """Return whether *tool* runs in the background; what is not run here does not."""
+    return tool.metadata.background and not is_handoff(tool) and not is_external(tool)
 
 
 def direct_responses(

@@ -21,11 +21,18 @@ from chatclient.chat.parts import call_key
 from chatclient.chat.pending_turn import PendingTurn
 from chatclient.chat.prompt import Prompt
 from chatclient.chat.recorder import Recorder
-from chatclient.chat.tool import CONVERSATION_ID, FAILURE, ToolCallback, ToolExecution
+from chatclient.chat.tool import (
+    BACKGROUND,
+    CONVERSATION_ID,
+    FAILURE,
+    ToolCallback,
+    ToolExecution,
+)
 from chatclient.chat.turn import TURN_KEY, Turn, present_recorder
 from chatclient.memory.shortening import READ_RESULT
 from chatclient.runtime.concurrency import BackgroundJob
 from chatclient.runtime.runtime import Runtime
+from chatclient.tools.execution.background import BackgroundCalls
 from chatclient.tools.execution.compensation import Compensation, IdempotencyKeys
 from chatclient.tools.execution.result import ToolExecutionResult
 from chatclient.tools.execution.toolset import Toolset
@@ -52,6 +59,8 @@ class ToolState:
         recorder: Executes the calls, as steps of the turn; None runs them directly.
         started: When the turn started, on that clock.
         unoffered: Tools by name that are run although the model was not offered them.
+        background: The calls that run in the background; None for a loop of an application's own,
+            in which these tools run like all others.
         early_calls: Calls that were started while the model was streaming; see `streamed_call`.
         resumed: Whether the turn continues a pending one.
         undo_closed: Whether no call is undone any more, because that was done, or must not be.
@@ -70,6 +79,7 @@ class ToolState:
     recorder: Recorder | None = None
     started: float = field(init=False)
     unoffered: Mapping[str, ToolCallback] = EMPTY
+    background: BackgroundCalls | None = None
     early_calls: dict[StreamedCall, BackgroundJob[Any]] = field(default_factory=dict)
     resumed: bool = False
     undo_closed: bool = False
@@ -133,6 +143,10 @@ class ToolState:
             result: The result of the round, with the calls that do not wait.
         """
         self._compare()
+        notes: dict[str, Any] = {_SEED: self.keys.seed(self.context)}
+        if self.background is not None and self.background.arrived:
+            arrived = [id(each) for each in self.background.arrived]
+            notes[BACKGROUND] = [n for n, e in enumerate(self.executions) if id(e) in arrived]
         settled = {each.id for each in result.responses} | {each.id for each in result.pending}
         return PendingTurn(
             messages=tuple(messages),
@@ -147,7 +161,7 @@ class ToolState:
             failures=tuple((*key, count) for key, count in self.failures.items()),
             repeats=tuple((*key, *seen) for key, seen in self._repeats.items()),
             seconds=self.seconds(),
-            notes={_SEED: self.keys.seed(self.context)},
+            notes=notes,
             breach=result.breach,
             # Not serialisable; dropped so that stored turns behave alike.
             executions=tuple(replace(each, error=None, value=None) for each in self.executions),
@@ -163,6 +177,10 @@ class ToolState:
         self.rounds = pending.rounds
         known = self.compensation.by_key()  # if an advisor calls the loop again
         self.executions.extend(e for e in pending.executions if call_key(e.tool_call) not in known)
+        if self.background is not None:
+            self.background.arrived += [
+                pending.executions[n] for n in pending.notes.get(BACKGROUND, ())
+            ]
         # The time before the suspension counts, and the suspension itself does not.
         self.started -= pending.seconds
         for name, kind, count in pending.failures:
@@ -215,6 +233,11 @@ class ToolState:
         """Record the results of calls, to recognise repetitions."""
         self._not_compared += executions
 
+    def with_background(self) -> BackgroundCalls:
+        """Let tools run in the background, and return the calls that do."""
+        self.background = BackgroundCalls((self.executions, self._not_compared), self.recorder)
+        return self.background
+
     def _compare(self) -> None:
         """Compare the recorded results with those of equal calls before."""
         for execution in self._not_compared:
@@ -258,9 +281,13 @@ class ToolState:
         self, toolset: Toolset, runtime: Runtime, executions: Sequence[ToolExecution] = ()
     ) -> None:
         """Undo the calls of the turn and of the current round, because it fails; only once."""
-        if not self.undo_closed:
-            self.undo_closed = True
-            await self.undo("the turn failed", toolset, runtime, executions)
+        try:
+            if self.background:
+                await runtime.shielded(self.background.stop(runtime.silent()))
+        finally:
+            if not self.undo_closed:
+                self.undo_closed = True
+                await self.undo("the turn failed", toolset, runtime, executions)
 
     async def cancel_early_calls(self) -> None:
         """Cancel calls that were started early and turned out not to be needed."""

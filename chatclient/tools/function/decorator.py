@@ -79,6 +79,7 @@ def tool(
     exclusive: bool = False,
     effect: Effect = "write",
     confirm: bool = False,
+    background: bool = False,
     always_visible: bool = False,
     compensation: Callable[..., Any] | str | None = None,
     strict: bool | None = None,
@@ -112,7 +113,7 @@ def tool(
         strict: Whether the provider enforces the schema; default: as in the model's options.
         provider_options: More fields for single providers; see `ToolDefinition`.
         **metadata: How it is run: `return_direct`, `timeout`, `sequential`,
-            `concurrency_group`, `exclusive`, `effect`, `always_visible`,
+            `concurrency_group`, `exclusive`, `effect`, `confirm`, `background`, `always_visible`,
             `compensation`; see `ToolMetadata`.
 
     Raises:
