@@ -12,6 +12,14 @@ if TYPE_CHECKING:
         McpOAuth as McpOAuth,
         OpenUrl as OpenUrl,
     )
+    from chatclient.mcp.offers import (
+        McpCompletion as McpCompletion,
+        McpContent as McpContent,
+        McpPrompt as McpPrompt,
+        McpPromptArgument as McpPromptArgument,
+        McpResource as McpResource,
+        McpResourceTemplate as McpResourceTemplate,
+    )
     from chatclient.mcp.provider import (
         McpToolCallbackProvider as McpToolCallbackProvider,
         ToolNamePrefix as ToolNamePrefix,

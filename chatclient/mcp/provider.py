@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from chatclient.chat.messages import Message
 from chatclient.chat.tool import RESERVED_TOOL_NAMES, ToolCallback, ToolRequest
 from chatclient.chat.tool_definition import sanitise_tool_name
 from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
 from chatclient.extend import (
     BLOCKING,
+    EMPTY,
     ON_LOOP,
     Closeable,
     ForkSafeLock,
@@ -19,11 +21,19 @@ from chatclient.extend import (
     drive,
     get_logger,
 )
+from chatclient.mcp.offers import (
+    McpCompletion,
+    McpContent,
+    McpPrompt,
+    McpResource,
+    McpResourceTemplate,
+)
 from chatclient.mcp.server import MAKE_ONE, AcceptedTools, McpServer, ToolContextToMeta
 from chatclient.runtime.runtime import Runtime
 
 if TYPE_CHECKING:  # the SDK loads with the first connection
     from chatclient.mcp.connection import Connection, ConnectionPool
+    from chatclient.mcp.listing import Offers
 
 
 ToolNamePrefix = Literal["on_clash", "always", "never"]
@@ -144,7 +154,7 @@ class McpToolCallbackProvider(Closeable):
         if any(not (each.is_listed or each.is_paused) for each in connections.values()):
             await pool.run(ON_LOOP, self._list_all)
         if self._extra is None:
-            from chatclient.mcp.callback import prompt_tools, resource_tools  # noqa: PLC0415
+            from chatclient.mcp.listing import prompt_tools, resource_tools  # noqa: PLC0415
 
             self._extra = [
                 *(resource_tools(pool) if self._resources else ()),
@@ -170,6 +180,138 @@ class McpToolCallbackProvider(Closeable):
             await ON_LOOP.invoke(self._make_callbacks, pool, keys, tools)
         callbacks = [self._callbacks[key][1] for key in keys]
         return [*(c for c in callbacks if c is not None), *extra]
+
+    def resources(self) -> list[McpResource]:
+        """Return the resources of all servers, also those that no model should see.
+
+        Raises:
+            McpServerError: A required server cannot be reached, or does not answer.
+        """
+        return drive(self._offers("resources", BLOCKING))
+
+    async def aresources(self) -> list[McpResource]:
+        """Return the resources of all servers; see `resources`."""
+        return await self._offers("resources", ON_LOOP)
+
+    def resource_templates(self) -> list[McpResourceTemplate]:
+        """Return the templates of resources of all servers; see `resources`."""
+        return drive(self._offers("templates", BLOCKING))
+
+    async def aresource_templates(self) -> list[McpResourceTemplate]:
+        """Return the templates of resources of all servers; see `resources`."""
+        return await self._offers("templates", ON_LOOP)
+
+    def read_resource(self, server: str, uri: str) -> list[McpContent]:
+        """Return the content of a resource; a server may return several parts.
+
+        Args:
+            server: The name of the server.
+            uri: The URI of the resource.
+
+        Raises:
+            UsageError: There is no such server.
+            McpServerError: It cannot be reached, does not answer, or has no such resource.
+        """
+        return drive(self._read(server, uri, BLOCKING))
+
+    async def aread_resource(self, server: str, uri: str) -> list[McpContent]:
+        """Return the content of a resource; see `read_resource`."""
+        return await self._read(server, uri, ON_LOOP)
+
+    def prompts(self) -> list[McpPrompt]:
+        """Return the prompts of all servers; see `resources`."""
+        return drive(self._offers("prompts", BLOCKING))
+
+    async def aprompts(self) -> list[McpPrompt]:
+        """Return the prompts of all servers; see `resources`."""
+        return await self._offers("prompts", ON_LOOP)
+
+    def get_prompt(
+        self, server: str, name: str, arguments: Mapping[str, str] = EMPTY
+    ) -> list[Message]:
+        """Return the messages of a prompt, for `ChatClientRequestSpec.messages`.
+
+        Args:
+            server: The name of the server.
+            name: The name of the prompt.
+            arguments: The values of its arguments.
+
+        Raises:
+            UsageError: There is no such server.
+            McpServerError: It cannot be reached, does not answer, or refuses the prompt.
+        """
+        return drive(self._get_prompt(server, name, arguments, BLOCKING))
+
+    async def aget_prompt(
+        self, server: str, name: str, arguments: Mapping[str, str] = EMPTY
+    ) -> list[Message]:
+        """Return the messages of a prompt; see `get_prompt`."""
+        return await self._get_prompt(server, name, arguments, ON_LOOP)
+
+    def complete(
+        self,
+        target: McpPrompt | McpResourceTemplate,
+        argument: str,
+        value: str,
+        *,
+        given: Mapping[str, str] = EMPTY,
+    ) -> McpCompletion:
+        """Return what a server proposes for an argument, such as while a user types.
+
+        Args:
+            target: The prompt or the template.
+            argument: The name of the argument, or of the variable.
+            value: What the user has typed so far.
+            given: The values of other arguments.
+
+        Returns:
+            The proposals; none if the server makes none.
+
+        Raises:
+            McpServerError: It cannot be reached, does not answer, or refuses.
+        """
+        return drive(self._complete(target, argument, value, given, BLOCKING))
+
+    async def acomplete(
+        self,
+        target: McpPrompt | McpResourceTemplate,
+        argument: str,
+        value: str,
+        *,
+        given: Mapping[str, str] = EMPTY,
+    ) -> McpCompletion:
+        """Return what a server proposes for an argument; see `complete`."""
+        return await self._complete(target, argument, value, given, ON_LOOP)
+
+    async def _offers(self, kind: "Offers", runtime: Runtime) -> list[Any]:
+        from chatclient.mcp.listing import offers_of  # noqa: PLC0415 - loads the SDK
+
+        return await offers_of(self._connected(), kind, runtime)
+
+    async def _read(self, server: str, uri: str, runtime: Runtime) -> list[McpContent]:
+        from chatclient.mcp.listing import read  # noqa: PLC0415 - loads the SDK
+
+        return await read(self._connected(), server, uri, runtime)
+
+    async def _get_prompt(
+        self, server: str, name: str, arguments: Mapping[str, str], runtime: Runtime
+    ) -> list[Message]:
+        from chatclient.mcp.listing import filled_prompt  # noqa: PLC0415 - loads the SDK
+
+        return await filled_prompt(self._connected(), server, name, arguments, runtime)
+
+    async def _complete(
+        self,
+        target: McpPrompt | McpResourceTemplate,
+        argument: str,
+        value: str,
+        given: Mapping[str, str],
+        runtime: Runtime,
+    ) -> McpCompletion:
+        check_type("what is completed", target, (McpPrompt, McpResourceTemplate))
+        from chatclient.mcp.listing import completion  # noqa: PLC0415 - loads the SDK
+
+        return await completion(self._connected(), target, (argument, value), given, runtime)
 
     def close(self) -> None:
         """Disconnect from the servers; the tools cannot be used any more."""

@@ -294,7 +294,7 @@ def test_failed_turn_leaves_nothing_running(ask: Ask, mine: Mine, fails: str) ->
     asking = client(mine, calls, fail)
     request = asking.prompt("Dig")
     if fails == "deadline":
-        request = request.deadline(0.3)
+        request = request.deadline(2)
 
     with pytest.raises((OverloadedError, DeadlineExceededError)):
         ask(request)
