@@ -9,10 +9,13 @@ from chatclient.runtime.runtime import Runtime
 
 T = TypeVar("T")
 
-StepKind = Literal["model", "question", "decision", "lookup", "memory", "tool", "agent", "undo"]
+StepKind = Literal[
+    "model", "question", "decision", "lookup", "memory", "tool", "agent", "background", "undo"
+]
 """What a step is: a round of the turn; a model call or a decision that an advisor or a tool asks
 for; a look-up in a cache; reading a memory, which a recorder may repeat; a tool call; a tool call
-that consists of steps itself; undoing a tool call."""
+that consists of steps itself; whether a call runs in the background, or which of these calls have
+ended; undoing a tool call."""
 
 Work = Callable[[Runtime], Awaitable[object]]
 

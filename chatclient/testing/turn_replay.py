@@ -1,5 +1,6 @@
 """Replays a recorded turn with a client of today, and names the first difference."""
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from chatclient.testing.turn_recording import (
     pieces_of,
     steps_within,
 )
+from chatclient.tools.execution.background import ARRIVED, STARTED
 
 T = TypeVar("T")
 
@@ -218,6 +220,8 @@ class _Replayer:
         record = self._record
         if step.kind in ("agent", "lookup"):  # consists of steps; costs nothing
             return await step.run(runtime)
+        if step.kind == "background" and not record.live:
+            return await step.load({"value": self._background(step)})
         if step.kind == "undo":  # most calls were not made here
             return None  # type: ignore[return-value]
         if step.kind == "model" and not self._path:
@@ -232,6 +236,19 @@ class _Replayer:
             if (each.kind, each.path) == (step.kind, self._path):
                 return await step.load(dict(record.unused.pop(at).result))
         raise ReplayError(self._missing(step.name))
+
+    def _background(self, step: TurnStep[Any]) -> Any:
+        """Return whether a call was started, or the ids of those that had ended.
+
+        The next prompt says it.
+        """
+        record = self._record
+        models = (each for each in record.unused if each.kind == "model")
+        following = next((each for each in models if each.path == self._path), None)
+        text = "" if following is None else "".join(piece.text for piece in following.pieces)
+        if step.tool_call is not None:
+            return STARTED.format(id=step.tool_call.id) in text
+        return re.findall(ARRIVED.format(id="")[:-1] + "([^']*)'", text)
 
     async def _tool(self, step: TurnStep[T], runtime: Runtime) -> T:
         call = step.tool_call

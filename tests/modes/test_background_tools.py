@@ -31,7 +31,7 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.memory import MessageWindowChatMemory, conversation_problems
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import ScriptedModel, TurnRecording, call, replay_turn
 from chatclient.tools import (
     ExternalTool,
     PendingTurn,
@@ -491,6 +491,18 @@ def test_interrupted_write_is_reported(ask: Ask, mine: Mine) -> None:
     assert mine.runs == ["sell"]
     assert again.response.chat_response.text == "Unsure."
     assert "It is not known how much was done" in again.executions[-1].response.data
+
+
+def test_replay(ask: Ask, mine: Mine) -> None:
+    """A recorded turn sends the same prompts when it is replayed, and runs no tool."""
+    answers = [call("dig", {"place": "A"}, id="d"), mine.opens("Soon."), "Gold!"]
+    trail = ask(client(mine, *answers).prompt("Dig")).response.trail
+    assert trail is not None
+
+    replay = replay_turn(TurnRecording.of(trail), client(mine))
+
+    assert replay.difference is None
+    assert mine.runs == ["A"]
 
 
 @pytest.mark.parametrize(

@@ -30,13 +30,19 @@ from chatclient.tools.execution.result import (
 
 T = TypeVar("T")
 
+STARTED = "in the background, with the id {id!r}."
+"""A part of what the model is told of a call that was started."""
+
+ARRIVED = "started with the id {id!r}"
+"""A part of what the model is told of a call that has ended."""
+
 _STARTED = (
-    "'{name}' was started in the background, with the id {id!r}. Its result follows in a later"
+    f"'{{name}}' was started {STARTED} Its result follows in a later"
     " message. Go on with what does not need it; do not call the tool again for the same purpose."
 )
 _RESULTS = "Results of tools in the background, not a message of the user."
-_RESULT = "Result of '{name}', started with the id {id!r}:\n{text}"
-_ERROR = "'{name}', started with the id {id!r}, has failed:\n{text}"
+_RESULT = f"Result of '{{name}}', {ARRIVED}:\n{{text}}"
+_ERROR = f"'{{name}}', {ARRIVED}, has failed:\n{{text}}"
 _CANCELLED = "The call was cancelled before it had a result."
 _WAITS = (
     "It was not finished: it needs a decision about what it has to do, for which a call in the"
@@ -132,7 +138,9 @@ class BackgroundCalls:
             return began
 
         try:
-            begun = await self._recorded(f"start {call.name} {key}", begins, runtime, default=False)
+            begun = await self._recorded(
+                f"start {call.name} {key}", begins, runtime, default=False, call=call
+            )
         except BaseException:
             await job.stop()
             raise
@@ -152,8 +160,11 @@ class BackgroundCalls:
             return [key for key, each in running if await each.job.pass_events(runtime.emit)]
 
         none: list[str] = []
-        for key in await self._recorded("background results", ended, runtime, default=none):
-            self._arrive(key, await self._running[key].execution(runtime))
+        found = await self._recorded("background results", ended, runtime, default=none)
+        for key, each in [*self._running.items()]:
+            # A replayed turn knows the ids of calls only.
+            if key in found or each.call.id in found:
+                self._arrive(key, await each.execution(runtime))
 
     async def finish(self, runtime: Runtime) -> None:
         """Wait for all calls, and take over their results."""
@@ -202,7 +213,13 @@ class BackgroundCalls:
             executions.append(execution)
 
     async def _recorded(
-        self, name: str, run: Callable[[Runtime], Awaitable[T]], runtime: Runtime, *, default: T
+        self,
+        name: str,
+        run: Callable[[Runtime], Awaitable[T]],
+        runtime: Runtime,
+        *,
+        default: T,
+        call: ToolCall | None = None,
     ) -> T:
         """Return what *run* returns, or has returned in an earlier execution of the turn."""
         if self.recorder is None:
@@ -215,7 +232,8 @@ class BackgroundCalls:
             value: T = recorded["value"]
             return value
 
-        return await self.recorder.step(TurnStep("lookup", name, run, dump, load), runtime)
+        step = TurnStep("background", name, run, dump, load, tool_call=call)
+        return await self.recorder.step(step, runtime)
 
 
 def results_message(executions: Sequence[ToolExecution]) -> UserMessage:
