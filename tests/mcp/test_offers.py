@@ -66,13 +66,14 @@ def library() -> MCPServer:
         """Show the shelf."""
         return "shown"
 
-    @server.completion()
     async def complete(ref: Any, argument: Any, context: Any) -> Completion:
         if isinstance(ref, PromptReference) and argument.name == "tone":
             of = (context.arguments or {}).get("title", "?") if context else "?"
             return Completion(values=[f"{argument.value}ind to {of}"], total=2, has_more=True)
         return Completion(values=["Emma"])
 
+    completing: Any = server.completion  # has no types
+    completing()(complete)
     return server
 
 
