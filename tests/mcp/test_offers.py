@@ -23,8 +23,7 @@ from chatclient.mcp import (
     McpServer,
     McpToolCallbackProvider,
 )
-from chatclient.testing import ScriptedModel, call
-from tests.support.ask import Ask
+from chatclient.testing import Ask, ScriptedModel, call
 from tests.support.mcp_setup import ask_with_tools, peer
 
 PAGE = "ui://library/shelf.html"

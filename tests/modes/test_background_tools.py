@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.support.ask import Ask
 
 from chatclient import (
     ChatClient,
@@ -31,7 +30,7 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.memory import MessageWindowChatMemory, conversation_problems
-from chatclient.testing import ScriptedModel, TurnRecording, call, replay_turn
+from chatclient.testing import Ask, ScriptedModel, TurnRecording, call, replay_turn
 from chatclient.tools import (
     ExternalTool,
     PendingTurn,
