@@ -28,6 +28,13 @@ INTERRUPTED = "There is no result: the call was interrupted."
 """The response to a tool call that has none."""
 
 
+STARTED = "in the background, with the id {id!r}."
+"""A part of what the model is told of a call that was started in the background."""
+
+ARRIVED = "started with the id {id!r}"
+"""A part of what the model is told of such a call that has ended."""
+
+
 def is_of_user(message: Message) -> bool:
     """Return whether the user wrote *message*, which is no correction and no result of a tool."""
     own = CORRECTION, BACKGROUND

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 from chatclient._internal.checks import check_number, check_type
 from chatclient._internal.json import loads_comparable
+from chatclient.chat.message_merging import ARRIVED, STARTED
 from chatclient.chat.messages import ToolCall
 from chatclient.chat.pending_turn import ApprovalRequired
 from chatclient.chat.recorder import TurnStep, Work
@@ -35,7 +36,6 @@ from chatclient.testing.turn_recording import (
     pieces_of,
     steps_within,
 )
-from chatclient.tools.execution.background import ARRIVED, STARTED
 
 T = TypeVar("T")
 

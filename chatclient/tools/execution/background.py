@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from chatclient._internal.frozen import EMPTY
+from chatclient.chat.message_merging import ARRIVED, STARTED
 from chatclient.chat.messages import Media, ToolCall, UserMessage
 from chatclient.chat.parts import call_key
 from chatclient.chat.recorder import Recorder, TurnStep
@@ -29,12 +30,6 @@ from chatclient.tools.execution.result import (
 )
 
 T = TypeVar("T")
-
-STARTED = "in the background, with the id {id!r}."
-"""A part of what the model is told of a call that was started."""
-
-ARRIVED = "started with the id {id!r}"
-"""A part of what the model is told of a call that has ended."""
 
 _STARTED = (
     f"'{{name}}' was started {STARTED} Its result follows in a later"
