@@ -14,7 +14,7 @@ from chatclient.chat.messages import (
     system_messages,
     without_system,
 )
-from chatclient.chat.tool import REMARK
+from chatclient.chat.tool import BACKGROUND, REMARK
 from chatclient.chat.turn import Turn
 
 Origin = Literal["system", "user", "assistant", "tool", "document", "advisor"]
@@ -86,6 +86,9 @@ def _parts(messages: Iterable[Message], asked_by: Origin = "user") -> Iterator[P
                     yield PromptPart("tool", text, response.name)
             case SystemMessage():
                 yield PromptPart("system", message.text)
+            case UserMessage() if BACKGROUND in message.metadata:
+                names = {name for _, name in message.metadata[BACKGROUND]}
+                yield PromptPart("tool", message.text, names.pop() if len(names) == 1 else None)
             case UserMessage() if CORRECTION not in message.metadata:
                 yield PromptPart(asked_by, message.text)
             case _:

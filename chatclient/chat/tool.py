@@ -98,7 +98,7 @@ ACTIVATED_SKILL = "activated_skill"
 
 BACKGROUND = "background"
 """True if the call was started in the background, and its result follows. In the metadata of the
-message with the results: the ids of the calls."""
+message with the results: the id and the name of each call."""
 
 HANDOFF = "handoff"
 """The name of the client that continues the conversation from this call on."""

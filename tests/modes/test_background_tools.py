@@ -21,6 +21,7 @@ from chatclient import (
 from chatclient.advisors import MessageChatMemoryAdvisor, ToolCallingAdvisor
 from chatclient.chat.events import TextDelta, ToolCallFinished, ToolRunStarted
 from chatclient.chat.messages import Message, ToolResponseMessage
+from chatclient.chat.origins import prompt_parts
 from chatclient.chat.tool import BACKGROUND, ToolProgress
 from chatclient.durable import ExecutionLostError, Recording, recorded
 from chatclient.errors import (
@@ -547,3 +548,14 @@ def test_what_is_not_run_here(ask: Ask, mine: Mine) -> None:
     asked = ask(client(mine, call("locate", id="x"), tools=[locate]).prompt("Where?"))
 
     assert list(asked.waiting.to_decide()) == ["x"]
+
+
+def test_origin_of_results(ask: Ask, mine: Mine) -> None:
+    """Results have the tool as their origin, although they come in a message of the user's role."""
+    asking = client(mine, call("dig", {"place": "A"}), mine.opens("Soon."), "Gold!")
+
+    turn = ask(asking.prompt("Dig")).response.turn
+
+    parts = prompt_parts(prompts_of(asking)[-1].messages, turn)
+    (result,) = [part for part in parts if "gold in A" in part.text]
+    assert (result.origin, result.name) == ("tool", "dig")

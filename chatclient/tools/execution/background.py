@@ -239,4 +239,5 @@ def results_message(executions: Sequence[ToolExecution]) -> UserMessage:
         text = _ERROR if response.is_error else _RESULT
         parts.append("\n\n" + text.format(name=call.name, id=call.id, text=response.data))
         parts += response.media
-    return UserMessage(parts, metadata={BACKGROUND: [each.tool_call.id for each in executions]})
+    calls = [[each.tool_call.id, each.tool_call.name] for each in executions]
+    return UserMessage(parts, metadata={BACKGROUND: calls})
