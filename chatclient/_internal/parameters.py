@@ -213,7 +213,8 @@ def explained(function: F) -> F:
             kinds = (owner if isinstance(owner, type) else type(owner)).__mro__
             kind = next(each for each in kinds if each.__module__.startswith("chatclient."))
             called = function.__name__ == "__init__" and kind.__name__ in _MADE_BY
-            if called and ("missing" in str(error) or kind.__name__ != "ChatClient"):
+            own = isinstance(error, UsageError)  # it says more about the value
+            if called and not own and ("missing" in str(error) or kind.__name__ != "ChatClient"):
                 msg = f"{kind.__name__}() is not called directly: {_MADE_BY[kind.__name__]}"
                 raise WrongTypeError(msg) from error
             if _MANY.search(str(error)) and str(error).startswith(function.__qualname__):

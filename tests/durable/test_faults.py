@@ -141,7 +141,9 @@ def test_end_that_cannot_be_stored(fault: Fault, caplog: pytest.LogCaptureFixtur
         assert booking.end.reached.wait(30)
         fault.begin()
         booking.end.go_on.set()
-        assert waits(caplog, "Exception encountered in")  # by DBOS, which stores the end
+        assert waits(
+            caplog, "Exception encountered in asynchronous workflow"
+        )  # in which the end is stored
         fault.end()
 
         assert turn.result(60).content() == "Done."

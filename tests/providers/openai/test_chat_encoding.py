@@ -713,8 +713,12 @@ def test_long_call_ids_are_shortened() -> None:
 
 def test_unknown_message_type() -> None:
     """A message of an unknown type raises."""
-    with pytest.raises(UsageError, match="Message is not a kind of message"):
-        encode_message(Message(), OPENAI)
+
+    class Other(Message):
+        pass
+
+    with pytest.raises(UsageError, match="Other is not a kind of message"):
+        encode_message(Other(), OPENAI)
 
 
 def test_audio_url_is_sent_as_file() -> None:

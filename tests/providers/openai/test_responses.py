@@ -1221,8 +1221,12 @@ def test_tool_images() -> None:
 
 def test_unknown_message_type() -> None:
     """The error names the type of message."""
-    with pytest.raises(UsageError, match="Message is not a kind of message"):
-        body_of(Message())
+
+    class Other(Message):
+        pass
+
+    with pytest.raises(UsageError, match="Other is not a kind of message"):
+        body_of(Other())
 
 
 def test_unstored_reasoning_is_not_sent() -> None:
