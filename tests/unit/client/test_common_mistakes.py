@@ -13,7 +13,9 @@ from pydantic import BaseModel
 import chatclient.advisors
 import chatclient.mcp
 import chatclient.retrieval
+import chatclient.testing
 import chatclient.tools
+import chatclient.tools.search
 from chatclient import (
     ChatClient,
     ChatClientRequest,
