@@ -135,7 +135,7 @@ class PrefectRecorder:
         return json.loads(value)
 
 
-async def _is_stored(task: "Task[[], Awaitable[str]]", key: str) -> bool:
+async def _is_stored(task: "Task[[], Any]", key: str) -> bool:
     from prefect.results import get_result_store  # noqa: PLC0415
 
     store = await get_result_store().aupdate_for_task(task)
