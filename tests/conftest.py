@@ -94,10 +94,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_large(item: pytest.Item) -> bool:
-    """Return whether the test is exhaustive, or of the local model and not a smoke test."""
-    return item.get_closest_marker("exhaustive") is not None or (
-        item.get_closest_marker("live") is not None and item.path.name != "test_smoke.py"
-    )
+    """Return whether CI runs the test on one day of five only.
+
+    That is one which is exhaustive, or of the local model and not a smoke test.
+    """
+    exhaustive = item.get_closest_marker("exhaustive")
+    if exhaustive is not None:
+        return not exhaustive.kwargs.get("in_ci", False)
+    return item.get_closest_marker("live") is not None and item.path.name != "test_smoke.py"
 
 
 def _is_of_this_day(item: pytest.Item) -> bool:

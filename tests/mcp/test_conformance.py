@@ -16,7 +16,7 @@ from tests.support.waiting import settled
 
 pytest.importorskip("mcp")
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = pytest.mark.exhaustive(in_ci=True)
 
 # Node.js 22 comes from npm as well, where the package exists.
 PACKAGES = """{

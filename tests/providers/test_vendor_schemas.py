@@ -40,7 +40,7 @@ MODELS: Mapping[str, Callable[[str], ChatModel]] = {
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(300, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [20, pytest.param(300, marks=pytest.mark.exhaustive(in_ci=True))])
 @pytest.mark.parametrize("api", MODELS)
 def test_generated_requests(api: str, count: int) -> None:
     """Each request that is sent is valid by the types of the provider's package."""
